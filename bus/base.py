@@ -1,0 +1,146 @@
+"""The port to a log: topics of partitions of frames, and one transaction per cycle.
+
+Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), later `kafka`. All pass `tests/contract/test_bus.py`.
+What a plug promises:
+
+* `append` returns when the frames are durable; offsets of one partition are dense for committed frames on the
+  embedded plugs (a broker may leave gaps) and always ascend in append order.
+* `Committer.commit` is atomic over all its topics: readers see all of it or nothing, ever.
+* A newer committer of the same name fences the older one: its `commit` raises `Fenced` and leaves no trace.
+* Readers see committed frames only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from duemq.model.errors import Rejected
+
+Partition = tuple[str, int]  # topic and partition number
+
+
+class UnknownTopic(Rejected):
+    """An append to a topic, or a partition of one, that was never created."""
+
+    def __init__(self, topic: str, partition: int | None = None) -> None:
+        detail = (
+            f"there is no topic {topic!r}" if partition is None else f"topic {topic!r} has no partition {partition}"
+        )
+        super().__init__("unknown_topic", detail, "topic")
+
+
+class Stored(NamedTuple):
+    """A frame in a log. `timestamp`: when it was appended, epoch ms, on the log's clock."""
+
+    offset: int
+    timestamp: int
+    frame: bytes
+
+
+class Appended(NamedTuple):
+    """Where a batch of frames landed: they have consecutive offsets from `first_offset` on."""
+
+    first_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic and its partitions: for each, the first kept offset and the next one to be given."""
+
+    name: str
+    partitions: int
+    start_offsets: tuple[int, ...]
+    end_offsets: tuple[int, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(self.end_offsets) - sum(self.start_offsets)
+
+
+class Subscription(Protocol):
+    """Wakes one reader."""
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """True as soon as the topic (or partition) grew since the last call, or since the subscription was made.
+
+        False after `timeout_s` without growth. Raises what the bus raises once it failed or was closed.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Committer(Protocol):
+    """The one writer of a shard's cycles."""
+
+    async def commit(self, batches: Mapping[Partition, Sequence[bytes]]) -> Mapping[Partition, Appended]:
+        """Append all batches atomically; returns once they are durable.
+
+        Raises Fenced (a newer committer exists) or UnknownTopic: nothing was written; or StoreFailed or DiskFull:
+        the outcome is unknown until the ledger was read again.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """A log with topics."""
+
+    async def append(self, batches: Mapping[Partition, Sequence[bytes]]) -> Mapping[Partition, Appended]:
+        """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
+
+        Raises UnknownTopic (nothing was written), or StoreFailed or DiskFull (outcome unknown).
+        """
+        ...
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        """Committed frames from `offset` on (from the first kept one if that is later); at least one if there is any.
+
+        `max_bytes` bounds the sum of the frames' bytes, except that the first one is always given. A plug may return
+        fewer than asked for. An unknown topic has no frames.
+        """
+        ...
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        """The next offset a reader will see (0 for an unknown topic)."""
+        ...
+
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
+
+    async def committer(self, name: str) -> Committer:
+        """Become the only writer under this name: from now on older committers of it are fenced."""
+        ...
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        """Make the topic (1..65535 partitions), or return it as it is when it exists."""
+        ...
+
+    async def topic(self, topic: str) -> TopicInfo | None: ...
+
+    async def topics(self) -> list[TopicInfo]: ...
+
+    async def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        """Frames below this offset are needed no more. Space returns in the background."""
+        ...
+
+    async def trim_older_than(self, topic: str, timestamp: int) -> None:
+        """Frames appended before this time (epoch ms) are needed no more; a plug may keep some a little longer."""
+        ...
+
+    def disk_bytes(self) -> int:
+        """What the log takes on this machine's disk just now."""
+        ...
+
+    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+        """The cursor a named consumer stored last."""
+        ...
+
+    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None: ...
+
+    async def close(self) -> None: ...

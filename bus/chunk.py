@@ -1,0 +1,118 @@
+"""The frames of one append as one value in the log, and how a batch is cut into such chunks.
+
+    value = crc32 of the rest (u32) | frame count (u32) | timestamp (u64) | position (u64) | frame lengths (u32 each)
+          | frames
+
+`position` is the sum of the bytes of all earlier frames of the partition, trimmed ones included: the difference of two
+positions is the size of what lies between, whatever is still there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import accumulate, pairwise, repeat
+from struct import Struct, pack, unpack_from
+from typing import NamedTuple
+from zlib import crc32
+
+from duemq.bus.base import Stored
+
+MAX_FRAMES = 2_000
+MAX_BYTES = 1 << 20
+
+_CRC_BYTES = 4
+_HEAD = Struct("<IQQ")
+_LENGTHS_AT = _CRC_BYTES + _HEAD.size
+
+# Half the time of calling the class: a named tuple's own constructor is Python code.
+_stored = partial(tuple.__new__, Stored)
+
+
+class Chunk(NamedTuple):
+    """Frames at consecutive offsets from `first` on. `size`: the sum of their bytes."""
+
+    first: int
+    timestamp: int
+    position: int
+    frames: list[bytes]
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.frames)
+
+
+class ChunkHead(NamedTuple):
+    """What a chunk's value says without its frames."""
+
+    frames: int
+    timestamp: int
+    position: int
+    size: int
+
+
+def cut(
+    frames: list[bytes], lengths: list[int], first: int, timestamp: int, position: int
+) -> Iterator[tuple[Chunk, list[int]]]:
+    """The batch as chunks with the lengths of their frames; only a single frame may be larger than `MAX_BYTES`."""
+    size = sum(lengths)
+    if len(frames) <= MAX_FRAMES and size <= MAX_BYTES:
+        yield Chunk(first, timestamp, position, frames, size), lengths
+        return
+    ends = list(accumulate(lengths, initial=0))
+    start = 0
+    while start < len(frames):
+        stop = bisect_right(ends, ends[start] + MAX_BYTES) - 1
+        stop = min(max(stop, start + 1), start + MAX_FRAMES, len(frames))
+        part, size = frames[start:stop], ends[stop] - ends[start]
+        yield Chunk(first + start, timestamp, position + ends[start], part, size), lengths[start:stop]
+        start = stop
+
+
+def pack_chunk(chunk: Chunk, lengths: list[int]) -> bytes:
+    count = len(lengths)
+    head = _HEAD.pack(count, chunk.timestamp, chunk.position)
+    body = b"".join((head, pack(f"<{count}I", *lengths), *chunk.frames))
+    return crc32(body).to_bytes(_CRC_BYTES, "little") + body
+
+
+def read_head(value: bytes) -> ChunkHead:
+    """The head of a value whose checksum was verified. Raises ValueError for any other value."""
+    if len(value) < _LENGTHS_AT or crc32(memoryview(value)[_CRC_BYTES:]) != int.from_bytes(
+        value[:_CRC_BYTES], "little"
+    ):
+        raise ValueError("its checksum does not match")
+    count, timestamp, position = _HEAD.unpack_from(value, _CRC_BYTES)
+    return ChunkHead(count, timestamp, position, len(value) - _LENGTHS_AT - 4 * count)
+
+
+def unpack_chunk(first: int, value: bytes) -> Chunk:
+    """Raises ValueError for a value that is not what `pack_chunk` made."""
+    count, timestamp, position, size = read_head(value)
+    start = len(value) - size
+    ends = accumulate(unpack_from(f"<{count}I", value, _LENGTHS_AT), initial=start)
+    return Chunk(first, timestamp, position, [value[a:b] for a, b in pairwise(ends)], size)
+
+
+def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[Stored]:
+    """Frames from `offset` on, within the bounds of `Bus.read`. The first of these consecutive chunks holds it."""
+    found: list[Stored] = []
+    used = 0
+    for chunk in chunks:
+        skip, wanted = offset - chunk.first, max_records - len(found)
+        frames, size = chunk.frames, chunk.size
+        if skip or wanted < len(frames):
+            frames = frames[skip : skip + wanted]
+            size = sum(map(len, frames))
+        full = used + size > max_bytes
+        if full:
+            room = bisect_left(list(accumulate(map(len, frames), initial=used)), max_bytes + 1) - 1
+            frames = frames[: room if found else max(room, 1)]
+        found += map(_stored, zip(range(offset, offset + len(frames)), repeat(chunk.timestamp), frames, strict=False))
+        if full or len(found) >= max_records:
+            break
+        used += size
+        offset = chunk.end
+    return found

@@ -1,0 +1,49 @@
+"""Gives the space of trimmed records back to the disk, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rocksdict import Rdict
+
+log = logging.getLogger(__name__)
+
+# RocksDB drops a deleted range only when it compacts; below this it is not worth the work.
+WORTH_BYTES = 64 << 20
+
+
+class Compactor:
+    def __init__(self, db: Rdict, worth_bytes: int = WORTH_BYTES) -> None:
+        self._db, self._worth_bytes = db, worth_bytes
+        self._bytes = 0
+        self._ranges: dict[bytes, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def trimmed(self, begin: bytes, end: bytes, size: int) -> None:
+        """Records of `size` bytes in this range of keys are deleted; `begin` is always the same for one partition."""
+        self._ranges[begin] = end
+        self._bytes += size
+        if self._bytes >= self._worth_bytes and self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="log compaction")
+
+    async def close(self) -> None:
+        """Stops RocksDB's work in the background and waits for it; the database can only be closed after that."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.to_thread(self._db.cancel_all_background, True)
+            await self._task
+
+    async def _run(self) -> None:
+        while self._bytes >= self._worth_bytes and not self._closed:
+            ranges, self._ranges, self._bytes = self._ranges, {}, 0
+            for begin, end in ranges.items():
+                if self._closed:
+                    break
+                try:
+                    await asyncio.to_thread(self._db.compact_range, begin, end)
+                except Exception as error:
+                    # Nothing is lost: the space comes back with a later compaction.
+                    log.warning("log: compaction stopped: %s", error, extra={"action": "log_compaction"})
+        self._task = None

@@ -1,0 +1,82 @@
+"""Wakes readers when what they follow grew: one flag and at most one future each, no queue, no task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from duemq.bus.base import Partition
+
+_Followed = tuple[str, int | None]
+
+
+class LogSubscription:
+    """One reader's wake-up call: only one task may wait on it at a time."""
+
+    def __init__(self, owner: Subscriptions, followed: _Followed) -> None:
+        self._owner, self._followed = owner, followed
+        self._grown = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        self._owner.check()
+        if not self._grown:
+            loop = asyncio.get_running_loop()
+            waiter = self._waiter = loop.create_future()
+            timer = None if timeout_s is None else loop.call_later(timeout_s, self._release)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+            self._owner.check()
+        grown, self._grown = self._grown, False
+        return grown
+
+    def close(self) -> None:
+        self._owner.forget(self, self._followed)
+        self._release()
+
+    def wake(self) -> None:
+        self._grown = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Subscriptions:
+    """All subscriptions of one bus. `check` raises once that bus failed or was closed."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self.check = check
+        self._by_followed: defaultdict[_Followed, set[LogSubscription]] = defaultdict(set)
+
+    def add(self, topic: str, partition: int | None) -> LogSubscription:
+        """A subscription to one partition, or to all of them with None. The topic need not exist yet."""
+        followed = (topic, partition)
+        subscription = LogSubscription(self, followed)
+        self._by_followed[followed].add(subscription)
+        return subscription
+
+    def forget(self, subscription: LogSubscription, followed: _Followed) -> None:
+        known = self._by_followed.get(followed)
+        if known is not None:
+            known.discard(subscription)
+            if not known:
+                del self._by_followed[followed]
+
+    def grown(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            for followed in (partition, (partition[0], None)):
+                for subscription in self._by_followed.get(followed, ()):
+                    subscription.wake()
+
+    def wake_all(self) -> None:
+        """For the end of the bus: whoever waits finds out by `check`."""
+        for subscriptions in self._by_followed.values():
+            for subscription in subscriptions:
+                subscription.wake()

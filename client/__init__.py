@@ -1,0 +1,57 @@
+"""The Python SDK: `Client` and, for asyncio, `AsyncClient`. See `docs/sdk.md`."""
+
+from duemq.client import errors
+from duemq.client.aio import AsyncClient, AsyncMessage
+from duemq.client.client import Client, Message
+from duemq.client.drafts import Draft
+from duemq.client.errors import (
+    AlreadyCancelled,
+    AlreadyDelivered,
+    BatchInterrupted,
+    NaiveTimeError,
+    NameTaken,
+    PendingError,
+    RejectedError,
+    Unavailable,
+    UnknownMessage,
+    UnknownTopic,
+    Unreachable,
+)
+from duemq.client.values import (
+    Cancelled,
+    CancelReport,
+    CancelResult,
+    MessageState,
+    Record,
+    RecordPage,
+    Topic,
+)
+from duemq.model.errors import DuemqError
+
+__all__ = [
+    "AlreadyCancelled",
+    "AlreadyDelivered",
+    "AsyncClient",
+    "AsyncMessage",
+    "BatchInterrupted",
+    "CancelReport",
+    "CancelResult",
+    "Cancelled",
+    "Client",
+    "Draft",
+    "DuemqError",
+    "Message",
+    "MessageState",
+    "NaiveTimeError",
+    "NameTaken",
+    "PendingError",
+    "Record",
+    "RecordPage",
+    "RejectedError",
+    "Topic",
+    "Unavailable",
+    "UnknownMessage",
+    "UnknownTopic",
+    "Unreachable",
+    "errors",
+]

@@ -1,0 +1,253 @@
+"""What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
+
+* `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
+* `Unavailable`, `DiskFull`: the server cannot take it now; try again after `retry_after_s`.
+* `Unreachable`: no answer at all; `outcome_unknown` says whether the request may have been carried out.
+* `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from duemq.client.instants import from_ms
+from duemq.model import errors as model
+
+
+class RejectedError(model.Rejected):
+    """A refused request.
+
+    `status` is the HTTP status and `request_id` the server's name for the request; both are None where the SDK
+    itself refused before sending, and in the items of a batch `request_id` is the one of the whole batch.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        field: str | None = None,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(code, detail, field, **extra)
+        self.status, self.request_id = status, request_id
+
+
+class BadRequest(RejectedError):
+    """Something in the message or the query is wrong; `field` names it."""
+
+
+class MissingTopic(BadRequest): ...
+
+
+class BadField(BadRequest): ...
+
+
+class UnknownField(BadRequest): ...
+
+
+class BadTopic(BadRequest): ...
+
+
+class BadHeader(BadRequest): ...
+
+
+class BadJson(BadRequest): ...
+
+
+class BadQuery(BadRequest): ...
+
+
+class BadCursor(BadRequest): ...
+
+
+class BothPayloads(BadRequest): ...
+
+
+class BadBase64(BadRequest): ...
+
+
+class PayloadTooLarge(BadRequest): ...
+
+
+class BatchTooLarge(BadRequest): ...
+
+
+class BadWhen(BadRequest):
+    """The time asked for is wrong."""
+
+
+class BothTimes(BadWhen): ...
+
+
+class BadTime(BadWhen): ...
+
+
+class NaiveTimeError(BadWhen, ValueError):
+    """A time without a zone: nobody can say which instant it is."""
+
+
+class NegativeDelay(BadWhen): ...
+
+
+class DelayTooLong(BadWhen): ...
+
+
+class PastDue(BadWhen): ...
+
+
+class BadLevel(BadWhen): ...
+
+
+class NotFound(RejectedError):
+    """There is nothing of that id or name."""
+
+
+class UnknownMessage(NotFound): ...
+
+
+class UnknownTopic(NotFound): ...
+
+
+class TooLate(RejectedError):
+    """The message has already ended."""
+
+
+class AlreadyDelivered(TooLate):
+    """It was delivered at `delivered_at`, before the request took effect."""
+
+    @property
+    def delivered_at(self) -> datetime | None:
+        return from_ms(self.extra.get("delivered_at_ms"))
+
+
+class AlreadyCancelled(TooLate):
+    """It was cancelled at `cancelled_at`, before the request took effect."""
+
+    @property
+    def cancelled_at(self) -> datetime | None:
+        return from_ms(self.extra.get("cancelled_at_ms"))
+
+
+class NameInUse(RejectedError):
+    """The chosen name or idempotency key belongs to another message."""
+
+
+class NameTaken(NameInUse): ...
+
+
+class NameConflict(NameInUse): ...
+
+
+class IdempotencyConflict(NameInUse): ...
+
+
+class NotAllowed(RejectedError):
+    """This caller may not do that, or not now."""
+
+
+class Unauthorised(NotAllowed): ...
+
+
+class Forbidden(NotAllowed): ...
+
+
+class RateLimited(NotAllowed): ...
+
+
+class Unavailable(model.Unavailable):
+    """503: nothing is wrong with the request; send it again after `retry_after_s` seconds."""
+
+    def __init__(self, detail: str, retry_after_s: int = 1, *, request_id: str | None = None) -> None:
+        super().__init__(detail, retry_after_s)
+        self.status, self.field, self.request_id = 503, None, request_id
+
+
+class DiskFull(Unavailable):
+    """503: the server's disk is full; what it accepted before stays."""
+
+    code = "disk_full"
+
+
+class Unreachable(model.DuemqError):
+    """No answer came. With `outcome_unknown` the request was sent, so it may have been carried out:
+    ask for the message, or send again under the same name or idempotency key."""
+
+    def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
+        super().__init__(detail)
+        self.detail, self.outcome_unknown = detail, outcome_unknown
+
+
+class PendingError(model.DuemqError):
+    """The request is durable but its answer was not known in time. Repeating a cancel gives the answer."""
+
+    def __init__(self, detail: str, message_id: str) -> None:
+        super().__init__(detail)
+        self.detail, self.message_id = detail, message_id
+
+
+class UnexpectedAnswer(model.DuemqError):
+    """The answer is not one of the duemq API: another server, a gateway's error page, or a fault in the server."""
+
+
+class BatchInterrupted(model.DuemqError):
+    """A batch of several requests failed after some had been answered; `__cause__` says why.
+
+    `results` has the answers of the first `len(results)` drafts, in order. Of the next request's drafts nothing is
+    known if the cause is an `Unreachable` with `outcome_unknown`; all others were not accepted.
+    """
+
+    def __init__(self, detail: str, results: Sequence[Any]) -> None:
+        super().__init__(detail)
+        self.detail, self.results = detail, results
+
+
+BY_CODE: dict[str, type[RejectedError]] = {
+    "missing_topic": MissingTopic,
+    "bad_field": BadField,
+    "unknown_field": UnknownField,
+    "bad_topic": BadTopic,
+    "bad_header": BadHeader,
+    "bad_json": BadJson,
+    "bad_query": BadQuery,
+    "bad_cursor": BadCursor,
+    "both_payloads": BothPayloads,
+    "bad_base64": BadBase64,
+    "payload_too_large": PayloadTooLarge,
+    "batch_too_large": BatchTooLarge,
+    "both_times": BothTimes,
+    "bad_time": BadTime,
+    "naive_time": NaiveTimeError,
+    "negative_delay": NegativeDelay,
+    "delay_too_long": DelayTooLong,
+    "past_due": PastDue,
+    "bad_level": BadLevel,
+    "unknown_message": UnknownMessage,
+    "unknown_topic": UnknownTopic,
+    "already_delivered": AlreadyDelivered,
+    "already_cancelled": AlreadyCancelled,
+    "name_taken": NameTaken,
+    "name_conflict": NameConflict,
+    "idempotency_conflict": IdempotencyConflict,
+    "unauthorised": Unauthorised,
+    "forbidden": Forbidden,
+    "rate_limited": RateLimited,
+}
+UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {"unavailable": Unavailable, "disk_full": DiskFull}
+_OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_id"}
+
+
+def from_problem(
+    problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
+) -> RejectedError | Unavailable:
+    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`."""
+    code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
+    if code in UNAVAILABLE_BY_CODE:
+        return UNAVAILABLE_BY_CODE[code](detail, retry_after_s, request_id=request_id)
+    extra = {name: value for name, value in problem.items() if name not in _OWN_MEMBERS}
+    rejected = BY_CODE.get(code, RejectedError)
+    return rejected(code, detail, problem.get("field"), status=problem.get("status"), request_id=request_id, **extra)

@@ -1,0 +1,32 @@
+"""Between the times of Python and the milliseconds of the API. Pure: no clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import overload
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+@overload
+def from_ms(ms: int) -> datetime: ...
+@overload
+def from_ms(ms: int | None) -> datetime | None: ...
+def from_ms(ms: int | None) -> datetime | None:
+    """The instant `ms` milliseconds after the epoch, in UTC."""
+    return None if ms is None else EPOCH + ms * _MS
+
+
+def is_naive(when: datetime) -> bool:
+    return when.utcoffset() is None
+
+
+def to_ms(when: datetime) -> int:
+    """Epoch milliseconds of an aware datetime, rounded up: a message is never early, not even by a microsecond."""
+    return -((EPOCH - when) // _MS)
+
+
+def delay_ms(delay: timedelta) -> int:
+    """Milliseconds of a delay, rounded up."""
+    return -(-delay // _MS)

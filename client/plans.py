@@ -1,0 +1,197 @@
+"""Every operation of the API as a plan: which calls to make and what their answers mean. Pure, see `exchange.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import orjson
+
+from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body, when_fields
+from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, Unavailable, from_problem
+from duemq.client.exchange import Call, Plan, json_of, quoted
+from duemq.client.instants import delay_ms
+from duemq.client.values import Cancelled, CancelReport, CancelResult, MessageState, Page, Record, RecordPage, Topic
+from duemq.model.errors import DuemqError
+
+M = TypeVar("M")
+
+BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
+"""What one `POST /v1/messages:batch` may hold."""
+READ_RECORDS = 10_000
+"""What one request may read of a topic."""
+_BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
+    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    if name is None:
+        call = Call("POST", "/v1/messages", body=message_body(draft), headers=headers)
+    else:
+        headers |= {"If-None-Match": "*"} if if_new else {}
+        call = Call("PUT", _message(name), body=message_body(draft), headers=headers)
+    response = yield call
+    return MessageState.from_json(json_of(response), duplicate=response.status_code == 200)
+
+
+def send_batch(
+    drafts: Iterable[Draft], handle: Callable[[MessageState], M]
+) -> Plan[list[M | RejectedError | Unavailable]]:
+    """`handle` makes of a receipt what the caller gets."""
+    results: list[M | RejectedError | Unavailable] = []
+    # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
+    for body in list(batch_bodies(message_body(draft) for draft in drafts)):
+        try:
+            response = yield Call("POST", "/v1/messages:batch", body=body)
+            answer = json_of(response)
+        except DuemqError as error:
+            if not results:
+                raise
+            raise BatchInterrupted(f"after {len(results)} answers: {error}", results) from error
+        request_id = response.headers.get("X-Request-ID")
+        for item in answer["results"]:
+            if "error" in item:
+                results.append(from_problem(item["error"], request_id))
+            else:
+                results.append(handle(MessageState.from_json(item)))
+    return results
+
+
+def batch_bodies(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """Batch requests that together hold all the messages, each within the limits of one request."""
+    room = BATCH_BYTES - len(_BATCH_START) - len(_BATCH_END)
+    chunk: list[bytes] = []
+    size = 0
+    for message in messages:
+        if chunk and (len(chunk) == BATCH_ITEMS or size + len(message) > room):
+            yield _BATCH_START + b",".join(chunk) + _BATCH_END
+            chunk, size = [], 0
+        chunk.append(message)
+        size += len(message) + 1
+    if chunk:
+        yield _BATCH_START + b",".join(chunk) + _BATCH_END
+
+
+def get(message_id: str) -> Plan[MessageState]:
+    return MessageState.from_json(json_of((yield Call("GET", _message(message_id)))))
+
+
+def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/messages") -> Plan[Page]:
+    query = {**filter_fields(filters), "limit": limit} | ({} if cursor is None else {"cursor": cursor})
+    body = json_of((yield Call("GET", path, query)))
+    return Page([MessageState.from_json(item) for item in body["messages"]], body["cursor"])
+
+
+def cancel(message_id: str, wait_s: float) -> Plan[Cancelled]:
+    """A 202 is asked again, for `wait_s` seconds in all: repeating a cancel is what tells its answer."""
+    waited_s, pause_s = 0.0, 0.0
+    while True:
+        response = yield Call("DELETE", _message(message_id), pause_s=pause_s)
+        body = json_of(response)
+        if response.status_code != 202:
+            return Cancelled(body["id"], body["cancelled_at_ms"], raw=body)
+        waited_s += pause_s + response.elapsed.total_seconds()
+        if waited_s >= wait_s:
+            raise PendingError(f"whether {message_id} is cancelled is not known yet; ask again", message_id)
+        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, wait_s - waited_s)
+
+
+def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[CancelReport]:
+    """Exactly one of the two. Ids go in requests of at most 10,000."""
+    if (ids is None) == (filters is None):
+        raise TypeError("cancel_many takes either ids or a filter")
+    if filters is not None:
+        return (yield from _cancel_request({"filter": filter_fields(filters)}))
+    results: list[CancelResult] = []
+    counts: dict[str, int] = {}
+    wanted = list(ids or ())
+    for start in range(0, len(wanted), BATCH_ITEMS):
+        report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]})
+        results += report.results
+        for status, count in report.counts.items():
+            counts[status] = counts.get(status, 0) + count
+    return CancelReport(tuple(results), counts)
+
+
+def _cancel_request(body: dict[str, Any]) -> Plan[CancelReport]:
+    answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body))))
+    results = tuple(CancelResult(item["id"], item["status"]) for item in answer["results"])
+    return CancelReport(results, answer["counts"])
+
+
+def reschedule(message_id: str, when: When) -> Plan[MessageState]:
+    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(when_fields(**when))), message_id)
+
+
+def deliver_now(message_id: str) -> Plan[MessageState]:
+    return _change(Call("POST", _message(message_id) + ":deliver-now"), message_id)
+
+
+def redrive(message_id: str) -> Plan[MessageState]:
+    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:redrive"), message_id)
+
+
+def _change(call: Call, message_id: str) -> Plan[MessageState]:
+    # Unlike a cancel, these are not repeated on a 202: a relative delay would be resolved anew, and a second
+    # deliver-now would be answered "already delivered" by the first one's success.
+    response = yield call
+    body = json_of(response)
+    if response.status_code == 202:
+        raise PendingError(f"what became of {message_id} is not known yet; look at it again", message_id)
+    return MessageState.from_json(body)
+
+
+def records(topic: str, after: str | None, consumer: str | None, limit: int, wait: timedelta | int) -> Plan[RecordPage]:
+    wait_ms = delay_ms(wait) if isinstance(wait, timedelta) else wait
+    query = records_query(after, consumer) | {"max": limit} | ({"wait": f"{wait_ms}ms"} if wait_ms else {})
+    body = json_of((yield Call("GET", _records(topic), query, hold_s=wait_ms / 1000)))
+    return RecordPage([Record.from_json(topic, item) for item in body["records"]], body["cursor"])
+
+
+def record_stream(topic: str, after: str | None, consumer: str | None) -> Call:
+    return Call("GET", _records(topic), records_query(after, consumer), headers={"Accept": "text/event-stream"})
+
+
+def records_query(after: str | None, consumer: str | None) -> dict[str, str | int]:
+    return {name: value for name, value in (("after", after), ("consumer", consumer)) if value is not None}
+
+
+def end(topic: str) -> Plan[str | None]:
+    """A server that does not name the end of a topic is read to it."""
+    response = yield Call("GET", f"/v1/topics/{quoted(topic)}")
+    if response.status_code == 404:
+        return None
+    cursor: str | None = json_of(response).get("cursor")
+    if cursor is None:
+        page = yield from records(topic, None, None, READ_RECORDS, 0)
+        while page.records:
+            page = yield from records(topic, page.cursor, None, READ_RECORDS, 0)
+        cursor = page.cursor
+    return cursor
+
+
+def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
+    path = f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
+    response = yield Call("PUT", path, body=orjson.dumps({"cursor": cursor}))
+    if not response.is_success:
+        json_of(response)
+
+
+def topics() -> Plan[Sequence[Topic]]:
+    body = json_of((yield Call("GET", "/v1/topics")))
+    return [Topic(item["topic"], item) for item in body["topics"]]
+
+
+def topic(name: str) -> Plan[Topic]:
+    body = json_of((yield Call("GET", f"/v1/topics/{quoted(name)}")))
+    return Topic(name, body)
+
+
+def _message(message_id: str) -> str:
+    return f"/v1/messages/{quoted(message_id)}"
+
+
+def _records(topic: str) -> str:
+    return f"/v1/topics/{quoted(topic)}/records"

@@ -1,0 +1,181 @@
+"""What the server answers, as values. `raw` is always the JSON as it came."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+import orjson
+
+from duemq.client.instants import from_ms
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
+
+    A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
+    `payload` is None where it was not sent along or is not held any more.
+    """
+
+    id: str
+    status: str
+    topic: str
+    deliver_at_ms: int
+    duplicate: bool = False
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    attempt: int = 0
+    payload: bytes | None = None
+    expires_at_ms: int | None = None
+    delivered_at_ms: int | None = None
+    cancelled_at_ms: int | None = None
+    reason: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json, duplicate: bool = False) -> Self:
+        return cls(
+            id=body["id"],
+            status=body["status"],
+            topic=body["topic"],
+            deliver_at_ms=body["deliver_at_ms"],
+            duplicate=body.get("duplicate", duplicate),
+            key=body.get("key"),
+            headers=body.get("headers") or {},
+            labels=tuple(body.get("labels") or ()),
+            attempt=body.get("attempt") or 0,
+            payload=_payload(body),
+            expires_at_ms=body.get("expires_at_ms"),
+            delivered_at_ms=body.get("delivered_at_ms"),
+            cancelled_at_ms=body.get("cancelled_at_ms"),
+            reason=body.get("reason"),
+            raw=body,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `cursor` is None on the last one."""
+
+    messages: Sequence[MessageState]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A won cancel: the message will not be delivered."""
+
+    id: str
+    cancelled_at_ms: int
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def cancelled_at(self) -> datetime:
+        return from_ms(self.cancelled_at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """One of many. `status`: "cancelled", "already_delivered", "unknown", or "pending" (not known yet: ask again)."""
+
+    id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """What became of each, in the order asked, and how many there are of each status."""
+
+    results: tuple[CancelResult, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A delivered message as a consumer gets it.
+
+    `cursor` is the place just after it, where the server said so (it does in `tail`).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    payload: bytes
+    headers: Mapping[str, str]
+    cursor: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, topic: str, body: Json, cursor: str | None = None) -> Self:
+        return cls(
+            topic=topic,
+            partition=body["partition"],
+            offset=body["offset"],
+            timestamp_ms=body["timestamp_ms"],
+            key=body.get("key"),
+            payload=_payload(body) or b"",
+            headers=body.get("headers") or {},
+            cursor=cursor,
+            raw=body,
+        )
+
+    @property
+    def id(self) -> str | None:
+        """The message's id; None for a record that did not come through duemq."""
+        return self.headers.get("duemq-id")
+
+    @property
+    def due_ms(self) -> int | None:
+        due = self.headers.get("duemq-due")
+        return None if due is None else int(due)
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """How long after its due time it was written to the topic, in ms."""
+        due = self.due_ms
+        return None if due is None else self.timestamp_ms - due
+
+    @property
+    def attempt(self) -> int:
+        return int(self.headers.get("duemq-attempt", 1))
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8; raises `UnicodeDecodeError` where it is not."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """The payload parsed as JSON; raises `ValueError` where it is not."""
+        return orjson.loads(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records of a topic and the cursor to read on from."""
+
+    records: Sequence[Record]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: its name, and in `raw` its partitions, counts and lateness as the server gives them."""
+
+    name: str
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _payload(body: Json) -> bytes | None:
+    if (encoded := body.get("payload_base64")) is not None:
+        return base64.b64decode(encoded)
+    text: str | None = body.get("payload")
+    return None if text is None else text.encode()

@@ -1,0 +1,130 @@
+"""What a front door needs of the delay service, and the values that pass between them.
+
+`LocalGateway` (in `delay/local.py`) answers from the same process; a proxy in front of remote nodes will be another
+implementation. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from duemq.bus.base import Bus
+from duemq.model.ledger import Answer
+from duemq.model.message import Draft
+from duemq.model.record import Headers
+
+Status = Literal["scheduled", "delivered", "cancelled", "dead"]
+
+
+class Receipt(NamedTuple):
+    """The answer to a schedule, given after it is durable. `due` in epoch ms.
+
+    `known`: the name or idempotency key existed before, and `id` is the first message's; `conflict`: it existed with
+    other content, and nothing was accepted.
+    """
+
+    id: str
+    status: Status
+    topic: str
+    due: int
+    known: bool = False
+    conflict: bool = False
+
+
+class Outcome(NamedTuple):
+    """The answer to a cancel, move, deliver-now or redrive of one message.
+
+    `answer` is None when it is not known in time; `at`: when the message was cancelled or delivered, epoch ms, 0 when
+    that does not apply. `id` is the message's id where the target was found, else the target as it was asked for.
+    """
+
+    id: str
+    answer: Answer | None
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held."""
+
+    id: str
+    status: Status
+    topic: str
+    due: int
+    key: bytes | None = None
+    labels: tuple[str, ...] = ()
+    headers: Headers = ()
+    attempt: int = 0
+    expires: int = 0
+    payload: bytes | None = None
+    delivered_at: int = 0
+    cancelled_at: int = 0
+    dead_at: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page."""
+
+    topic: str | None = None
+    status: Status = "scheduled"
+    key: str | None = None
+    label: str | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+class Page(NamedTuple):
+    """Messages in the order of their due times; `cursor` is None after the last page.
+
+    A page may hold fewer than `limit` messages, even none, and still have a cursor: a search looks at a bounded number
+    of messages per call so that it never holds up deliveries.
+    """
+
+    messages: list[MessageState]
+    cursor: str | None
+
+
+class Gateway(Protocol):
+    """One door to all shards. Every call may raise Unavailable (503: nothing was accepted)."""
+
+    bus: Bus
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Accept messages, in order. Durable when it returns: all of them or none.
+
+        A named draft is answered after the shard decided whether the name is new.
+        """
+        ...
+
+    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
+        """Cancel, move (to `due`), deliver now or redrive (kinds of `model/message.py`).
+
+        One outcome per target, in order. A target is an id or a client-chosen name. `at` is looked up where there are at most 16 targets.
+        """
+        ...
+
+    async def state(self, target: str) -> MessageState | None:
+        """The message with this id or name, or None if it is unknown. Sees every message accepted before the call."""
+        ...
+
+    async def find(self, query: Query) -> Page:
+        """Raises Rejected `bad_cursor`."""
+        ...
+
+    def topic_lateness(self, topic: str) -> dict[str, Any]:
+        """Count and lateness (ms: p50, p99, max) of a topic's deliveries since the start of this process."""
+        ...
+
+    def cluster(self) -> dict[str, Any]:
+        """Nodes, shards, masters, cursors and lag, as JSON-able values."""
+        ...
+
+    def why_not_ready(self) -> str | None:
+        """None when messages are accepted and delivered, else the reason in a sentence."""
+        ...

@@ -1,0 +1,153 @@
+"""The master of a shard: one tick does all that is due and says how long to sleep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from duemq.bus.base import Bus, Committer, Partition, Stored
+from duemq.delay.observe import Observer
+from duemq.delay.outbox import Outbox
+from duemq.delay.progress import Progress
+from duemq.delay.replica import Replica
+from duemq.delay.rules import Cycle, Due
+from duemq.delay.targets import Targets
+from duemq.delay.topics import BUFFER, LEDGER
+from duemq.model.ids import IdCodec
+from duemq.model.key import make_key, offset_of
+from duemq.model.ledger import Deferred
+from duemq.model.message import attempt_of, expires_of, topic_of
+from duemq.model.record import pack_record, unpack_record
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
+_MORE = 0.0
+_NEVER = bytes(8)  # `expires` of most rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Bounds of a cycle.
+
+    `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
+    """
+
+    max_commands: int = 4_096
+    max_messages: int = 4_096
+    max_bytes: int = 8 << 20
+    max_attempts: int = 16
+    retry_ms: tuple[int, ...] = (1_000, 5_000, 10_000, 30_000, 60_000)
+    dead_letter_topic: str = "duemq.dlq"
+
+
+class Context(Protocol):
+    """What the shards of a node share. `clock` gives epoch ms."""
+
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def ids(self) -> IdCodec: ...
+    @property
+    def observer(self) -> Observer: ...
+    @property
+    def clock(self) -> Callable[[], int]: ...
+
+
+class Master:
+    """Runs the cycles of one shard, one at a time."""
+
+    def __init__(
+        self, replica: Replica, bus: Bus, committer: Committer, context: Context, pace: Pace, progress: Progress
+    ) -> None:
+        self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
+        self._targets, self._ids = context.targets, context.ids
+        self._observer, self._clock = context.observer, context.clock
+        self._shard = replica.shard
+        self._ledger: Partition = (LEDGER, self._shard)
+
+    async def tick(self) -> float:
+        """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
+
+        Raises Fenced when another master took over, Fatal where the books differ, StoreFailed when the outcome of the
+        commit is unknown: in each case this object is of no more use.
+        """
+        replica, pace = self._replica, self._pace
+        now = self._clock()
+        expanding = replica.expand(now)
+        commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
+        cycle = Cycle(replica.entry, replica.store)
+        cycle.apply(commands)
+        keys, rows, complete = replica.due(now, pace.max_messages, pace.max_bytes)
+        cycle.take(now, keys, rows, complete)
+        if cycle.idle:
+            return _MORE if expanding else self._pause(now)
+        outbox = await self._outbox(cycle, now)
+        entry = cycle.entry(now)
+        batches = outbox.batches
+        batches[self._ledger] = [pack_record(None, (), entry.encode())]
+        landed = await self._committer.commit(batches)
+        # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
+        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        self._progress.publish(entry)
+        self._observer.cycle(self._shard, entry, outbox, commands=len(commands), started=now, ended=self._clock())
+        if expanding or not complete or len(commands) == pace.max_commands:
+            return _MORE
+        return self._pause(self._clock())
+
+    def _pause(self, now: int) -> float:
+        due = self._replica.wheel.next_due()
+        return _IDLE_S if due is None else min(max(due - now, 0) / 1000, _IDLE_S)
+
+    async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
+        """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
+        known = self._targets.known
+        wanted = {topic_of(due.row) for due in cycle.due}
+        missing = [topic for topic in map(bytes.decode, wanted) if topic not in known]
+        if missing or cycle.malformed:
+            await self._targets.resolve([*missing, self._pace.dead_letter_topic])
+        refused = {topic.encode() for topic in missing if topic not in known}
+        outbox = Outbox(self._ids, self._shard, cycle.before.number + 1, known)
+        if refused or any(due.row[17:25] != _NEVER or due.row[0] for due in cycle.due):
+            await self._sift(cycle, outbox, refused, now)
+        outbox.add(cycle.due)
+        for malformed in cycle.malformed:
+            outbox.add_frame(self._pace.dead_letter_topic, None, _malformed(malformed))
+        return outbox
+
+    async def _sift(self, cycle: Cycle, outbox: Outbox, refused: set[bytes], now: int) -> None:
+        """Take out of the due messages those that expired and those whose target refuses them."""
+        going: list[Due] = []
+        for due in cycle.due:
+            expires = expires_of(due.row)
+            if expires and expires < now:
+                await self._bury(cycle, outbox, due, attempt_of(due.row), "expired")
+            elif topic_of(due.row) in refused:
+                await self._retry(cycle, outbox, due, now)
+            else:
+                going.append(due)
+        cycle.due = going
+
+    async def _retry(self, cycle: Cycle, outbox: Outbox, due: Due, now: int) -> None:
+        attempt = attempt_of(due.row) + 1
+        if attempt >= self._pace.max_attempts:
+            await self._bury(cycle, outbox, due, attempt, "unknown_topic")
+            return
+        wait = self._pace.retry_ms[min(attempt, len(self._pace.retry_ms)) - 1]
+        # The offset and row stay, so that two deferred messages never meet under one key.
+        to = make_key(now + wait, offset_of(due.key), int.from_bytes(due.key[16:], "big"))
+        cycle.defer(due, Deferred(due.key, to, attempt, "unknown_topic"))
+
+    async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str) -> None:
+        await self._targets.resolve([self._pace.dead_letter_topic])
+        outbox.add_dead(due, self._pace.dead_letter_topic, reason)
+        cycle.defer(due, Deferred(due.key, None, attempt, reason))
+
+
+def _malformed(command: Stored) -> bytes:
+    """The dead letter of a record that could not be understood: as it came, with the reason and where it was."""
+    record = unpack_record(command.frame)
+    where = (("duemq-reason", b"malformed"), ("duemq-offset", b"%d" % command.offset))
+    return pack_record(record.key, where + record.headers, record.value)

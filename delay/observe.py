@@ -1,0 +1,158 @@
+"""What a node tells about itself: Prometheus metrics, and the lateness of each topic.
+
+Counting is done per cycle with numpy, not per message. Gauges are computed anew at each scrape, never incremented.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.delay.outbox import Outbox
+from duemq.model.ledger import Entry
+
+_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
+_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
+_HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
+_SAMPLE = 20_000
+
+
+@dataclass
+class Lateness:
+    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
+
+    buckets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_BUCKETS_S) + 1, np.int64))
+    total_ms: int = 0
+    highest_ms: int = 0
+    latest: deque[npt.NDArray[np.int64]] = field(default_factory=deque)
+    held: int = 0
+
+    def add(self, lateness: npt.NDArray[np.int64]) -> None:
+        self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
+        self.total_ms += int(lateness.sum())
+        self.highest_ms = max(self.highest_ms, int(lateness.max()))
+        self.latest.append(lateness)
+        self.held += len(lateness)
+        while self.held - len(self.latest[0]) >= _SAMPLE:
+            self.held -= len(self.latest.popleft())
+
+    def summary(self) -> dict[str, Any]:
+        """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
+        sample = np.concatenate(self.latest)
+        p50, p99 = np.percentile(sample, (50, 99))
+        return {
+            "count": int(self.buckets.sum()),
+            "p50_ms": round(float(p50), 1),
+            "p99_ms": round(float(p99), 1),
+            "max_ms": self.highest_ms,
+        }
+
+
+class Observer:
+    """Collects from all shards of a process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lateness: dict[str, Lateness] = {}
+        self._commands = Counter("duemq_commands_total", "Commands applied", registry=registry)
+        self._delivered = Counter("duemq_delivered_total", "Messages sent to their targets", registry=registry)
+        self._dead = Counter(
+            "duemq_dead_letters_total", "Messages that ended in the dead letters", ["reason"], registry=registry
+        )
+        self._retries = Counter(
+            "duemq_deferred_total", "Due messages deferred to a later attempt", ["reason"], registry=registry
+        )
+        self._cancels = Counter(
+            "duemq_cancel_answers_total", "Answers to cancel, move and deliver-now", ["answer"], registry=registry
+        )
+        self._messages = Histogram(
+            "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
+        )
+        self._time = Histogram(
+            "duemq_cycle_seconds", "Time of a cycle, commit included",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
+        )  # fmt: skip
+
+    def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
+        """Note a committed cycle; `started` and `ended` in epoch ms."""
+        sent = 0
+        for topic, dues in outbox.dues.items():
+            if dues:
+                sent += len(dues)
+                lateness = self.lateness.get(topic)
+                if lateness is None:
+                    lateness = self.lateness[topic] = Lateness()
+                lateness.add(ended - np.array(dues, np.int64))
+        self._messages.observe(sent)
+        self._time.observe(max(ended - started, 0) / 1000)
+        self._commands.inc(commands)
+        self._delivered.inc(sent)
+        for answer in entry.answers.values():
+            self._cancels.labels(answer.name.lower()).inc()
+        for deferred in entry.deferred:
+            (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGauges:
+    """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None."""
+
+    shard: int
+    pending: int
+    next_due: int | None
+    applied: int
+    windows: Mapping[int, int]
+
+
+class NodeCollector(Collector):
+    """Metrics that are computed at each scrape."""
+
+    def __init__(
+        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], tuple[int, int]],
+        clock: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._clock()
+        family = HistogramMetricFamily("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
+        for topic, lateness in list(self._observer.lateness.items()):
+            sums = np.cumsum(lateness.buckets)
+            edges = [*map(str, _BUCKETS_S), "+Inf"]
+            family.add_metric([topic], list(zip(edges, sums.tolist(), strict=True)), lateness.total_ms / 1000)
+        yield family
+        pending = GaugeMetricFamily("duemq_pending_messages", "Messages held for later", labels=["shard"])
+        horizon = GaugeMetricFamily(
+            "duemq_pending_horizon_messages", "Messages due within, by 30-minute window", labels=["within"]
+        )
+        overdue = GaugeMetricFamily(
+            "duemq_oldest_overdue_seconds", "How late the oldest undelivered message is", labels=["shard"]
+        )
+        applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
+        within = dict.fromkeys(_HORIZONS_MS, 0)
+        for shard in self._shards():
+            label = [str(shard.shard)]
+            pending.add_metric(label, shard.pending)
+            late = 0 if shard.next_due is None else max(0, now - shard.next_due) / 1000
+            overdue.add_metric(label, late)
+            applied.add_metric(label, shard.applied)
+            for start, count in shard.windows.items():
+                for name, span in _HORIZONS_MS.items():
+                    if start <= now + span:
+                        within[name] += count
+        for name, count in within.items():
+            horizon.add_metric([name], count)
+        yield from (pending, horizon, overdue, applied)
+        used, free = self._disk()
+        yield GaugeMetricFamily("duemq_disk_used_bytes", "Size of the data folder", value=used)
+        yield GaugeMetricFamily("duemq_disk_free_bytes", "Free space on the disk of the data folder", value=free)

@@ -1,0 +1,152 @@
+"""Reading messages out of a shard's store: one by its key, many by a filter in the order of their due times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duemq.delay.gateway import MessageState, Query, Status
+from duemq.delay.shard import Shard
+from duemq.model.ids import IdCodec
+from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of, read_key
+from duemq.model.message import first_key_of, read_row, topic_of
+from duemq.storage.rows import CANCELLED, ENDED, ROW, Ended
+
+_PART = 500  # rows looked at before others get their turn
+_PART_BYTES = 4 << 20
+_LOOK_AT = 50_000  # rows looked at by one call and shard
+
+
+class Found(NamedTuple):
+    """What a search of one shard found: keys with states, and up to where it looked (None: to the end)."""
+
+    messages: list[tuple[bytes, MessageState]]
+    looked: bytes | None
+
+
+class Reads:
+    """Reads of one shard. Everything a caller was told is durable is seen."""
+
+    def __init__(self, shard: Shard, ids: IdCodec) -> None:
+        self._shard, self._ids = shard, ids
+
+    def current_key(self, first_key: bytes) -> bytes:
+        return self._shard.store.moved([first_key])[0] or first_key
+
+    def state(self, first_key: bytes) -> MessageState | None:
+        store = self._shard.store
+        key = self.current_key(first_key)
+        (ended,) = store.ended([key])
+        if ended is not None:
+            return self._ended(key, ended)
+        (row,) = store.rows([key])
+        return None if row is None else self._live(key, row)
+
+    def when_ended(self, first_key: bytes) -> int:
+        """When a message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        state = self.state(first_key)
+        return 0 if state is None else state.delivered_at or state.cancelled_at or state.dead_at
+
+    def _live(self, key: bytes, row: bytes) -> MessageState:
+        if key > self._shard.replica.entry.cursor:
+            return self._make(key, row, "scheduled")
+        return self._make(key, row, "delivered", delivered_at=self._shard.store.delivered_at(key, offset_of(key)))
+
+    def _ended(self, key: bytes, ended: Ended) -> MessageState:
+        if ended.status == CANCELLED:
+            return self._make(key, ended.row, "cancelled", cancelled_at=ended.at)
+        return self._make(key, ended.row, "dead", dead_at=ended.at, reason=ended.reason)
+
+    def _make(
+        self,
+        key: bytes,
+        raw: bytes,
+        status: Status,
+        *,
+        delivered_at: int = 0,
+        cancelled_at: int = 0,
+        dead_at: int = 0,
+        reason: str = "",
+    ) -> MessageState:
+        row = read_row(key, raw)
+        return MessageState(
+            id=self._ids.issue(self._shard.number, *read_key(first_key_of(key, raw))),
+            status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.header_pairs(),
+            attempt=row.attempt + (status == "delivered"), expires=row.expires,
+            payload=row.payload if status in ("scheduled", "dead") else None,
+            delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
+        )  # fmt: skip
+
+    async def find(self, query: Query, after: bytes) -> Found:
+        """Matching messages above the key `after`, in order, at most `query.limit`."""
+        cursor = self._shard.replica.entry.cursor
+        through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
+        if query.due_from:
+            after = max(after, last_key_at(query.due_from - 1))
+        prefix = ROW
+        if query.status == "scheduled":
+            after = max(after, cursor)
+        elif query.status == "delivered":
+            through = min(through, cursor)
+        else:
+            prefix = ENDED
+        found: list[tuple[bytes, MessageState]] = []
+        looked_at = 0
+        while True:
+            keys, rows = self._shard.store.scan(after, through, _PART, _PART_BYTES, prefix)
+            if not keys:
+                return Found(found, None)
+            for key, raw in zip(keys, rows, strict=True):
+                if (state := self._match(query, key, raw)) is not None:
+                    found.append((key, state))
+                    if len(found) == query.limit:
+                        return Found(found, key)
+            after = keys[-1]
+            looked_at += len(keys)
+            if looked_at >= _LOOK_AT:
+                return Found(found, after)
+            await asyncio.sleep(0)
+
+    def _match(self, query: Query, key: bytes, raw: bytes) -> MessageState | None:
+        # Cheap tests on the raw bytes first: most rows of a search do not match.
+        if query.key is not None and query.key.encode() not in raw:
+            return None
+        if query.label is not None and query.label.encode() not in raw:
+            return None
+        ended: Ended | None = None
+        row = raw
+        if query.status in ("cancelled", "dead"):
+            ended = Ended.decode(raw)
+            row = ended.row
+        if query.topic is not None and topic_of(row) != query.topic.encode():
+            return None
+        state = self._live(key, row) if ended is None else self._ended(key, ended)
+        if state.status != query.status:
+            return None
+        if query.key is not None and state.key != query.key.encode():
+            return None
+        if query.label is not None and query.label not in state.labels:
+            return None
+        return state
+
+
+def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
+    """One page of what the shards found, in order, and where the next one starts: after this key and shard."""
+    bound = min((part.looked for part in found if part.looked is not None), default=None)
+    rows = sorted(
+        ((key, shard, state) for shard, part in enumerate(found) for key, state in part.messages),
+        key=lambda item: item[:2],
+    )
+    if bound is not None:
+        rows = [row for row in rows if row[0] <= bound]
+    if len(rows) > limit:
+        key, shard, _ = rows[limit - 1]
+        return [state for _, _, state in rows[:limit]], (key, shard)
+    position = None if bound is None else (bound, len(found))
+    return [state for _, _, state in rows], position
+
+
+def before(key: bytes) -> bytes:
+    """The key just below another, so that a search above it starts with that key itself."""
+    return key if key == LOWEST else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")

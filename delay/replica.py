@@ -1,0 +1,158 @@
+"""One replica of a shard: its store, its wheel, and the following of the ledger.
+
+A replica that follows never decides: it applies the commands of a ledger entry with the answers of that entry, and
+compares what it then holds with what the entry says. Restart after a crash is the same thing: the store is at some
+earlier entry, and follows the log from there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from duemq.bus.base import Bus, Stored
+from duemq.delay.changes import count_changes, store_changes
+from duemq.delay.rules import Cycle
+from duemq.delay.topics import BUFFER, LEDGER
+from duemq.model.errors import CorruptStore, Diverged, Fatal
+from duemq.model.key import last_key_at
+from duemq.model.ledger import Entry
+from duemq.model.record import unpack_record
+from duemq.storage.rows import Position
+from duemq.storage.store import KeyScan, ShardStore
+from duemq.wheel.expansion import Expansion
+from duemq.wheel.slots import Slot
+from duemq.wheel.wheel import Wheel
+
+log = logging.getLogger(__name__)
+
+_PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
+_READ = 5_000
+
+
+class Replica:
+    """The state of one shard on this node."""
+
+    def __init__(self, shard: int, store: ShardStore) -> None:
+        self.shard, self.store = shard, store
+        self.wheel = Wheel.restore(store.windows())
+        if self.wheel.total != self.entry.pending:
+            raise CorruptStore(
+                f"shard {shard}: its windows count {self.wheel.total} pending messages, its ledger entry "
+                f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
+            )
+        self._expanding: tuple[Expansion, KeyScan] | None = None
+
+    @property
+    def entry(self) -> Entry:
+        """The last ledger entry this replica holds."""
+        return self.store.position.entry
+
+    def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
+        """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
+        puts, deletes = store_changes(cycle, entry)
+        count_changes(cycle, entry, self.wheel)
+        windows = self.wheel.window_totals(self.wheel.take_touched())
+        self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    async def follow(self, bus: Bus) -> int:
+        """Follow the ledger to its end; returns how many entries that were. Raises Diverged or Fatal."""
+        followed = 0
+        while True:
+            records = await bus.read(LEDGER, self.shard, self.store.position.ledger_offset, 500)
+            if not records:
+                return followed
+            for offset, _, frame in records:
+                entry = Entry.decode(unpack_record(frame).value)
+                if entry.number > self.entry.number:
+                    await self._follow_entry(bus, entry, offset)
+                    followed += 1
+
+    async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int) -> None:
+        before = self.entry
+        if entry.number != before.number + 1:
+            raise Fatal(
+                f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
+                "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
+            )
+        cycle = Cycle(before, self.store)
+        cycle.apply(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        count = before.pending + len(cycle.placed)
+        keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
+        cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
+        held = cycle.entry(entry.at)
+        if (held.pending, held.checksum, held.fates) != (entry.pending, entry.checksum, entry.fates):
+            raise Diverged(
+                f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
+                f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
+            )
+        self.advance(cycle, entry, ledger_offset + 1)
+
+    async def _commands(self, bus: Bus, start: int, end: int) -> list[Stored]:
+        commands: list[Stored] = []
+        while start < end:
+            part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
+            part = [command for command in part if command.offset < end]
+            if not part or part[0].offset > start:
+                raise Fatal(
+                    f"shard {self.shard}: command {start} is no longer in the log. "
+                    "Rebuild this replica from a peer or a backup."
+                )
+            commands += part
+            start = part[-1].offset + 1
+        return commands
+
+    # --- the wheel ------------------------------------------------------------------------------------------------
+
+    def expand(self, now: int) -> bool:
+        """Expand slots of the wheel that near; True if there is more to do soon. Raises CountMismatch.
+
+        What has been reached is expanded whole, for it is needed now; what lies ahead in small parts.
+        """
+        wheel = self.wheel
+        while True:
+            if self._expanding is None:
+                slot = wheel.expandable(now)
+                if slot is None:
+                    return False
+                self._expanding = (wheel.begin(slot), self._scan(slot))
+            expansion, scan = self._expanding
+            needed = expansion.slot.start <= now
+            while not scan.done:
+                expansion.feed(scan.part(_PART))
+                if not needed:
+                    break
+            if not scan.done:
+                return True
+            self._expanding = None
+            if expansion.fed != expansion.expected:
+                self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
+            expansion.finish()
+
+    def _scan(self, slot: Slot) -> KeyScan:
+        after = max(self.entry.cursor, last_key_at(slot.start - 1))
+        return self.store.scan_keys(after, slot.end)
+
+    def due(self, now: int, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes], bool]:
+        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore where the two books differ."""
+        expected = self.wheel.due(now)
+        if expected == 0:
+            return [], [], True
+        wanted = min(expected, max_count)
+        keys, rows = self.store.scan(self.entry.cursor, last_key_at(now), wanted, max_bytes)
+        complete = len(keys) == expected
+        if len(keys) < wanted and sum(map(len, rows)) < max_bytes:
+            self.store.check(self.entry.cursor, now + 1)
+            raise CorruptStore(
+                f"shard {self.shard}: {expected} messages are counted as due by {now}, the store gave {len(keys)}. "
+                "Nothing of them was delivered. Run `duemq verify`; restore this folder from a backup or a peer."
+            )
+        return keys, rows, complete
+
+    def recount(self) -> int:
+        """Count the pending rows of the store, however long that takes. For verification."""
+        scan, count = self.store.scan_keys(self.entry.cursor, 1 << 62), 0
+        while not scan.done:
+            count += len(scan.part(100_000))
+        return count

@@ -1,0 +1,73 @@
+"""Every error duemq raises, grouped by what the caller does next.
+
+* `Rejected`: the request is wrong or the answer is no; sending it again changes nothing.
+* `Unavailable`: nothing is wrong with the request; try again after a while.
+* `Fatal`: the process must not go on with what it holds; stop loudly and let an operator look.
+* `Fenced`: another master took the shard over; follow the ledger and ask the election.
+
+Foreign errors (RocksDB, sockets, files) are translated at the border, the cause kept with `from`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DuemqError(Exception):
+    """The root of all of them."""
+
+
+class Rejected(DuemqError):
+    """A request refused with a stable, machine-readable `code` (see `docs/api.md`).
+
+    `field` names what is at fault where one field is; `extra` are further members of the problem document,
+    such as `delivered_at` of `already_delivered`.
+    """
+
+    def __init__(self, code: str, detail: str, field: str | None = None, **extra: Any) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.field, self.extra = code, detail, field, extra
+
+
+class Unavailable(DuemqError):
+    """Cannot be served just now: 503 with `Retry-After`. Nothing was accepted, nothing that was accepted is lost."""
+
+    code = "unavailable"
+
+    def __init__(self, detail: str, retry_after_s: int = 1) -> None:
+        super().__init__(detail)
+        self.detail, self.retry_after_s = detail, retry_after_s
+
+
+class DiskFull(Unavailable):
+    """The data disk has less room than `storage.min_free_bytes`, or a write met ENOSPC."""
+
+    code = "disk_full"
+
+
+class StoreFailed(Unavailable):
+    """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
+
+
+class Fenced(DuemqError):
+    """A commit was refused because a newer master of the shard exists."""
+
+
+class Fatal(DuemqError):
+    """Going on would risk wrong deliveries. The message says what was found and what to do."""
+
+
+class CorruptStore(Fatal):
+    """What is on disk is not what was written: a bad checksum, a torn record, a count that does not add up."""
+
+
+class FolderRefused(Fatal):
+    """The data folder is in use, foreign, or of another format version."""
+
+
+class Diverged(Fatal):
+    """A replica's own count or checksum differs from the ledger's."""
+
+
+class BadConfig(Fatal):
+    """A setting is wrong; the message names the key."""

@@ -1,0 +1,73 @@
+"""The key of a pending message: `due_ms | offset | row`, 20 bytes, big endian, so that byte order is delivery order.
+
+* `due_ms` (u64): when it is due, epoch milliseconds.
+* `offset` (u64): the offset of the command that placed it there (its schedule, or its latest move).
+* `row` (u32): the row in an adopted file; 0 for every message that came as a command.
+
+Keys travel as `bytes` on hot paths; these helpers are the only place that knows the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+KEY = Struct(">QQI")
+KEY_BYTES = KEY.size
+LOWEST = b"\x00" * KEY_BYTES
+HIGHEST = b"\xff" * KEY_BYTES
+
+make_key = KEY.pack
+read_key = KEY.unpack
+
+_DTYPE = np.dtype([("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
+
+
+def due_of(key: bytes) -> int:
+    """The due time (ms) of one key."""
+    return int.from_bytes(key[:8], "big")
+
+
+def offset_of(key: bytes) -> int:
+    """The offset of the command that placed this key."""
+    return int.from_bytes(key[8:16], "big")
+
+
+def last_key_at(due_ms: int) -> bytes:
+    """The highest key that is due at or before `due_ms`."""
+    return KEY.pack(due_ms, 0xFFFF_FFFF_FFFF_FFFF, 0xFFFF_FFFF)
+
+
+def first_key_at(due_ms: int) -> bytes:
+    """The lowest key that is due at or after `due_ms`."""
+    return KEY.pack(due_ms, 0, 0)
+
+
+def dues_of(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """The due times (ms) of many keys, shape (n,)."""
+    return np.frombuffer(b"".join(keys), _DTYPE)["due"].astype(np.int64)
+
+
+def checksum(keys: Sequence[bytes]) -> int:
+    """A 64-bit sum over a set of keys that does not depend on their order and can be added to and subtracted from.
+
+    Each key is mixed with splitmix64's finaliser, so that two replicas that hold different keys hardly agree by chance.
+    """
+    if not keys:
+        return 0
+    parts = np.frombuffer(b"".join(keys), _DTYPE)
+    x = parts["due"].astype(np.uint64)
+    x ^= parts["offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x ^= parts["row"].astype(np.uint64) << np.uint64(40)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return int(x.sum(dtype=np.uint64))
+
+
+CHECKSUM_MASK = 0xFFFF_FFFF_FFFF_FFFF

@@ -1,0 +1,124 @@
+"""The ledger: one entry per committed cycle of a shard, and the answers it gives.
+
+Together with the commands it is the whole history of a shard. An entry is JSON, so that an operator can read it with
+any Kafka tool; answers of consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+
+import orjson
+
+from duemq.model.errors import CorruptStore
+from duemq.model.key import KEY_BYTES, LOWEST
+
+ENTRY_FORMAT = 1
+
+
+class Answer(IntEnum):
+    """What the ledger says about one command. Commands without an answer were plain schedules, and were accepted."""
+
+    OK = 0  # cancelled, moved, sent at once, redriven
+    DUPLICATE = 1  # the name exists with the same content
+    CONFLICT = 2  # the name exists with other content
+    DELIVERED = 3  # too late: it has been delivered
+    CANCELLED_BEFORE = 4
+    UNKNOWN = 5  # no such message (any more)
+    DEAD = 6  # it ended in the dead letters
+    NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
+    ACCEPTED = 8  # a named schedule that is the first of its name
+    MALFORMED = 9  # a record that could not be understood; it went to the dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A due message that the cycle did not deliver: moved from `key` to `to`, or (None) to the dead letters."""
+
+    key: bytes
+    to: bytes | None
+    attempt: int
+    reason: str = ""
+
+
+class Fates(NamedTuple):
+    """Messages since the shard began: accepted = delivered + cancelled + dead + pending."""
+
+    accepted: int = 0
+    delivered: int = 0
+    cancelled: int = 0
+    dead: int = 0
+
+
+NO_FATES = Fates()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One committed cycle.
+
+    `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
+    to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
+    it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up.
+    """
+
+    number: int
+    applied: int
+    cursor: bytes
+    at: int
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    deferred: tuple[Deferred, ...] = ()
+    pending: int = 0
+    checksum: int = 0
+    fates: Fates = NO_FATES
+
+    def encode(self) -> bytes:
+        document: dict[str, object] = {
+            "v": ENTRY_FORMAT, "n": self.number, "applied": self.applied, "cursor": self.cursor.hex(), "at": self.at,
+            "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.fates),
+        }  # fmt: skip
+        if self.answers:
+            document["answers"] = _runs(self.answers.items())
+        if self.deferred:
+            document["deferred"] = [
+                [d.key.hex(), d.to.hex() if d.to else None, d.attempt, d.reason] for d in self.deferred
+            ]
+        return orjson.dumps(document)
+
+    @staticmethod
+    def decode(raw: bytes) -> Entry:
+        """Raises CorruptStore for bytes that are no entry of a format this version knows."""
+        try:
+            d = orjson.loads(raw)
+            if d["v"] != ENTRY_FORMAT:
+                raise CorruptStore(f"ledger entry of format {d['v']}, this duemq reads format {ENTRY_FORMAT}")
+            answers = {first + i: Answer(code) for first, count, code in d.get("answers", ()) for i in range(count)}
+            deferred = tuple(
+                Deferred(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
+                for key, to, attempt, reason in d.get("deferred", ())
+            )
+            cursor = bytes.fromhex(d["cursor"])
+            if len(cursor) != KEY_BYTES:
+                raise ValueError("cursor")
+            return Entry(
+                d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
+                Fates(*d["fates"]),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error
+
+
+def _runs(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, int, int]]:
+    """(first offset, how many, answer) of consecutive commands with the same answer."""
+    runs = []
+    for (_, code), run in groupby(enumerate(answers), lambda item: (item[1][0] - item[0], item[1][1])):
+        found = [offset for _, (offset, _) in run]
+        runs.append((found[0], len(found), int(code)))
+    return runs
+
+
+START = Entry(number=-1, applied=0, cursor=LOWEST, at=0)

@@ -1,0 +1,104 @@
+"""Which scenarios run with which parameters, and the targets that duemq has set itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.markup import escape
+
+from duemq.proxy.bench.figures import Outcome, Result, Target
+from duemq.proxy.bench.scenarios.accept import accept_batches, accept_singles
+from duemq.proxy.bench.scenarios.cancel import cancel
+from duemq.proxy.bench.scenarios.cancel_race import cancel_race
+from duemq.proxy.bench.scenarios.drain import drain
+from duemq.proxy.bench.scenarios.hot_second import hot_second
+from duemq.proxy.bench.scenarios.pending import pending
+from duemq.proxy.bench.scenarios.steady import steady
+from duemq.proxy.bench.screen import Screen
+from duemq.proxy.bench.stage import Setup, Stage
+
+SCENARIOS: dict[str, Callable[..., Outcome]] = {
+    "steady": steady,
+    "hot-second": hot_second,
+    "drain": drain,
+    "cancel-race": cancel_race,
+    "pending": pending,
+    "accept-singles": accept_singles,
+    "accept-batches": accept_batches,
+    "cancel": cancel,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One scenario with its parameters (keyword arguments of its function) and targets by figure key."""
+
+    name: str
+    title: str
+    parameters: Mapping[str, Any]
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+
+def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
+    """Run a step `runs` times, each on a new server and folder unless the setup names them."""
+    outcomes = []
+    for number in range(1, runs + 1):
+        title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"
+        screen.console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
+        with Stage(setup, screen) as stage:
+            outcome = SCENARIOS[step.name](stage, **step.parameters)
+        # A server that is not ours has neither memory nor a restart time: those targets fall away.
+        known = {figure.key for figure in outcome.figures}
+        outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
+    return Result(step.name, step.title, step.parameters, tuple(outcomes))
+
+
+def _steady(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:
+    parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0}
+    title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
+    return Step("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
+
+
+def _hot(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> Step:
+    title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:.0f} %" if kill_at else "")
+    return Step("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
+
+
+def everything(quick: bool) -> list[Step]:
+    """All figures of docs/benchmarks.md in their order; `quick`: a tenth of the messages, own server needed."""
+    part = 10 if quick else 1
+    seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
+    race = {"count": 5_000 // part, "spread_ms": 200.0, "over_s": 5.0}
+    return [
+        _steady(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
+        _steady(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
+        _hot(100_000 // part, {"last_s": Target(1.1)}),
+        _hot(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
+        _hot(100_000 // part, {}, kill_at=30),
+        Step("drain", f"drain: {100_000 // part:,} overdue at start", {"count": 100_000 // part}),
+        Step(
+            "accept-singles",
+            "accept: single POSTs over 32 connections",
+            {"count": 20_000 // part, "connections": 32},
+            {"rate": Target(2_500, at_least=True)},
+        ),
+        Step(
+            "accept-batches",
+            "accept: batches of 1,000 over 4 connections",
+            {"count": 400_000 // part, "batch": 1_000, "connections": 4},
+            {"rate": Target(40_000, at_least=True)},
+        ),
+        Step("cancel-race", f"cancel race: {race['count']:,} within ±200 ms of due", race),
+        Step(
+            "cancel",
+            "cancel: single on an idle node, and in bulk",
+            {"count": 200_000 // part, "singles": 1_000, "batch": 1_000, "connections": 4},
+            {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)},
+        ),
+        Step(
+            "pending",
+            f"pending: {pending_count:,} a day ahead",
+            {"count": pending_count, "ahead_h": 24.0, "width_h": 1.0},
+            {"rss_b": Target(100), "disk_ratio": Target(1.3), "serving_s": Target(5)},
+        ),
+    ]

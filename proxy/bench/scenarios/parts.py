@@ -1,0 +1,77 @@
+"""Figures that several scenarios share."""
+
+import numpy as np
+
+from duemq.proxy.bench.figures import Figure, Trace, vital
+from duemq.proxy.bench.load import OPEN, REJECTED, Sent
+from duemq.proxy.bench.stage import Stage
+from duemq.proxy.bench.tally import Spread, Tally, spread
+from duemq.proxy.bench.usage import Usage
+
+MIB = 1 << 20
+NOISY_CORES = 0.3
+NOISY = "something else kept part of the machine busy: read the figures as a lower bound"
+
+
+def spread_figures(prefix: str, text: str, values: Spread) -> tuple[Figure, ...]:
+    """Quantiles in ms."""
+    names = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
+    return tuple(Figure(f"{prefix}_{key}", f"{text} {name}", getattr(values, key), "ms") for key, name in names)
+
+
+def count_figures(counts: Tally) -> tuple[Figure, ...]:
+    """What must not happen to a message."""
+    return (
+        vital("early", "read before due", counts.early),
+        vital("lost", "accepted, never read", counts.lost),
+        vital("duplicate", "read more than once", counts.duplicate),
+        vital("wrong", "due time wrong, or never asked for", counts.wrong_due + counts.unasked),
+    )
+
+
+def cost_figures(stage: Stage, before: Usage | None, messages: int) -> tuple[Figure, ...]:
+    """What the server spent since `before` for so many messages; nothing for a server that is not ours."""
+    after = stage.server.usage()
+    others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
+    if before is None or after is None:
+        return ()
+    return (
+        Figure("cpu_us", "server CPU per message", (after.cpu_s - before.cpu_s) * 1e6 / max(messages, 1), "us"),
+        Figure("rss_peak_mib", "server memory, peak", after.peak_rss_bytes / MIB, "MiB"),
+        Figure("rss_mib", "server memory at the end", after.rss_bytes / MIB, "MiB"),
+        others,
+    )
+
+
+def notes(sent: Sent, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
+    """What went wrong on the way in, and whether the machine was quiet."""
+    said = []
+    refused, lost_answers = int(np.count_nonzero(sent.fate == REJECTED)), int(np.count_nonzero(sent.fate == OPEN))
+    if refused or lost_answers:
+        said.append(f"{refused:,} messages refused, {lost_answers:,} without an answer; the first: {sent.problem}")
+    if sent.retries:
+        said.append(f"{sent.retries:,} requests were sent again because the server asked for it (429 or 503)")
+    if any(figure.key == "others_cores" and figure.value > NOISY_CORES for figure in figures):
+        said.append(NOISY)
+    return tuple(said)
+
+
+def lateness_trace(counts: Tally) -> Trace | None:
+    """Lateness of every message over the time of its reading."""
+    if not len(counts.at_ms):
+        return None
+    weight = np.ones(len(counts.at_ms), np.int64)
+    return Trace("lateness", "messages read/s", counts.lateness_ms, counts.at_ms, weight)
+
+
+def request_trace(sent: Sent) -> Trace | None:
+    """Answer time of every request over the time of its answer."""
+    if not len(sent.answered_ms):
+        return None
+    return Trace("answer time of a request", "messages accepted/s", sent.wait_ms, sent.answered_ms, sent.size)
+
+
+def wait_figures(sent: Sent, text: str) -> tuple[Figure, ...]:
+    """How long requests took."""
+    waits = spread(sent.wait_ms)
+    return (Figure("accept_p50", f"{text} p50", waits.p50, "ms"), Figure("accept_p99", f"{text} p99", waits.p99, "ms"))

@@ -1,0 +1,34 @@
+"""Progress on a terminal: one bar for what is going on right now."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+Advance = Callable[[int], None]
+
+
+class Screen:
+    """Where progress and results are shown. Off a terminal it writes one line per phase."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    @contextmanager
+    def phase(self, text: str, total: int) -> Iterator[Advance]:
+        """A bar of `total` messages; the function it gives sets how many are done."""
+        if not self.console.is_terminal:
+            self.console.print(f"  {text}", highlight=False)
+            yield lambda _done: None
+            return
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=40),
+            TextColumn("{task.completed:>9,.0f} of {task.total:,.0f}", style="progress.download"),
+            TimeElapsedColumn(),
+        )
+        # Four looks a second: the two cores belong to the server and its clients.
+        with Progress(*columns, console=self.console, transient=True, refresh_per_second=4) as progress:
+            task = progress.add_task(text, total=total)
+            yield lambda done: progress.update(task, completed=min(done, total))

@@ -1,0 +1,143 @@
+"""Where a scenario plays: a server, a topic of its own, and the processes that send and read."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import orjson
+
+from duemq.proxy.bench import load
+from duemq.proxy.bench.load import Job, Sent, Window
+from duemq.proxy.bench.reader import Received, read
+from duemq.proxy.bench.screen import Screen
+from duemq.proxy.bench.server import Server
+from duemq.proxy.bench.session import now_ms
+from duemq.proxy.bench.usage import Neighbours
+from duemq.proxy.bench.workers import Link, Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOOK_EVERY_S = 0.05
+_LINGER_S = 2.0  # after the last expected message, for those that come twice
+_PATIENCE_S = 15.0  # without any progress after the last one was due: the rest is lost
+_SETTLED_S = 6.0
+_SETTLE_WITHIN_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given."""
+
+    url: str | None = None
+    data: Path | None = None
+    keep: bool = False
+    payload_bytes: int = 256
+    sse: bool = False
+    seed: int = 1
+
+
+class Stage:
+    """A context manager around one run: entered, the server serves; left, it and all workers are gone."""
+
+    def __init__(self, setup: Setup, screen: Screen) -> None:
+        self.setup, self.screen = setup, screen
+        self.server = Server(setup.url, setup.data, setup.keep)
+        self.topic = f"bench.{secrets.token_hex(6)}"
+        self.neighbours = Neighbours()
+        self._workers: list[Worker[Any]] = []
+
+    def __enter__(self) -> "Stage":
+        self.server.__enter__()
+        self.neighbours = Neighbours()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+        self.server.__exit__(kind, error, trace)
+
+    def job(self, count: int, window: Window, keep_every: int = 0) -> Job:
+        """The messages to send to this run's topic."""
+        setup = self.setup
+        return Job(self.server.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
+
+    def spawn(self, job: Callable[Concatenate[Link, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Worker[R]:
+        """Start a process; it is ended with the stage."""
+        worker = Worker(job, *args, **kwargs)
+        self._workers.append(worker)
+        return worker
+
+    def wait(self, worker: Worker[R], text: str, total: int) -> R:
+        """Show a worker's progress until it is done; its result."""
+        with self.screen.phase(text, total) as advance:
+            while not worker.poll(_LOOK_EVERY_S):
+                advance(worker.count)
+        return worker.result()
+
+    def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> Sent:
+        """Send all of a job as fast as the server takes it."""
+        return self.wait(self.spawn(load.fill, job, batch, connections), text, job.count)
+
+    def reader(self, keep_ids: bool = False) -> Worker[Received]:
+        """Start the consumer of this run's topic."""
+        return self.spawn(read, self.server.url, self.topic, self.setup.sse, keep_ids)
+
+    def watch(self, reader: Worker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
+        """Show what the reader has until the condition holds. Raises WorkerError when the reader died."""
+        with self.screen.phase(text, total) as advance:
+            while not until():
+                if reader.poll(_LOOK_EVERY_S):
+                    reader.result()
+                    return
+                advance(reader.count)
+
+    def finish(self, reader: Worker[Received], expected: int, last_due_ms: float, text: str = "reading") -> Received:
+        """Wait until everything expected has come, and a little longer for duplicates; what was read."""
+        seen, moved_at = -1, time.monotonic()
+
+        def over() -> bool:
+            nonlocal seen, moved_at
+            if reader.count != seen or now_ms() < last_due_ms:
+                seen, moved_at = reader.count, time.monotonic()
+            quiet_s = time.monotonic() - moved_at
+            return quiet_s > (_LINGER_S if seen >= expected else _PATIENCE_S)
+
+        self.watch(reader, text, expected, over)
+        reader.stop()
+        return reader.result()
+
+    def sleep_until(self, at_ms: float, text: str) -> None:
+        """Let time pass, visibly."""
+        total = max(int(at_ms - now_ms()), 0)
+        with self.screen.phase(f"{text} (ms)", total) as advance:
+            while (left := at_ms - now_ms()) > 0:
+                advance(total - int(left))
+                time.sleep(min(left / 1000, 0.2))
+
+    def settle(self) -> int | None:
+        """Wait until the data folder has kept its size (within 1 %) for six seconds; its bytes."""
+        size, since, began = self.server.disk_bytes(), time.monotonic(), time.monotonic()
+        with self.screen.phase("waiting for compaction to end", 1):
+            while size is not None and time.monotonic() - since < _SETTLED_S < _SETTLE_WITHIN_S - (since - began):
+                time.sleep(0.5)
+                now = self.server.disk_bytes() or 0
+                if abs(now - size) > size / 100:
+                    size, since = now, time.monotonic()
+        return self.server.disk_bytes()
+
+    def missing(self, ids: list[str], at_most: int = 500) -> int:
+        """How many of a sample of accepted messages the server does not know as scheduled."""
+        known = [each for each in ids if each]  # a refused one has no id
+        sample = known[:: max(len(known) // at_most, 1)]
+        return sum(not self._scheduled(each) for each in sample)
+
+    def _scheduled(self, message: str) -> bool:
+        status, body = self.server.get(f"/v1/messages/{message}")
+        return status == 200 and bool(orjson.loads(body)["status"] == "scheduled")

@@ -1,0 +1,103 @@
+"""What processes cost, from /proc: CPU seconds, resident memory, bytes on disk, and how quiet the machine was."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the block size of the filesystem
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A process and its children: CPU s so far (user + system), resident bytes now and at their highest."""
+
+    cpu_s: float
+    rss_bytes: int
+    peak_rss_bytes: int
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = listing.read_text().split()
+        except OSError:  # a thread that ended meanwhile
+            continue
+        for child in children:
+            yield from _tree(int(child))
+
+
+def _cpu_ticks(pid: int) -> int:
+    """User and system ticks of the process and of its children that have ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+
+
+def _memory_bytes(pid: int) -> tuple[int, int]:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0, 0
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    now, peak = (int(fields.get(name, "0 kB").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, peak
+
+
+def usage(pid: int) -> Usage:
+    """The process and everything below it."""
+    pids = list(_tree(pid))
+    memory = [_memory_bytes(each) for each in pids]
+    ticks = sum(_cpu_ticks(each) for each in pids)
+    return Usage(ticks / _TICKS_PER_S, sum(now for now, _ in memory), sum(peak for _, peak in memory))
+
+
+def disk_bytes(folder: Path) -> int:
+    """Allocated bytes of all files below `folder`; holes and preallocated room count as they do on the disk."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_blocks * _BLOCK_BYTES
+            except OSError:  # compaction removes files while we look
+                continue
+    return total
+
+
+def filesystem(folder: Path) -> str:
+    """Type of the filesystem that holds `folder`: a sync to tmpfs costs nothing and makes a bench dishonest."""
+    place, best = folder.resolve(), ("", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind = line.split()[:3]
+        if place.is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def _busy_ticks() -> int:
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (
+        int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return user + nice + system + irq + softirq + steal
+
+
+class Neighbours:
+    """How many cores were busy with something that is neither this bench nor the server it started."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._began = self._look()
+
+    def _look(self) -> tuple[float, int, int]:
+        return time.monotonic(), _busy_ticks(), sum(_cpu_ticks(pid) for pid in _tree(self._pid))
+
+    def cores(self) -> float:
+        """Mean over the time since this object was made."""
+        (began, busy, own), (now, busy_now, own_now) = self._began, self._look()
+        ticks = (busy_now - busy) - (own_now - own)
+        return max(ticks, 0) / _TICKS_PER_S / max(now - began, 1e-3)

@@ -1,0 +1,217 @@
+"""`duemq bench`: measure a running system as its users see it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from duemq.proxy.bench.plan import Step
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    help="Measure duemq as its users see it: open loop, every message counted, lateness = receive time - due.",
+    epilog="Exit code 1: something was lost, doubled, early or answered wrongly. A missed speed is only shown.",
+)
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that every scenario has."""
+
+    url: Annotated[str | None, typer.Option(help="Measure this server. Default: start one, and stop it again.")] = None
+    data: Annotated[Path | None, typer.Option(help="Data folder of the server it starts (kept).")] = None
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the server's log.")] = False
+    payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
+    sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
+    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
+    runs: Annotated[int, typer.Option(min=1, help="Repeat; report lowest, median and highest.")] = 1
+    json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw to this file: .png, or .html for a page.")] = None
+
+
+def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., None]]:
+    """A sub-command from a function that returns its steps; the common options are added to its own."""
+
+    def register(steps_of: Callable[..., "list[Step]"]) -> Callable[..., None]:
+        @wraps(steps_of)
+        def run(**options: Any) -> None:
+            common = Common(**{each.name: options.pop(each.name) for each in fields(Common)})
+            _bench(steps_of(**options), common)
+
+        own = inspect.signature(steps_of, eval_str=False).parameters.values()
+        shared = [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+            for each in fields(Common)
+        ]
+        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
+        del run.__dict__["__wrapped__"]  # or typer would look through to the bare function
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+def _bench(steps: "list[Step]", common: Common) -> None:
+    from rich.console import Console
+
+    from duemq.proxy.bench import plan, report
+    from duemq.proxy.bench.plot import write_plot
+    from duemq.proxy.bench.screen import Screen
+    from duemq.proxy.bench.server import ServerError
+    from duemq.proxy.bench.stage import Setup
+    from duemq.proxy.bench.usage import filesystem
+    from duemq.proxy.bench.workers import WorkerError
+
+    if common.plot is not None and common.plot.suffix not in (".png", ".html"):
+        raise typer.BadParameter("say a file that ends in .png or .html", param_hint="--plot")
+    if common.data is not None and common.data.exists() and any(common.data.iterdir()):
+        raise typer.BadParameter(f"{common.data} is not empty; a bench starts with nothing", param_hint="--data")
+    if common.data is not None and (common.runs > 1 or len(steps) > 1):
+        raise typer.BadParameter("one folder serves one run; leave it away for several", param_hint="--data")
+    console = Console()
+    setup = Setup(common.url, common.data, common.keep, common.payload_bytes, common.sse, common.seed)
+    where = report.machine(setup, filesystem(common.data or Path(_temporary())))
+    if common.url is None and where["filesystem"] == "tmpfs":
+        console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
+    results = []
+    try:
+        for step in steps:
+            results.append(plan.run(step, setup, common.runs, Screen(console)))
+            report.show(console, results[-1])
+    except (ServerError, WorkerError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        if results and common.json is not None:
+            report.write_json(common.json, results, where)
+        if results and common.plot is not None:
+            write_plot(common.plot, results, where)
+    if len(results) > 1:
+        report.summary(console, results)
+    if not all(result.sound for result in results):
+        raise typer.Exit(1)
+
+
+def _temporary() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
+@command("steady")
+def steady(
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second.")] = 5000,
+    seconds: Annotated[int, typer.Option(min=1, help="How long to send.")] = 60,
+    due_from: Annotated[float, typer.Option(help="Soonest due, seconds ahead.")] = 5.0,
+    due_to: Annotated[float, typer.Option(help="Latest due, seconds ahead.")] = 20.0,
+) -> "list[Step]":
+    """A constant stream on a fixed schedule; due times uniform in a range."""
+    from duemq.proxy.bench.plan import Step
+
+    parameters = {"rate": rate, "seconds": seconds, "due_from_s": due_from, "due_to_s": due_to}
+    title = f"steady: {rate:,} msg/s for {seconds} s, due {due_from:g} to {due_to:g} s ahead"
+    return [Step("steady", title, parameters)]
+
+
+@command("hot-second")
+def hot_second(
+    count: Annotated[int, typer.Option(min=1, help="Messages due in the same second.")] = 100_000,
+    ahead: Annotated[float | None, typer.Option(help="Seconds until then; default: enough to fill.")] = None,
+    kill_at: Annotated[float | None, typer.Option(help="kill -9 once this many percent are read.")] = None,
+) -> "list[Step]":
+    """Very many messages due at one whole second."""
+    from duemq.proxy.bench.plan import Step
+
+    title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:g} %" if kill_at is not None else "")
+    return [Step("hot-second", title, {"count": count, "ahead_s": ahead, "kill_at": kill_at})]
+
+
+@command("drain")
+def drain(
+    count: Annotated[int, typer.Option(min=1, help="Messages overdue at start.")] = 100_000,
+    kill: Annotated[bool, typer.Option("--kill", help="kill -9 instead of a clean stop.")] = False,
+) -> "list[Step]":
+    """Messages fall due while the server is down; how soon is the backlog gone?"""
+    from duemq.proxy.bench.plan import Step
+
+    title = f"drain: {count:,} overdue at start" + (" after kill -9" if kill else "")
+    return [Step("drain", title, {"count": count, "kill": kill})]
+
+
+@command("cancel-race")
+def cancel_race(
+    count: Annotated[int, typer.Option(min=1, help="Messages, each cancelled once.")] = 5000,
+    spread: Annotated[float, typer.Option(help="Cancels are sent within so many ms of due.")] = 200.0,
+    over: Annotated[float, typer.Option(help="Due times are spread over so many seconds.")] = 5.0,
+    connections: Annotated[int, typer.Option(min=1)] = 64,
+) -> "list[Step]":
+    """Cancels around the moment of delivery; every answer is checked."""
+    from duemq.proxy.bench.plan import Step
+
+    parameters = {"count": count, "spread_ms": spread, "over_s": over, "connections": connections}
+    return [Step("cancel-race", f"cancel race: {count:,} within ±{spread:g} ms of due", parameters)]
+
+
+@command("pending")
+def pending(
+    count: Annotated[int, typer.Option(min=1, help="Messages that wait.")] = 2_000_000,
+    ahead: Annotated[float, typer.Option(help="Hours until the first is due.")] = 24.0,
+    width: Annotated[float, typer.Option(help="Hours over which they are due.")] = 1.0,
+) -> "list[Step]":
+    """What a waiting message costs in memory and on disk, and a restart with all of them."""
+    from duemq.proxy.bench.plan import Step
+
+    parameters = {"count": count, "ahead_h": ahead, "width_h": width}
+    return [Step("pending", f"pending: {count:,} due {ahead:g} h ahead", parameters)]
+
+
+@command("accept")
+def accept(
+    singles: Annotated[int, typer.Option(min=1, help="Messages sent one by one.")] = 20_000,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for those.")] = 32,
+    count: Annotated[int, typer.Option(min=1, help="Messages sent in batches.")] = 400_000,
+    batch: Annotated[int, typer.Option(min=1, max=10_000)] = 1000,
+    batch_connections: Annotated[int, typer.Option(min=1, help="Connections for batches.")] = 4,
+) -> "list[Step]":
+    """How many messages per second are taken in: single POSTs, then batches."""
+    from duemq.proxy.bench.plan import Step
+
+    one = {"count": singles, "connections": connections}
+    many = {"count": count, "batch": batch, "connections": batch_connections}
+    return [
+        Step("accept-singles", f"accept: single POSTs over {connections} connections", one),
+        Step("accept-batches", f"accept: batches of {batch:,} over {batch_connections} connections", many),
+    ]
+
+
+@command("cancel")
+def cancel(
+    count: Annotated[int, typer.Option(min=10, help="Messages pending.")] = 200_000,
+    singles: Annotated[int, typer.Option(min=1, help="Cancelled one after another.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Ids per bulk request.")] = 1000,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for bulk cancels.")] = 4,
+) -> "list[Step]":
+    """How long a single cancel takes on an idle node, and bulk cancels per second."""
+    from duemq.proxy.bench.plan import Step
+
+    if singles >= count - 1:
+        raise typer.BadParameter("some have to be left for the bulk cancels", param_hint="--singles")
+    parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
+    return [Step("cancel", "cancel: single on an idle node, and in bulk", parameters)]
+
+
+@command("all")
+def everything(
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
+) -> "list[Step]":
+    """Every figure of docs/benchmarks.md, with a summary against the targets."""
+    from duemq.proxy.bench import plan
+
+    return plan.everything(quick)

@@ -1,0 +1,57 @@
+"""The entry point of `duemq`.
+
+Modules named here are imported by every command, so they keep heavy imports inside their functions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import duemq
+from duemq.proxy.cli import bench, cancel, dlq, messages, send, serve, tail, topic, verify
+from duemq.proxy.cli.exits import MEANING
+
+_EXIT_CODES = "\n\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EXIT_CODES,
+)
+_MESSAGES, _SERVER = "Messages", "Server"
+
+app.command(epilog=send.EXAMPLES, rich_help_panel=_MESSAGES)(send.send)
+app.command(epilog=messages.GET_EXAMPLES, rich_help_panel=_MESSAGES)(messages.get)
+app.command(epilog=messages.LS_EXAMPLES, rich_help_panel=_MESSAGES)(messages.ls)
+app.command(epilog=cancel.EXAMPLES, rich_help_panel=_MESSAGES)(cancel.cancel)
+app.command(epilog=messages.RESCHEDULE_EXAMPLES, rich_help_panel=_MESSAGES)(messages.reschedule)
+app.command("deliver-now", epilog=messages.DELIVER_NOW_EXAMPLES, rich_help_panel=_MESSAGES)(messages.deliver_now)
+app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
+app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
+app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)
+app.command("serve", rich_help_panel=_SERVER)(serve.serve)
+app.command("verify", rich_help_panel=_SERVER)(verify.verify)
+app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"duemq {duemq.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def duemq_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,88 @@
+"""How results look: tables in a terminal, tab-separated lines in a pipe, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import typer
+
+from duemq.model.timing import format_duration, format_ms
+
+
+def echo_json(document: Any) -> None:
+    """One JSON document on one line."""
+    typer.echo(orjson.dumps(document).decode())
+
+
+def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table that fits the terminal; in a pipe one line per row without a heading, for `cut` and `awk`."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
+    """Name and value on a line each, nested ones further in; what is empty is left out."""
+    shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    width = max((len(name) for name in shown), default=0)
+    for name, value in shown.items():
+        if isinstance(value, Mapping):
+            typer.echo(f"{indent}{name}")
+            echo_fields(value, indent + "  ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for place, item in enumerate(value):
+                typer.echo(f"{indent}{name} {place}")
+                echo_fields(item, indent + "  ")
+        else:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            typer.echo(f"{indent}{name:<{width}}  {escaped(text)}")
+
+
+def instant_text(ms: int) -> str:
+    """`2031-01-01T08:00:00.000Z (in 2h30m)`"""
+    away = ms - time.time_ns() // 1_000_000
+    return f"{format_ms(ms)} ({relative(away)})"
+
+
+def relative(away_ms: int) -> str:
+    """`in 2h30m` or `3s ago`; the two largest units are enough for a reader."""
+    size = abs(away_ms)
+    unit = next(
+        (u for at_least, u in ((172_800_000, 3_600_000), (600_000, 60_000), (1000, 1000)) if size >= at_least), 1
+    )
+    text = format_duration(size // unit * unit)
+    return f"in {text}" if away_ms > 0 else f"{text} ago"
+
+
+def payload_text(payload: bytes | None, longest: int | None = None) -> str:
+    """A payload as a reader can take it: text on one line, cut to `longest` characters; of bytes only how many."""
+    if payload is None:
+        return ""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return f"<{len(payload)} bytes>"
+    text = escaped(text)
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def escaped(text: str) -> str:
+    """Control characters made visible: a payload must not move the cursor or colour the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

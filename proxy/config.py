@@ -1,0 +1,163 @@
+"""The settings: one frozen value, made once at the edge. Nothing else reads the environment for them.
+
+Later ones win: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment (`DUEMQ_LISTEN`,
+`DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default, `docs/configuration.md`
+what each means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from duemq.model.errors import BadConfig
+from duemq.model.timing import TimePolicy, shown
+from duemq.proxy.ingress import Limits
+from duemq.proxy.sections import (
+    DeliverySettings,
+    EmbeddedSettings,
+    HttpSettings,
+    LimitSettings,
+    StorageSettings,
+    TimingSettings,
+    TopicSettings,
+    no_switch,
+)
+
+CONFIG_VARIABLE = "DUEMQ_CONFIG"
+_PREFIX = "DUEMQ_"
+# Others that may begin like ours: the client's, and what Kubernetes sets beside a service called duemq.
+_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|CONFIG|SERVICE_.*|PORT|PORT_.*)")
+_LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,
+        frozen=True,
+        extra="forbid",
+    )
+
+    data: Path = Path("./duemq-data")
+    listen: str = "127.0.0.1:8787"
+    shards: Annotated[int, Field(ge=1, le=256)] = 2
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    limits: LimitSettings = LimitSettings()
+    timing: TimingSettings = TimingSettings()
+    topics: TopicSettings = TopicSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    storage: StorageSettings = StorageSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
+    http: HttpSettings = HttpSettings()
+
+    _no_switches = field_validator("*", mode="before")(no_switch)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # `load` reads the others, so that `Settings()` is the defaults wherever it runs
+
+    @field_validator("listen")
+    @classmethod
+    def _listen(cls, listen: str) -> str:
+        match = _LISTEN.fullmatch(listen)
+        if match is None or int(match[1]) > 65_535:
+            raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787")
+        return listen
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+        """The settings in force. `overrides` (from the command line) are nested as in the file; None = not given.
+
+        Raises BadConfig, which names each wrong key, what it was and what is allowed.
+        """
+        path = path or os.environ.get(CONFIG_VARIABLE)
+        _refuse_unknown_variables()
+        layers = [_read_file(Path(path)) if path else {}, EnvSettingsSource(cls)(), overrides or {}]
+        try:
+            return cls(**_merge(layers))
+        except ValidationError as error:
+            raise BadConfig("\n".join(_explain(problem) for problem in error.errors())) from error
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    def ingress_limits(self) -> Limits:
+        own = self.limits
+        return Limits(
+            max_payload_bytes=own.max_payload_bytes,
+            max_headers=own.max_headers,
+            max_headers_bytes=own.max_headers_bytes,
+            max_key_bytes=own.max_key_bytes,
+            max_batch_items=own.max_batch_items,
+            max_batch_bytes=own.max_batch_bytes,
+            topics=self.topics.allowed,
+            time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
+        )
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadConfig(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise BadConfig(f"the settings file {path} is not TOML: {error}") from error
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt name would else be ignored in silence. (Names of keys inside a section are the model's to check.)"""
+    for name in os.environ:
+        if name.startswith(_PREFIX) and not _FOREIGN.fullmatch(name):
+            key = name.removeprefix(_PREFIX).partition("__")[0].lower()
+            if key not in Settings.model_fields:
+                raise BadConfig(f"the environment variable {name} is not a setting; {_known(Settings)}")
+
+
+def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping):
+                under = merged.get(key)
+                merged[key] = _merge((under if isinstance(under, Mapping) else {}, value))
+            elif value is not None:
+                merged[key] = value
+    return merged
+
+
+def _explain(problem: ErrorDetails) -> str:
+    *path, last = [str(part) for part in problem["loc"]]
+    key = ".".join((*path, last))
+    if problem["type"] == "extra_forbidden":
+        section = type(getattr(Settings(), path[0])) if path else Settings
+        return f"{key} is not a setting; {_known(section)}"
+    rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    was = "" if "api_keys" in key else f" = {shown(problem['input'])}"
+    return f"{key}{was}: {rule}"
+
+
+def _known(section: type[BaseModel]) -> str:
+    return f"known are {', '.join(section.model_fields)}"

@@ -1,0 +1,242 @@
+"""The gate: what a producer sent becomes a `Draft`, or is refused with the field and the rule.
+
+Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
+than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got
+lost on the way must not go out at once.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from duemq.model.errors import Rejected
+from duemq.model.message import FINGERPRINT_BYTES, Draft
+from duemq.model.record import pack_headers
+from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.proxy.raw_body import read_dashed
+
+_RARE = frozenset(("key", "headers", "labels", "expires_at"))
+FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
+RESERVED_HEADERS = "duemq-"
+RESERVED_TOPICS = "duemq."  # duemq's own topics; a record of a stranger in a ledger would stop its shard
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
+_KNOWN_TOPICS = 10_000
+_HEADER_NAME_CHARACTERS = 256
+_MAX_LABELS = 16
+_WHEN_FIELDS = frozenset(TIME_FIELDS)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
+
+    max_payload_bytes: int = 1 << 20
+    max_headers: int = 64
+    max_headers_bytes: int = 64 << 10
+    max_key_bytes: int = 32 << 10
+    max_batch_items: int = 10_000
+    max_batch_bytes: int = 32 << 20
+    topics: tuple[str, ...] = ()
+    time: TimePolicy = field(default_factory=TimePolicy)
+
+
+class Ingress:
+    """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._time = limits.time
+        self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
+        self._known_topics: set[str] = set()
+
+    def draft(self, item: Mapping[str, Any], now: int) -> Draft:
+        """A message from parsed JSON."""
+        if type(item) is not dict:
+            raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
+        if not item.keys() <= FIELDS:
+            raise _unknown(item, FIELDS)
+        if "payload_base64" in item:
+            if "payload" in item:
+                raise Rejected("both_payloads", "payload and payload_base64 are both given", "payload_base64")
+            payload = _decode(item["payload_base64"])
+            source = "payload_base64"
+        else:
+            source = "payload"
+            text = item.get("payload", "")
+            if type(text) is not str:
+                raise Rejected("bad_field", "payload must be text; send bytes as payload_base64", "payload")
+            payload = text.encode()
+        return self._draft(item, payload, source, now)
+
+    def draft_from_raw(self, headers: Sequence[tuple[bytes, bytes]], body: bytes, now: int) -> Draft:
+        """A message whose payload is the body itself; its fields are the dashed headers among the ASGI `headers`."""
+        return self._draft(read_dashed(headers), body, "payload", now, text=True)
+
+    def when(self, item: Mapping[str, Any], now: int) -> int:
+        """The new due time of a message that is moved; `now` where the fields say "at once" or a past time."""
+        if not item.keys() <= _WHEN_FIELDS:
+            raise _unknown(item, _WHEN_FIELDS)
+        if not item:
+            raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
+        due = resolve(item, now, self._time)
+        return now if due is None or due < now else due
+
+    def batch(self, body: Mapping[str, Any]) -> list[Any]:
+        """The items of a batch, still unread."""
+        if not body.keys() <= {"messages"}:
+            raise _unknown(body, frozenset(("messages",)))
+        items = body.get("messages")
+        if type(items) is not list:
+            raise Rejected("bad_field", "messages must be a list of messages", "messages")
+        if len(items) > (limit := self.limits.max_batch_items):
+            raise Rejected("batch_too_large", f"a batch holds at most {limit} messages, not {len(items)}", "messages")
+        return items
+
+    def _draft(self, item: Mapping[str, Any], payload: bytes, source: str, now: int, text: bool = False) -> Draft:
+        limits = self.limits
+        if len(payload) > limits.max_payload_bytes:
+            raise Rejected(
+                "payload_too_large",
+                f"the payload has {len(payload)} bytes, the limit is {limits.max_payload_bytes}",
+                source,
+            )
+        topic = item.get("topic")
+        if type(topic) is not str or topic not in self._known_topics:
+            topic = self._check_topic(item)
+        due = resolve(item, now, self._time, text=text)
+        if _RARE.isdisjoint(item):
+            return Draft(topic, payload, due)
+
+        key = None
+        if "key" in item:
+            key = self._key(item["key"])
+        count, packed = self._headers(item["headers"]) if "headers" in item else (0, b"")
+        labels = _labels(item["labels"]) if "labels" in item else ()
+        expires = 0
+        if "expires_at" in item:
+            expires = parse_instant(item["expires_at"], "expires_at", text=text)
+            if expires < (now if due is None else max(due, now)):
+                raise Rejected("bad_time", "expires_at is before the message is due", "expires_at")
+        return Draft(topic, payload, due, key, count, packed, labels, expires)
+
+    def _check_topic(self, item: Mapping[str, Any]) -> str:
+        if "topic" not in item:
+            raise Rejected("missing_topic", "topic is required: the name of the topic to deliver to", "topic")
+        topic = item["topic"]
+        if type(topic) is not str or not TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise Rejected(
+                "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
+            )
+        if topic.startswith(RESERVED_TOPICS):
+            raise Rejected("bad_topic", f"topics that begin with {RESERVED_TOPICS} are duemq's own", "topic")
+        if self._allowed is not None and not self._allowed.match(topic):
+            raise Rejected("unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic")
+        if len(self._known_topics) >= _KNOWN_TOPICS:
+            self._known_topics.clear()
+        self._known_topics.add(topic)
+        return topic
+
+    def _key(self, value: object) -> bytes:
+        if type(value) is not str:
+            raise Rejected("bad_field", f"key must be text, not {shown(value)}", "key")
+        key = value.encode()
+        if len(key) > (limit := self.limits.max_key_bytes):
+            raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
+        return key
+
+    def _headers(self, headers: object) -> tuple[int, bytes]:
+        if type(headers) is not dict:
+            raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
+        if len(headers) > (most := self.limits.max_headers):
+            raise _bad_header(f"{len(headers)} headers are given, the limit is {most}")
+        pairs = []
+        for name, value in headers.items():
+            if type(value) is not str:
+                raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
+            if not 0 < len(name) <= _HEADER_NAME_CHARACTERS:
+                raise _bad_header(f"header names have 1 to {_HEADER_NAME_CHARACTERS} characters, not {len(name)}")
+            if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
+                raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
+            pairs.append((name, value.encode()))
+        count, packed = pack_headers(pairs)
+        if len(packed) > (limit := self.limits.max_headers_bytes):
+            raise _bad_header(f"the headers have {len(packed)} bytes, the limit is {limit}")
+        return count, packed
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A request body that must be a JSON object. Code: `bad_json`."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Rejected("bad_json", f"the body is not JSON: {error}") from error
+    if type(value) is not dict:
+        raise Rejected("bad_json", f"the body must be a JSON object, not {shown(value)}")
+    return value
+
+
+def check_name(text: str) -> bytes:
+    """A client-chosen name. Code: `bad_field`."""
+    if not _NAME.fullmatch(text):
+        raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
+    return text.encode()
+
+
+def check_idempotency_key(text: str) -> bytes:
+    """The value of an `Idempotency-Key` header. Code: `bad_field`."""
+    if not 0 < len(text) <= 255 or not text.isprintable():
+        raise Rejected("bad_field", "an Idempotency-Key has 1 to 255 printable characters", "Idempotency-Key")
+    return text.encode()
+
+
+def fingerprint(*parts: bytes) -> bytes:
+    """16 bytes of BLAKE2b over the parts and their lengths, so that ("ab", "c") and ("a", "bc") differ."""
+    digest = blake2b(digest_size=FINGERPRINT_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _labels(labels: object) -> tuple[str, ...]:
+    if type(labels) is not list or len(labels) > _MAX_LABELS:
+        raise Rejected("bad_field", f"labels must be a list of at most {_MAX_LABELS} texts", "labels")
+    for label in labels:
+        if type(label) is not str or not _LABEL.fullmatch(label):
+            raise Rejected(
+                "bad_field",
+                f"a label has 1 to 128 characters, none of them a comma or a control character, not {shown(label)}",
+                "labels",
+            )
+    return tuple(labels)
+
+
+def _decode(value: object) -> bytes:
+    if type(value) is not str:
+        raise Rejected("bad_base64", f"payload_base64 must be text, not {shown(value)}", "payload_base64")
+    try:
+        return a2b_base64(value, strict_mode=True)
+    except ValueError as error:
+        raise Rejected("bad_base64", f"payload_base64 is not base64 (RFC 4648): {error}", "payload_base64") from error
+
+
+def _unknown(item: Mapping[str, Any], known: frozenset[str]) -> Rejected:
+    name = next(name for name in item if name not in known)
+    return Rejected(
+        "unknown_field", f"{shown(name)} is not a field here; known are {', '.join(sorted(known))}", name[:80]
+    )
+
+
+def _bad_header(detail: str) -> Rejected:
+    return Rejected("bad_header", detail, "headers")

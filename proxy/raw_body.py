@@ -1,0 +1,57 @@
+"""A message as a raw HTTP body: the payload is the body, the fields are dashed request headers.
+
+duemq-topic: orders    duemq-deliver-after: 90s    duemq-labels: a,b    duemq-header-trace-id: 4711
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from duemq.model.errors import Rejected
+
+_PREFIX = b"duemq-"
+_OWN_HEADER = b"duemq-header-"
+_FIELD_OF = {
+    b"duemq-topic": "topic",
+    b"duemq-key": "key",
+    b"duemq-deliver-at": "deliver_at",
+    b"duemq-deliver-after": "deliver_after",
+    b"duemq-delay-level": "delay_level",
+    b"duemq-expires-at": "expires_at",
+    b"duemq-labels": "labels",
+}
+_KNOWN = ", ".join(name.decode() for name in _FIELD_OF) + ", duemq-header-NAME"
+
+
+def read_dashed(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """The fields of a message among ASGI headers, values as text (labels as a list, own headers as a dict).
+
+    Header names come in lower case from ASGI, and so do those of the message's own headers.
+    Codes: `unknown_field`, and `bad_header` for what is given twice or is not UTF-8.
+    """
+    fields: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for raw_name, raw_value in headers:
+        raw_name = raw_name.lower()
+        if not raw_name.startswith(_PREFIX):
+            continue
+        name = raw_name.decode("latin-1")
+        try:
+            value = raw_value.decode()
+        except UnicodeDecodeError as error:
+            raise Rejected("bad_header", f"the value of {name} is not UTF-8", name) from error
+        if raw_name.startswith(_OWN_HEADER):
+            target, field = own, name[len(_OWN_HEADER) :]
+        elif raw_name in _FIELD_OF:
+            target, field = fields, _FIELD_OF[raw_name]
+        else:
+            raise Rejected("unknown_field", f"{name} is not a field; known are {_KNOWN}", name)
+        if field in target:
+            raise Rejected("bad_header", f"{name} is given twice", name)
+        target[field] = value
+    if "labels" in fields:
+        fields["labels"] = [label.strip() for label in fields["labels"].split(",")] if fields["labels"] else []
+    if own:
+        fields["headers"] = own
+    return fields

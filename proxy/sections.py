@@ -1,0 +1,151 @@
+"""The sections of the settings, their defaults and bounds.
+
+Durations are held as ms unless the name ends in `_s`, sizes as bytes. In the file and the environment both may be
+text ("24h", "8MiB"), and lists text with commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+
+from duemq.delay.topics import INTERNAL
+from duemq.model.errors import Rejected
+from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_levels, shown
+from duemq.proxy.ingress import TOPIC
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
+_BYTE_SIZE = TypeAdapter(ByteSize)
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def _reader(read: Callable[[str], Any]) -> BeforeValidator:
+    """Reads text with `read`; other values are left to the field's own type."""
+
+    def validate(value: object) -> object:
+        try:
+            return read(value) if isinstance(value, str) else value
+        except Rejected as error:
+            raise ValueError(error.detail) from error
+
+    return BeforeValidator(validate)
+
+
+def _duration(text: str) -> int:
+    return parse_duration(text, "it", text=True)
+
+
+def _size(text: str) -> int:
+    try:
+        return int(_BYTE_SIZE.validate_python(text))
+    except ValidationError as error:
+        raise ValueError("it is not a size such as 1048576, 64KiB or 8MiB") from error
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _delays(text: str) -> tuple[int, ...]:
+    return parse_levels(text.replace(",", " "), "it")
+
+
+def no_switch(value: object) -> object:
+    # Every setting is a number, a text or a list, and pydantic would take `true` for 1.
+    if isinstance(value, bool):
+        raise ValueError("it is no switch")
+    return value
+
+
+Duration = Annotated[int, _reader(_duration), Field(ge=0)]
+Size = Annotated[int, _reader(_size), Field(ge=0)]
+Words = Annotated[tuple[str, ...], _reader(_words)]
+Delays = Annotated[tuple[Duration, ...], _reader(_delays), Field(min_length=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    _no_switches = field_validator("*", mode="before")(no_switch)
+
+
+class LimitSettings(Section):
+    """What a producer may ask for."""
+
+    max_delay: Annotated[Duration, Field(ge=1000, le=_duration("1000y"))] = _duration("10y")
+    max_payload_bytes: Annotated[Size, Field(ge=1, le=64 * MIB)] = MIB
+    max_headers: Annotated[int, Field(ge=0, le=1024)] = 64
+    max_headers_bytes: Annotated[Size, Field(le=16 * MIB)] = 64 * KIB
+    max_key_bytes: Annotated[Size, Field(le=60 * KIB)] = 32 * KIB
+    max_batch_items: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    max_batch_bytes: Annotated[Size, Field(ge=KIB, le=1024 * MIB)] = 32 * MIB
+
+
+class TimingSettings(Section):
+    levels: Delays = _delays(CLASSIC_LEVELS)
+    past_due: Literal["deliver", "reject"] = "deliver"
+
+
+class TopicSettings(Section):
+    allowed: Words = ()
+    partitions: Annotated[int, Field(ge=1, le=1024)] = 1
+    dead_letter: str = "duemq.dlq"
+
+    @field_validator("allowed")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
+        return patterns
+
+    @field_validator("dead_letter")
+    @classmethod
+    def _topic(cls, name: str) -> str:
+        if not TOPIC.fullmatch(name):
+            raise ValueError("a topic has 1 to 249 characters of A-Z a-z 0-9 . _ -")
+        if name in INTERNAL:
+            raise ValueError("this topic is duemq's own")
+        return name
+
+
+class DeliverySettings(Section):
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 4
+    max_cycle_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
+    max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16
+    retry_delays: Delays = _delays("1s 5s 10s 30s 1m")
+
+
+class StorageSettings(Section):
+    write_buffer_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    cache_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    flush_interval_s: Annotated[float, Field(gt=0, le=3600)] = 5
+    flush_bytes: Annotated[Size, Field(ge=64 * KIB)] = 32 * MIB
+    history_retention: Duration = _duration("24h")
+    min_free_bytes: Size = 256 * MIB
+
+
+class EmbeddedSettings(Section):
+    retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
+    tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+
+
+class HttpSettings(Section):
+    api_keys: Annotated[Words, Field(repr=False)] = ()
+    answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000
+    max_wait_s: Annotated[float, Field(ge=0, le=3600)] = 60
+    shutdown_grace_s: Annotated[float, Field(ge=0, le=3600)] = 10

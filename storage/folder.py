@@ -1,0 +1,143 @@
+"""The data folder: who may use it, which format it has, and the secrets that belong to it.
+
+`duemq.json` names the format version beside the number of shards and the cluster's id. Raising `VERSION`: say in
+CHANGELOG.md how to get from the old one to the new, and keep a reader for the old or refuse it with that advice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from duemq.model.errors import DiskFull, FolderRefused
+
+VERSION = 1
+_META = "duemq.json"
+_SECRET = "id.key"
+_LOCK = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderInfo:
+    """What a folder says about itself. `secret`: the key of the ids' checksums (32 bytes)."""
+
+    path: Path
+    shards: int
+    cluster: str
+    secret: bytes
+
+
+class Folder:
+    """A data folder held by this process until `close`."""
+
+    def __init__(self, info: FolderInfo, lock: int) -> None:
+        self.info = info
+        self._lock = lock
+
+    @staticmethod
+    def open(path: Path, shards: int | None = None) -> Folder:
+        """Take the folder, making it (with `shards` shards, 2 if None) when it is new or empty.
+
+        Raises FolderRefused for a folder that another process holds, that is not duemq's, or of another format.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FolderRefused(f"data folder {path}: {error.strerror}; choose another one with --data") from error
+        meta = path / _META
+        if not meta.exists() and any(name != _LOCK for name in os.listdir(path)):
+            raise FolderRefused(
+                f"data folder {path} has files but no {_META}: it is not duemq's. Choose an empty folder with --data."
+            )
+        lock = _take_lock(path)
+        try:
+            if not meta.exists():
+                _make(path, shards or 2)
+            info = read_info(path)
+            if shards is not None and shards != info.shards:
+                raise FolderRefused(
+                    f"data folder {path} has {info.shards} shards, the configuration says {shards}: "
+                    f"a folder keeps its number. Set shards = {info.shards}, or start with an empty folder."
+                )
+            return Folder(info, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.info.path)
+        return stat.f_bavail * stat.f_frsize
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def read_info(path: Path) -> FolderInfo:
+    """Read what the folder says without taking it. Raises FolderRefused."""
+    try:
+        meta = orjson.loads((path / _META).read_bytes())
+        known = meta["format"] == "duemq" and isinstance(meta["version"], int)
+    except FileNotFoundError as error:
+        raise FolderRefused(f"{path} is not a data folder of duemq: it has no {_META}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderRefused(f"{path / _META} cannot be read: restore it from a backup") from error
+    if not known:
+        raise FolderRefused(f"{path} is a folder of another program; choose another one with --data")
+    if meta["version"] != VERSION:
+        advice = "use a newer duemq" if meta["version"] > VERSION else "see CHANGELOG.md for how to convert it"
+        raise FolderRefused(
+            f"data folder {path} has format {meta['version']}, this duemq reads format {VERSION}: {advice}"
+        )
+    try:
+        secret = (path / _SECRET).read_bytes()
+    except OSError as error:
+        raise FolderRefused(f"{path / _SECRET} is missing: without it no id can be checked; restore it") from error
+    return FolderInfo(path, int(meta["shards"]), str(meta["cluster"]), secret)
+
+
+def _take_lock(path: Path) -> int:
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise FolderRefused(
+            f"data folder {path} is in use by process {holder or 'unknown'}: stop it, or choose another folder with --data"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _make(path: Path, shards: int) -> None:
+    """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
+    meta = {"format": "duemq", "version": VERSION, "shards": shards, "cluster": secrets.token_hex(8)}
+    try:
+        _write(path / _SECRET, secrets.token_bytes(32))
+        _write(path / _META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise DiskFull(f"data folder {path}: {error.strerror}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, content)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    temporary.rename(path)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)

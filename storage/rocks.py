@@ -1,0 +1,82 @@
+"""RocksDB as duemq opens it, and its errors translated. The one place that knows rocksdict's traps.
+
+* `items()` ends silently at a corrupt block; a caller that must know counts what it got and calls `check`.
+* `ReadOptions.set_iterate_lower_bound` of rocksdict 0.3.29 sets the upper bound; it is not used here.
+* `write()` holds the GIL, `flush()` and `compact_range()` release it: these run in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
+
+
+class Memory:
+    """The memory that all stores of a process share, in bytes."""
+
+    def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
+        self.cache = Cache(cache_bytes)
+        self.write_buffer_bytes = write_buffer_bytes
+        # Stalling writers would stop the event loop; the buffers are flushed when the sum is reached, that is bound enough.
+        self.buffers = WriteBufferManager(write_buffer_bytes, False)
+
+
+def open_store(path: Path, memory: Memory) -> Rdict:
+    """A database without write-ahead log: the buffer topic is its log (`docs/architecture.md`)."""
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_bloom_filter(10, False)  # most look-ups of `moved` and `ended` rows find nothing
+    table.set_block_size(16 * 1024)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_format_version(5)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_write_buffer_size(memory.write_buffer_bytes)
+    options.set_write_buffer_manager(memory.buffers)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_open_files(256)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_paranoid_checks(True)
+    with translated(path):
+        return Rdict(str(path), options)
+
+
+def without_log() -> WriteOptions:
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, typed as a method
+    return options
+
+
+@contextmanager
+def translated(path: Path | str) -> Iterator[None]:
+    """Turn RocksDB's exceptions (which are bare `Exception`s with a text) into ours."""
+    try:
+        yield
+    except (StoreFailed, CorruptStore, DiskFull, FolderRefused):
+        raise
+    except Exception as error:
+        text = str(error)
+        if "No space left" in text:
+            raise DiskFull(f"no space left on the disk of {path}", retry_after_s=5) from error
+        if "Corruption" in text:
+            raise CorruptStore(f"{path}: {text}. Restore this folder from a backup or a peer.") from error
+        if "lock" in text.lower() and "LOCK" in text:
+            raise FolderRefused(f"{path} is in use by another process") from error
+        raise StoreFailed(f"{path}: {text}") from error

@@ -1,0 +1,218 @@
+"""The store of one shard in RocksDB. Reads by key, scans in delivery order, and one atomic write per cycle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rocksdict import WriteBatch
+
+from duemq.model.key import dues_of, first_key_at
+from duemq.storage.rocks import Memory, open_store, translated, without_log
+from duemq.storage.rows import (
+    APPLIED,
+    CURSOR,
+    ENDED,
+    MOVED,
+    NAME,
+    POSITION,
+    ROW,
+    U64,
+    WHEN,
+    WINDOW,
+    Ended,
+    Position,
+)
+
+Puts = list[tuple[bytes, bytes]]
+
+
+class KeyScan:
+    """The keys of a range in parts, as they were when the scan was made: later writes do not show."""
+
+    def __init__(self, database: Any, after: bytes, before: bytes) -> None:
+        self._keys = database.keys(from_key=ROW + after + b"\x00")
+        self._before = ROW + before
+        self.done = False
+
+    def part(self, count: int) -> npt.NDArray[np.int64]:
+        """The due times (ms) of up to `count` further keys; `done` is set after the last."""
+        keys: list[bytes] = list(islice(self._keys, count))
+        if len(keys) < count or keys[-1] >= self._before:
+            self.done = True
+            keys = [key for key in keys if key < self._before]
+        return dues_of([key[1:] for key in keys])
+
+
+class ShardStore:
+    """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
+
+    def __init__(self, path: Path, memory: Memory) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
+        self._options = without_log()
+        raw = self._get(POSITION)
+        self.position = Position() if raw is None else Position.decode(raw)
+
+    def _get(self, key: bytes) -> bytes | None:
+        with translated(self.path):
+            found: bytes | None = self._db.get(key)
+            return found
+
+    def _get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        with translated(self.path):
+            found: list[bytes | None] = self._db.get(keys)
+            return found
+
+    # --- by key ---------------------------------------------------------------------------------------------------
+
+    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._get_many([ROW + key for key in keys])
+
+    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
+        return [None if raw is None else Ended.decode(raw) for raw in self._get_many([ENDED + key for key in keys])]
+
+    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
+        """Where messages are now that were moved at least once; None for those that never were."""
+        return self._get_many([MOVED + key for key in first_keys])
+
+    def names(self, names: Sequence[bytes]) -> list[bytes | None]:
+        """First key and fingerprint of each name that is taken."""
+        return self._get_many([NAME + name for name in names])
+
+    def delivered_at(self, key: bytes, offset: int) -> int:
+        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
+
+        It went out in the later of two cycles: the first whose cursor reached the key, and the one that applied it.
+        """
+        found = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
+        return 0 if None in found else max(when for when in found if when)[1]
+
+    def _first_at_or_after(self, prefix: bytes, key: bytes) -> tuple[int, int] | None:
+        with translated(self.path):
+            for found, raw in islice(self._db.items(from_key=prefix + key), 1):
+                if found[:1] == prefix:
+                    number, at = WHEN.unpack(raw)
+                    return number, at
+        return None
+
+    # --- in order -------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, after: bytes, through: bytes, max_count: int, max_bytes: int, prefix: bytes = ROW
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Keys and rows above `after` up to `through`, at least one if there is any, bounded by count and bytes."""
+        keys: list[bytes] = []
+        rows: list[bytes] = []
+        last, size = prefix + through, 0
+        with translated(self.path):
+            for key, row in islice(self._db.items(from_key=prefix + after + b"\x00"), max_count):
+                if key > last:
+                    break
+                keys.append(key[1:])
+                rows.append(row)
+                size += len(row)
+                if size >= max_bytes:
+                    break
+        return keys, rows
+
+    def scan_back(self, prefix: bytes, before: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Up to `count` rows of a kind below `before`, latest first."""
+        with translated(self.path):
+            found = list(islice(self._db.items(backwards=True, from_key=prefix + before), count))
+        return [(key[1:], row) for key, row in found if key[:1] == prefix]
+
+    def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
+        """The keys above `after` that are due before `before_ms`, to be read in parts."""
+        with translated(self.path):
+            return KeyScan(self._db, after, first_key_at(before_ms))
+
+    def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All rows of one kind, in order, from `start` on: for housekeeping and verification."""
+        with translated(self.path):
+            for key, value in self._db.items(from_key=prefix + start):
+                if key[:1] != prefix:
+                    return
+                yield key[1:], value
+
+    def windows(self) -> dict[int, int]:
+        """How many messages are pending per 30-minute window (start in ms)."""
+        return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
+
+    def check(self, after: bytes, before_ms: int) -> None:
+        """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
+        last = ROW + first_key_at(before_ms)
+        with translated(self.path):
+            rows = self._db.iter()
+            rows.seek(ROW + after)
+            while rows.valid() and rows.key() < last:
+                rows.next()
+            rows.status()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, puts: Puts, deletes: Sequence[bytes], position: Position, windows: dict[int, int]) -> None:
+        """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`."""
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, value in puts:
+            put(key, value)
+        for key in deletes:
+            batch.delete(key)
+        for start, count in windows.items():
+            if count:
+                put(WINDOW + U64.pack(start), U64.pack(count))
+            else:
+                batch.delete(WINDOW + U64.pack(start))
+        put(POSITION, position.encode())
+        with translated(self.path):
+            self._db.write(batch, self._options)
+        self.position = position
+
+    def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
+        """Forget a range of rows of one kind, `end` excluded."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(prefix + start, prefix + end)
+        with translated(self.path):
+            self._db.write(batch, self._options)
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key in keys:
+            batch.delete(key)
+        with translated(self.path):
+            self._db.write(batch, self._options)
+
+    def flush(self) -> None:
+        """Make everything written so far durable. Blocks; run it in a thread."""
+        with translated(self.path):
+            self._db.flush(True)
+
+    def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
+        """Give back the space of dropped ranges. Blocks; run it in a thread."""
+        with translated(self.path):
+            self._db.compact_range(start, end)
+
+    def close(self) -> None:
+        with translated(self.path):
+            self._db.close()
+
+
+def disk_bytes(path: Path) -> int:
+    """The size of all files below a folder, in bytes; files that vanish meanwhile count nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total

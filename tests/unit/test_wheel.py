@@ -1,0 +1,171 @@
+"""What the wheel finds, and what it costs."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from duemq.wheel.errors import CountMismatch
+from duemq.wheel.slots import Dues, Leads, Level, Slot
+from duemq.wheel.wheel import Wheel
+
+WINDOW = 1_699_999_200_000  # the start of a 30-minute window
+NOW = WINDOW + 600_123
+
+
+def array(*dues: int) -> Dues:
+    return np.array(dues, np.int64)
+
+
+def expanded(now: int, dues: Dues) -> Wheel:
+    """A wheel of these dues, expanded around now."""
+    wheel = Wheel()
+    wheel.add(dues)
+    expand(wheel, now, dues)
+    return wheel
+
+
+def expand(wheel: Wheel, now: int, dues: Dues) -> None:
+    while (slot := wheel.expandable(now)) is not None:
+        expansion = wheel.begin(slot)
+        expansion.feed(dues[(dues >= slot.start) & (dues < slot.end)])
+        expansion.finish()
+
+
+def test_next_due_becomes_exact_as_slots_are_expanded() -> None:
+    wheel = Wheel()
+    wheel.add(array(NOW + 90_001))
+    assert wheel.next_due() == WINDOW
+    expand(wheel, NOW, array(NOW + 90_001))
+    assert wheel.next_due() == WINDOW + 660_000
+    expand(wheel, NOW + 60_000, array(NOW + 90_001))
+    assert wheel.next_due() == WINDOW + 690_000
+    expand(wheel, NOW + 88_000, array(NOW + 90_001))
+    assert wheel.next_due() == NOW + 90_001
+
+
+def test_the_slot_around_now_is_expanded_before_those_ahead() -> None:
+    wheel = Wheel()
+    now = WINDOW + Level.WINDOW - 1_500
+    wheel.add(array(now + 1, now + 1_000, now + 1_501))
+    assert wheel.expandable(now) == Slot(WINDOW, Level.WINDOW, 2)
+    first = wheel.begin(Slot(WINDOW, Level.WINDOW, 2))
+    assert wheel.horizon() == WINDOW
+    assert wheel.expandable(now) == Slot(WINDOW + Level.WINDOW, Level.WINDOW, 1)
+    assert wheel.expandable(now, Leads(window=1_000)) is None
+    first.feed(array(now + 1, now + 1_000))
+    first.finish()
+    assert wheel.expandable(now) == Slot(WINDOW + Level.WINDOW - 60_000, Level.MINUTE, 2)
+    with pytest.raises(ValueError):
+        wheel.begin(Slot(WINDOW, Level.WINDOW, 2))
+
+
+def test_a_full_millisecond_is_taken_in_parts() -> None:
+    rows = np.full(500_000, NOW, np.int64)
+    wheel = expanded(NOW, rows)
+    for left in range(400_000, -1, -100_000):
+        wheel.take(rows[:100_000], NOW)
+        assert wheel.due(NOW) == wheel.total == left
+    wheel.settle(NOW + 1)
+    assert wheel.next_due() is None
+
+
+def test_hours_of_backlog_are_taken_from_whole_slots() -> None:
+    dues = np.arange(NOW - 6 * 3_600_000, NOW + 3_600_000, 500)
+    wheel = expanded(NOW, dues)
+    behind = dues[dues <= NOW]
+    assert wheel.due(NOW) == len(behind)
+    wheel.remove(behind[100:200])
+    behind = np.delete(behind, np.s_[100:200])
+    for part in np.array_split(behind, 7):
+        wheel.take(part, int(part[-1]))
+    wheel.settle(NOW + 1)
+    assert wheel.due(NOW) == 0
+    assert wheel.total == int((dues > NOW).sum())
+
+
+def test_a_row_missing_in_the_store_is_found_by_the_expansion() -> None:
+    wheel = Wheel()
+    wheel.add(array(NOW, NOW, NOW + 1))
+    slot = wheel.expandable(NOW)
+    assert slot is not None
+    expansion = wheel.begin(slot)
+    expansion.feed(array(NOW, NOW))
+    with pytest.raises(CountMismatch, match="1 of them are missing") as caught:
+        expansion.finish()
+    assert (caught.value.start, caught.value.level) == (WINDOW, Level.WINDOW)
+    assert (caught.value.expected, caught.value.left) == (3, 1)
+
+
+def test_a_row_removed_that_never_was_is_found_at_the_end_of_the_expansion() -> None:
+    wheel = Wheel()
+    wheel.add(array(NOW, NOW))
+    slot = wheel.expandable(NOW)
+    assert slot is not None
+    expansion = wheel.begin(slot)
+    wheel.remove(array(NOW + 120_000))
+    expansion.feed(array(NOW, NOW))
+    with pytest.raises(CountMismatch) as caught:
+        expansion.finish()
+    assert (caught.value.start, caught.value.left) == (WINDOW + 720_000, -1)
+
+
+def test_an_expansion_refuses_rows_of_another_slot() -> None:
+    wheel = Wheel()
+    wheel.add(array(NOW))
+    expansion = wheel.begin(Slot(WINDOW, Level.WINDOW, 1))
+    for due in (WINDOW - 1, WINDOW + Level.WINDOW):
+        with pytest.raises(ValueError):
+            expansion.feed(array(due))
+
+
+def test_a_row_missing_in_the_store_is_found_by_settle() -> None:
+    wheel = expanded(NOW, array(NOW, NOW, NOW, NOW + 5))
+    with pytest.raises(CountMismatch, match="millisecond slot at") as caught:
+        wheel.take(array(NOW, NOW), NOW + 5)
+    assert (caught.value.start, caught.value.expected, caught.value.left) == (NOW, 3, 1)
+
+
+def test_a_row_missing_in_a_coarse_slot_is_found_when_its_end_is_passed() -> None:
+    wheel = Wheel.restore({WINDOW: 2})
+    wheel.take(array(NOW), WINDOW + Level.WINDOW - 1)
+    with pytest.raises(CountMismatch) as caught:
+        wheel.settle(WINDOW + Level.WINDOW)
+    assert (caught.value.level, caught.value.expected, caught.value.left) == (Level.WINDOW, 1, 1)
+
+
+@pytest.mark.parametrize("rows", [1, 1_000])
+@pytest.mark.parametrize("ahead", [0, 30_000, 300_000, 86_400_000])
+def test_a_row_that_was_never_counted_cannot_be_removed(rows: int, ahead: int) -> None:
+    wheel = expanded(NOW, np.full(rows, NOW + ahead, np.int64))
+    with pytest.raises(CountMismatch) as caught:
+        wheel.remove(np.full(rows + 1, NOW + ahead, np.int64))
+    assert caught.value.left == -1
+
+
+def test_restore_refuses_what_are_not_window_totals() -> None:
+    for totals in ({WINDOW + 1: 1}, {WINDOW: -1}):
+        with pytest.raises(ValueError):
+            Wheel.restore(totals)
+
+
+def test_18_million_rows_of_half_an_hour_need_less_than_1_mib() -> None:
+    wheel = Wheel()
+    batch = np.repeat(np.arange(WINDOW, WINDOW + Level.WINDOW, 1_800), 1_000)  # 1,000 distinct ms, 1,000 rows each
+    tracemalloc.start()
+    try:
+        for _ in range(18):
+            wheel.add(batch)
+        for now in range(WINDOW, WINDOW + 60_000, 1_000):  # nothing is delivered: the backlog of a minute
+            while (slot := wheel.expandable(now)) is not None:
+                expansion = wheel.begin(slot)
+                inside = batch[(batch >= slot.start) & (batch < slot.end)]
+                for _ in range(18):
+                    expansion.feed(inside)
+                expansion.finish()
+        del inside
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert wheel.total == 18_000_000
+    assert held < 1 << 20

@@ -1,0 +1,74 @@
+"""One expanded slot: the counts of its finer slots."""
+
+from array import array
+
+import numpy as np
+
+from duemq.wheel.errors import CountMismatch
+from duemq.wheel.slots import COARSER, Dues, Level
+
+
+class Block:
+    """Counts of the finer slots that one coarser slot, [start, end), was expanded into.
+
+    level: of the finer slots.
+    total: sum of the counts.
+    running: rows are still being read into it, so a count may be negative for a while: a row that the reader has not
+        reached yet is removed before it is added.
+    """
+
+    __slots__ = ("cells", "counts", "end", "length", "level", "running", "start", "total")
+
+    def __init__(self, start: int, level: Level, *, running: bool = False) -> None:
+        span = int(COARSER[level])
+        self.start = start
+        self.end = start + span
+        self.level = level
+        self.length = int(level)
+        # One memory, two faces: numpy for batches, and array for single items, where numpy is several times slower.
+        self.cells = array("q", bytes(8 * (span // self.length)))
+        self.counts = np.frombuffer(self.cells, np.int64)
+        self.total = 0
+        self.running = running
+
+    def tally(self, dues: Dues) -> tuple[Dues, Dues]:
+        """Slot index of each due (n,), and rows per slot (slots,). A due outside the block is a ValueError."""
+        index = (dues - self.start) // self.length
+        counts = np.bincount(index, minlength=len(self.cells))
+        if len(counts) > len(self.cells):
+            raise ValueError(f"due outside [{self.start}, {self.end})")
+        return index, counts
+
+    def change(self, counts: Dues, step: int) -> None:
+        """Adds `step` times the counts, shape (slots,); CountMismatch where a slot would go below zero."""
+        after = self.counts + step * counts
+        if step < 0 and not self.running:
+            lowest = int(after.argmin())
+            if after[lowest] < 0:
+                raise self.mismatch(lowest, left=int(after[lowest]))
+        self.counts[:] = after
+        self.total += step * int(counts.sum())
+
+    def change_one(self, due: int, step: int) -> None:
+        """As `change`, for a single row."""
+        index = (due - self.start) // self.length
+        after = self.cells[index] + step
+        if after < 0 and not self.running:
+            raise self.mismatch(index, left=after)
+        self.cells[index] = after
+        self.total += step
+
+    def before(self, end: int) -> int:
+        """How many of the slots end at or before `end`, from none to all."""
+        return min(max(end - self.start, 0) // self.length, len(self.cells))
+
+    def first(self) -> int | None:
+        """Index of the first slot that is not zero."""
+        index = int((self.counts != 0).argmax())
+        return index if self.cells[index] else None
+
+    def slot_start(self, index: int) -> int:
+        return self.start + index * self.length
+
+    def mismatch(self, index: int, *, left: int) -> CountMismatch:
+        return CountMismatch(self.slot_start(index), self.level, expected=self.cells[index], left=left)

@@ -1,0 +1,24 @@
+"""What the wheel raises: the count and the store disagree."""
+
+from duemq.model.errors import Fatal
+from duemq.wheel.slots import Level
+
+
+class CountMismatch(Fatal):
+    """Rows counted and rows seen differ: the store lost or gained rows without a word. Stop the shard.
+
+    start: first ms of the slot.
+    level: length of the slot.
+    expected: rows the wheel had counted in the slot.
+    left: `expected` less the rows the store gave; negative when it gave more than were counted.
+
+    The wheel that raised it is of no further use: build another one from the store.
+    """
+
+    def __init__(self, start: int, level: Level, *, expected: int, left: int) -> None:
+        fate = f"{left} of them are missing from the store" if left > 0 else f"the store gave {-left} more"
+        super().__init__(f"{level.name.lower()} slot at {start} ms: {expected} rows were counted, {fate}")
+        self.start = start
+        self.level = level
+        self.expected = expected
+        self.left = left

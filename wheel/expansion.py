@@ -1,0 +1,41 @@
+"""The reading of one slot's rows into its finer slots, in parts, while adds and removes go on."""
+
+from duemq.wheel.block import Block
+from duemq.wheel.errors import CountMismatch
+from duemq.wheel.slots import Dues, Slot
+
+
+class Expansion:
+    """A running expansion, made by `Wheel.begin` at the moment the store's snapshot is taken.
+
+    slot: what to read; every pending row of the snapshot with start <= due < end is to be fed once.
+    expected: rows that were counted in the slot at that moment.
+    fed: rows read so far.
+
+    Adds and removes made meanwhile go straight to the finer slots, so they must not be in the snapshot.
+    """
+
+    def __init__(self, slot: Slot, block: Block) -> None:
+        self.slot = slot
+        self.fed = 0
+        self._block = block
+
+    @property
+    def expected(self) -> int:
+        return self.slot.count
+
+    def feed(self, dues: Dues) -> None:
+        """Adds rows read, shape (n,), epoch ms. A due outside the slot is a ValueError."""
+        _, counts = self._block.tally(dues)
+        self._block.change(counts, 1)
+        self.fed += len(dues)
+
+    def finish(self) -> None:
+        """Ends the expansion; CountMismatch if the snapshot held more or fewer rows than were counted."""
+        slot, block = self.slot, self._block
+        if self.fed != slot.count:
+            raise CountMismatch(slot.start, slot.level, expected=slot.count, left=slot.count - self.fed)
+        lowest = int(block.counts.argmin())
+        if block.cells[lowest] < 0:  # as many rows as counted, but one was removed that was never there
+            raise CountMismatch(block.slot_start(lowest), block.level, expected=0, left=block.cells[lowest])
+        block.running = False

@@ -1,0 +1,138 @@
+"""The counts themselves: which block a due is counted in, and how batches find it."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+import numpy as np
+
+from duemq.wheel.block import Block
+from duemq.wheel.slots import COARSER, FINER, Dues, Level, Slot
+from duemq.wheel.windows import Windows
+
+# Up to this many items a plain loop beats the fixed cost of numpy's calls.
+_FEW = 80
+_WINDOW, _MINUTE, _SECOND = int(Level.WINDOW), int(Level.MINUTE), int(Level.SECOND)
+
+
+class Trie:
+    """Windows, and the blocks that some of their slots were expanded into.
+
+    blocks: per level of their slots, {start: block}; the finest level first.
+
+    A block is never there without the block above it.
+    """
+
+    def __init__(self, totals: Mapping[int, int]) -> None:
+        self._milliseconds: dict[int, Block] = {}
+        self._seconds: dict[int, Block] = {}
+        self._minutes: dict[int, Block] = {}
+        self.blocks = {
+            Level.MILLISECOND: self._milliseconds,
+            Level.SECOND: self._seconds,
+            Level.MINUTE: self._minutes,
+        }
+        self.windows = Windows(self._minutes, totals)
+
+    def __iter__(self) -> Iterator[Block]:
+        """All blocks, the finest level first."""
+        return chain(self._milliseconds.values(), self._seconds.values(), self._minutes.values())
+
+    def change(self, dues: Dues, step: int) -> None:
+        """Adds `step` per due, shape (n,), to the slot it is counted in; CountMismatch below zero."""
+        if len(dues) <= _FEW:
+            self._change_few(dues.tolist(), step)
+        else:
+            self._change_many(dues, step)
+
+    def _change_few(self, dues: list[int], step: int) -> None:
+        for due in dues:
+            window = due - due % _WINDOW
+            block = self._minutes.get(window)
+            if block is not None:
+                if (finer := self._seconds.get(due - due % _MINUTE)) is not None:
+                    block = self._milliseconds.get(due - due % _SECOND, finer)
+                block.change_one(due, step)
+            self.windows.change_one(window, step)
+
+    def _change_many(self, dues: Dues, step: int) -> None:
+        numbers = dues // _WINDOW
+        first, last = int(numbers.min()), int(numbers.max())
+        if last - first < max(len(dues), 1024):
+            counts = np.bincount(numbers - first)
+            held = counts.nonzero()[0]
+            starts, counts = (held + first) * _WINDOW, counts[held]
+        else:
+            distinct, counts = np.unique(numbers, return_counts=True)
+            starts = distinct * _WINDOW
+        for start, block in self._minutes.items():
+            number = start // _WINDOW
+            if first == last == number:
+                self._change_block(block, dues, step)
+            elif first <= number <= last and len(inside := dues[numbers == number]):
+                self._change_block(block, inside, step)
+        self.windows.change(starts.tolist(), counts.tolist(), step)
+
+    def _change_block(self, block: Block, dues: Dues, step: int) -> None:
+        """Counts dues, all within the block, in it or in its expanded slots."""
+        index, counts = block.tally(dues)
+        if block.level is not Level.MILLISECOND:
+            for child in self.blocks[FINER[block.level]].values():
+                slot = (child.start - block.start) // block.length
+                if 0 <= slot < len(counts) and counts[slot]:
+                    self._change_block(child, dues[index == slot], step)
+                    counts[slot] = 0
+        block.change(counts, step)
+
+    def count(self, start: int, level: Level) -> int | None:
+        """Rows of a slot that is not expanded; None while the level above is not there, or still being read."""
+        if level is Level.WINDOW:
+            return self.windows.totals.get(start, 0)
+        parent = self.blocks[level].get(start - start % COARSER[level])
+        if parent is None or parent.running:
+            return None
+        return parent.cells[(start - parent.start) // parent.length]
+
+    def expand(self, start: int, level: Level, *, running: bool) -> Block:
+        """Opens a block of zeros for the slot, whose own count goes to zero."""
+        if level is Level.WINDOW:
+            self.windows.hide(start)
+        else:
+            parent = self._parent(start, level)
+            parent.change_one(start, -parent.cells[(start - parent.start) // parent.length])
+        block = self.blocks[FINER[level]][start] = Block(start, FINER[level], running=running)
+        return block
+
+    def fold(self, now: int, spans: int, bound: int) -> None:
+        """Counts blocks whole again, in their coarser slot, that ended `spans` of their own length before `now`.
+
+        bound: blocks that end after it stay.
+        """
+        for level, blocks in self.blocks.items():  # the finest first, so that none has blocks below it
+            latest = min(bound, now - spans * COARSER[level])
+            for block in [block for block in blocks.values() if block.end <= latest]:
+                del blocks[block.start]
+                if level is Level.MINUTE:
+                    self.windows.show(block.start)
+                else:
+                    self._parent(block.start, COARSER[level]).change_one(block.start, block.total)
+
+    def drop(self, bound: int) -> None:
+        """Forgets the blocks that end at or before `bound`, which are to be empty."""
+        for blocks in self.blocks.values():
+            for start in [start for start, block in blocks.items() if block.end <= bound]:
+                del blocks[start]
+
+    def leftover(self, bound: int) -> Slot | None:
+        """A slot with rows that ends at or before `bound`, of the finest level that has one."""
+        for block in self:
+            if block.total and block.start < bound and (index := block.first()) is not None:
+                if index < block.before(bound):
+                    return Slot(block.slot_start(index), block.level, block.cells[index])
+        waiting = self.windows.waiting
+        if waiting and waiting[0] + _WINDOW <= bound:
+            return Slot(waiting[0], Level.WINDOW, self.windows.totals[waiting[0]])
+        return None
+
+    def _parent(self, start: int, level: Level) -> Block:
+        """The block that the slot is counted in; KeyError if there is none."""
+        return self.blocks[level][start - start % COARSER[level]]

@@ -1,0 +1,194 @@
+"""A hierarchical timing wheel that counts.
+
+The store keeps the messages, ordered by due time; so the rows of a stretch of time are one contiguous range of keys,
+and all the wheel has to hold of them is their number. It is a second book beside the store: it says when to read and
+how many rows must come, and a difference between the two books raises `CountMismatch`.
+
+Levels nest as in hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987):
+slots of 1 ms, 1 s, 1 min, and windows of 30 min to any horizon. Here they form a trie of counts:
+
+    windows   {start: rows}           every window that holds rows
+    minutes   {window: Block of 30}   of the few windows that are expanded
+    seconds   {minute: Block of 60}   of the few minutes of those that are expanded
+    ms        {second: Block of 1000} of the few seconds of those that are expanded
+
+A due is counted in the finest block that covers it, and nowhere else. A slot is expanded into the next finer level only
+when its time nears, by reading the keys of its range from the store; an empty one needs no reading. Blocks behind the
+cursor are dropped once they are empty, so the memory is a few blocks of at most 8 KB, whatever the number of messages.
+
+Pure: no clock and no IO. All times are epoch ms, all batches int64 arrays.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from duemq.wheel.errors import CountMismatch
+from duemq.wheel.expansion import Expansion
+from duemq.wheel.slots import FINER, Dues, Leads, Level, Slot
+from duemq.wheel.trie import Trie
+
+# A block that ended this many of its spans ago is counted whole again, so that a long backlog does not keep 8 KB for
+# each of its seconds.
+_FOLD_SPANS = 16
+_DEFAULT_LEADS = Leads()
+
+
+class Wheel:
+    """Rows pending per slot of time. After a `CountMismatch` build another one from the store."""
+
+    def __init__(self) -> None:
+        self._trie = Trie({})
+        self._windows = self._trie.windows
+        self._total = 0
+
+    @classmethod
+    def restore(cls, windows: Mapping[int, int]) -> Self:
+        """A wheel of the given rows per window start, as `window_totals` gave them; nothing is expanded.
+
+        Raises ValueError for a start that no window has, and for a negative total.
+        """
+        wheel = cls()
+        wheel._trie = Trie(windows)
+        wheel._windows = wheel._trie.windows
+        wheel._total = sum(windows.values())
+        return wheel
+
+    @property
+    def total(self) -> int:
+        """Rows counted, at any time."""
+        return self._total
+
+    @property
+    def touched(self) -> frozenset[int]:
+        """Starts of the windows whose total changed since `take_touched`."""
+        return frozenset(self._windows.touched)
+
+    def take_touched(self) -> set[int]:
+        """As `touched`, and starts afresh."""
+        taken, self._windows.touched = self._windows.touched, set()
+        return taken
+
+    def window_totals(self, starts: Iterable[int]) -> dict[int, int]:
+        """Rows left in each of the given windows, expanded or not; 0 where there are none."""
+        totals = self._windows.totals
+        return {start: totals.get(start, 0) for start in starts}
+
+    def all_totals(self) -> Mapping[int, int]:
+        """Rows left in every window that has some, by its start."""
+        return self._windows.totals
+
+    def add(self, dues: Dues) -> None:
+        """Counts rows in, shape (n,)."""
+        self._change(dues, 1)
+
+    def remove(self, dues: Dues) -> None:
+        """Counts rows out, shape (n,): cancelled, moved or delivered. CountMismatch where fewer were counted."""
+        self._change(dues, -1)
+
+    def take(self, dues: Dues, through: int) -> None:
+        """Counts out the rows delivered, shape (n,), and settles. CountMismatch as of `remove` and `settle`.
+
+        through: the ms that the cursor reached; rows of that ms may remain, so a slot can be taken in parts. When all
+            that was due at `now` was taken, it is `now + 1`.
+        """
+        self._change(dues, -1)
+        self._settle(through, dues)
+
+    def settle(self, through: int) -> None:
+        """Verifies that no rows are left in slots that end before the ms `through`, and drops the blocks behind it.
+
+        Raises CountMismatch if some are: they were counted and never delivered, so the store has lost them. Slots at or
+        after `horizon()` are left to a later call.
+        """
+        self._settle(through, None)
+
+    def due(self, now: int) -> int:
+        """Rows in the slots that end at or before the ms `now`, itself included.
+
+        Exact where the slots that contain `now` are expanded; slots behind it may be of any level. Not to be trusted at
+        or after `horizon()`.
+        """
+        end = now + 1
+        rows = 0
+        for start in self._windows.waiting:
+            if start + Level.WINDOW > end:
+                break
+            rows += self._windows.totals[start]
+        for block in self._trie:
+            if block.end <= end:
+                rows += block.total
+            elif block.start < end and (block.total or block.running):
+                rows += int(block.counts[: block.before(end)].sum())
+        return rows
+
+    def next_due(self) -> int | None:
+        """Earliest ms at which rows may be due: exact where expanded to ms, else the start of the earliest slot with
+        rows. None without rows."""
+        waiting = self._windows.waiting
+        earliest = waiting[0] if waiting else None
+        for block in self._trie:
+            if earliest is not None and block.start >= earliest:
+                continue
+            if block.running:
+                earliest = block.start
+            elif block.total and (first := block.first()) is not None:
+                start = block.slot_start(first)
+                earliest = start if earliest is None else min(earliest, start)
+        return earliest
+
+    @property
+    def expansion_running(self) -> bool:
+        return self.horizon() is not None
+
+    def horizon(self) -> int | None:
+        """Start of the earliest slot that is being expanded: counts are true before it. None if there is none."""
+        return min((block.start for block in self._trie if block.running), default=None)
+
+    def expandable(self, now: int, leads: Leads = _DEFAULT_LEADS) -> Slot | None:
+        """The slot to expand next: the one that contains `now`, or else the earliest within its level's lead.
+
+        None if there is nothing to do, or nothing until a running expansion is finished. Opens the empty slots on its
+        way and folds blocks far behind `now`, so it is to be called in every cycle.
+        """
+        self._trie.fold(now, _FOLD_SPANS, self._bound(now))
+        next_slot: Slot | None = None
+        for level, lead in ((Level.WINDOW, leads.window), (Level.MINUTE, leads.minute), (Level.SECOND, leads.second)):
+            length = int(level)
+            finer = self._trie.blocks[FINER[level]]
+            for start in range(now - now % length, now + lead + 1, length):
+                if start in finer:
+                    continue
+                count = self._trie.count(start, level)
+                if count == 0:
+                    self._trie.expand(start, level, running=False)
+                elif count is not None and (next_slot is None or start < next_slot.start):
+                    next_slot = Slot(start, level, count)
+        return next_slot
+
+    def begin(self, slot: Slot) -> Expansion:
+        """Starts to expand the slot; its rows are to be fed from a snapshot of the store taken at this moment.
+
+        Several may run at once, of slots that do not nest. Raises ValueError for a slot that cannot be expanded now.
+        """
+        start, level = slot.start, slot.level
+        count = self._trie.count(start, level) if level in FINER and start % level == 0 else None
+        if count is None or start in self._trie.blocks[FINER[level]]:
+            raise ValueError(f"not a slot to expand: {slot}")
+        return Expansion(Slot(start, level, count), self._trie.expand(start, level, running=True))
+
+    def _change(self, dues: Dues, step: int) -> None:
+        self._trie.change(dues, step)
+        self._total += step * len(dues)
+
+    def _settle(self, through: int, taken: Dues | None) -> None:
+        bound = self._bound(through)
+        if (slot := self._trie.leftover(bound)) is not None:
+            # The rows taken just now were counted in their slot, too.
+            given = 0 if taken is None else int(((taken >= slot.start) & (taken < slot.end)).sum())
+            raise CountMismatch(slot.start, slot.level, expected=slot.count + given, left=slot.count)
+        self._trie.drop(bound)
+
+    def _bound(self, end: int) -> int:
+        """The ms up to which counts are true, at most `end`."""
+        horizon = self.horizon()
+        return end if horizon is None else min(end, horizon)
