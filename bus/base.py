@@ -12,6 +12,7 @@ What a plug promises:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -39,11 +40,20 @@ class Stored(NamedTuple):
     frame: bytes
 
 
+def wall_clock() -> int:
+    """The clock of a log, unless a test brings its own: epoch ms."""
+    return int(time.time() * 1000)
+
+
 class Appended(NamedTuple):
     """Where a batch of frames landed: they have consecutive offsets from `first_offset` on."""
 
     first_offset: int
     timestamp: int
+
+
+Batches = Mapping[Partition, Sequence[bytes]]
+Landed = Mapping[Partition, Appended]
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class Subscription(Protocol):
 class Committer(Protocol):
     """The one writer of a shard's cycles."""
 
-    async def commit(self, batches: Mapping[Partition, Sequence[bytes]]) -> Mapping[Partition, Appended]:
+    async def commit(self, batches: Batches) -> Landed:
         """Append all batches atomically; returns once they are durable.
 
         Raises Fenced (a newer committer exists) or UnknownTopic: nothing was written; or StoreFailed or DiskFull:
@@ -90,7 +100,7 @@ class Committer(Protocol):
 class Bus(Protocol):
     """A log with topics."""
 
-    async def append(self, batches: Mapping[Partition, Sequence[bytes]]) -> Mapping[Partition, Appended]:
+    async def append(self, batches: Batches) -> Landed:
         """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
 
         Raises UnknownTopic (nothing was written), or StoreFailed or DiskFull (outcome unknown).

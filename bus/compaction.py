@@ -28,12 +28,14 @@ class Compactor:
         if self._bytes >= self._worth_bytes and self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="log compaction")
 
-    async def close(self) -> None:
-        """Stops RocksDB's work in the background and waits for it; the database can only be closed after that."""
+    async def close(self) -> bool:
+        """Whether a compaction was under way: then all of RocksDB's work in the background was stopped for good."""
         self._closed = True
-        if self._task is not None:
-            await asyncio.to_thread(self._db.cancel_all_background, True)
-            await self._task
+        if (running := self._task) is None:
+            return False
+        await asyncio.to_thread(self._db.cancel_all_background, True)
+        await running
+        return True
 
     async def _run(self) -> None:
         while self._bytes >= self._worth_bytes and not self._closed:

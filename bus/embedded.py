@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from rocksdict import Rdict
 
 from duemq.bus import layout
-from duemq.bus.base import Appended, Partition, Stored, Subscription, TopicInfo, UnknownTopic
+from duemq.bus.base import Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
 from duemq.bus.chunk import Chunk, take
 from duemq.bus.compaction import Compactor
 from duemq.bus.group_commit import Group, GroupCommit, Trim
@@ -22,17 +22,11 @@ from duemq.bus.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.rocks import folder_bytes, open_log, translated
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.tail import TailCache
-from duemq.model.errors import Fenced, Unavailable
+from duemq.model.errors import DuemqError, Fenced, Unavailable
+
+log = logging.getLogger(__name__)
 
 TAIL_BYTES: Final = 64 << 20
-
-Batches = Mapping[Partition, Sequence[bytes]]
-Landed = Mapping[Partition, Appended]
-
-
-def wall_clock() -> int:
-    """Epoch ms."""
-    return int(time.time() * 1000)
 
 
 class EmbeddedBus:
@@ -166,9 +160,16 @@ class EmbeddedBus:
                 return
             self._closed = True
             await self._commits.close()
-            await self._compactor.close()
-            with translated(f"closing the log in {self._folder}"):
-                self._db.close()
+            stopped = await self._compactor.close()
+            try:
+                with translated(f"closing the log in {self._folder}"):
+                    self._db.close()
+            except DuemqError as error:
+                # RocksDB refuses its last flush once it failed or its work was stopped. The folder is free all the
+                # same, and everything that was acknowledged is in the synced write-ahead log.
+                if not (stopped or self._commits.failed):
+                    raise
+                log.info("log: closed without a last flush: %s", error, extra={"action": "log_closed"})
 
     def _find(self, topic: str, partition: int) -> LogPartition | None:
         known = self._topics.get(topic)

@@ -1,7 +1,8 @@
 """The Python SDK: `Client` and, for asyncio, `AsyncClient`. See `docs/sdk.md`."""
 
+from typing import TYPE_CHECKING, Any
+
 from duemq.client import errors
-from duemq.client.aio import AsyncClient, AsyncMessage
 from duemq.client.client import Client, Message
 from duemq.client.drafts import Draft
 from duemq.client.errors import (
@@ -27,6 +28,9 @@ from duemq.client.values import (
     Topic,
 )
 from duemq.model.errors import DuemqError
+
+if TYPE_CHECKING:
+    from duemq.client.aio import AsyncClient, AsyncMessage
 
 __all__ = [
     "AlreadyCancelled",
@@ -55,3 +59,12 @@ __all__ = [
     "Unreachable",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The command line would pay for importing asyncio with every call and never uses it.
+    if name in ("AsyncClient", "AsyncMessage"):
+        from duemq.client import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

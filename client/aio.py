@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -109,7 +110,7 @@ class AsyncClient:
         return self._pages("/v1/messages", page_size, filters)
 
     async def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
-        return await self._run(plans.cancel(message_id, wait_s))
+        return await self._run(plans.cancel(message_id, wait_s, time.monotonic))
 
     async def cancel_many(self, ids: Iterable[str] | None = None, *, filter: Filter | None = None) -> CancelReport:
         return await self._run(plans.cancel_many(ids, filter))

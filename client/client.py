@@ -131,7 +131,7 @@ class Client:
 
         Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` where the answer is not known within `wait_s`.
         """
-        return self._run(plans.cancel(message_id, wait_s))
+        return self._run(plans.cancel(message_id, wait_s, time.monotonic))
 
     def cancel_many(self, ids: Iterable[str] | None = None, *, filter: Filter | None = None) -> CancelReport:
         """Cancel a number of messages, or all that match a filter; the report tells the fate of each."""

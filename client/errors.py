@@ -191,7 +191,7 @@ class PendingError(model.DuemqError):
 
 
 class UnexpectedAnswer(model.DuemqError):
-    """The answer is not one of the duemq API: another server, a gateway's error page, or a fault in the server."""
+    """No answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500)."""
 
 
 class BatchInterrupted(model.DuemqError):

@@ -65,11 +65,14 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unexpect
     retry_after = response.headers.get("Retry-After", "")
     retry_after_s = int(retry_after) if retry_after.isdecimal() else 1
     try:
-        return from_problem(orjson.loads(response.content), request_id, retry_after_s)
+        error = from_problem(orjson.loads(response.content), request_id, retry_after_s)
     except (ValueError, KeyError, TypeError):
         if response.status_code in (502, 503, 504):
             return Unavailable(f"HTTP {response.status_code} from the server", retry_after_s, request_id=request_id)
         return _unexpected(response)
+    if response.status_code == 500 and not isinstance(error, Unavailable):
+        return UnexpectedAnswer(f"HTTP 500: {error.detail}")
+    return error
 
 
 def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:

@@ -19,9 +19,8 @@ M = TypeVar("M")
 
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
-READ_RECORDS = 10_000
-"""What one request may read of a topic."""
 _BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
+_CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -84,18 +83,18 @@ def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/
     return Page([MessageState.from_json(item) for item in body["messages"]], body["cursor"])
 
 
-def cancel(message_id: str, wait_s: float) -> Plan[Cancelled]:
-    """A 202 is asked again, for `wait_s` seconds in all: repeating a cancel is what tells its answer."""
-    waited_s, pause_s = 0.0, 0.0
+def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
+    """A 202 is asked again, for `wait_s` seconds of `clock` in all: repeating a cancel is what tells its answer."""
+    deadline, pause_s = clock() + wait_s, 0.0
     while True:
         response = yield Call("DELETE", _message(message_id), pause_s=pause_s)
         body = json_of(response)
         if response.status_code != 202:
             return Cancelled(body["id"], body["cancelled_at_ms"], raw=body)
-        waited_s += pause_s + response.elapsed.total_seconds()
-        if waited_s >= wait_s:
+        left_s = deadline - clock()
+        if left_s <= 0:
             raise PendingError(f"whether {message_id} is cancelled is not known yet; ask again", message_id)
-        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, wait_s - waited_s)
+        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, left_s)
 
 
 def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[CancelReport]:
@@ -103,7 +102,7 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[Cance
     if (ids is None) == (filters is None):
         raise TypeError("cancel_many takes either ids or a filter")
     if filters is not None:
-        return (yield from _cancel_request({"filter": filter_fields(filters)}))
+        return (yield from _cancel_request({"filter": filter_fields(filters)}, _CANCEL_ALL_S))
     results: list[CancelResult] = []
     counts: dict[str, int] = {}
     wanted = list(ids or ())
@@ -115,8 +114,8 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[Cance
     return CancelReport(tuple(results), counts)
 
 
-def _cancel_request(body: dict[str, Any]) -> Plan[CancelReport]:
-    answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body))))
+def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelReport]:
+    answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body), hold_s=hold_s)))
     results = tuple(CancelResult(item["id"], item["status"]) for item in answer["results"])
     return CancelReport(results, answer["counts"])
 
@@ -159,16 +158,10 @@ def records_query(after: str | None, consumer: str | None) -> dict[str, str | in
 
 
 def end(topic: str) -> Plan[str | None]:
-    """A server that does not name the end of a topic is read to it."""
     response = yield Call("GET", f"/v1/topics/{quoted(topic)}")
     if response.status_code == 404:
         return None
-    cursor: str | None = json_of(response).get("cursor")
-    if cursor is None:
-        page = yield from records(topic, None, None, READ_RECORDS, 0)
-        while page.records:
-            page = yield from records(topic, page.cursor, None, READ_RECORDS, 0)
-        cursor = page.cursor
+    cursor: str = json_of(response)["cursor"]
     return cursor
 
 

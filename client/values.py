@@ -36,6 +36,7 @@ class MessageState:
     expires_at_ms: int | None = None
     delivered_at_ms: int | None = None
     cancelled_at_ms: int | None = None
+    dead_at_ms: int | None = None
     reason: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -55,6 +56,7 @@ class MessageState:
             expires_at_ms=body.get("expires_at_ms"),
             delivered_at_ms=body.get("delivered_at_ms"),
             cancelled_at_ms=body.get("cancelled_at_ms"),
+            dead_at_ms=body.get("dead_at_ms"),
             reason=body.get("reason"),
             raw=body,
         )

@@ -93,7 +93,10 @@ class Page(NamedTuple):
 class Gateway(Protocol):
     """One door to all shards. Every call may raise Unavailable (503: nothing was accepted)."""
 
-    bus: Bus
+    @property
+    def bus(self) -> Bus:
+        """The log: topics and their records are read from it."""
+        ...
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """Accept messages, in order. Durable when it returns: all of them or none.
@@ -105,7 +108,8 @@ class Gateway(Protocol):
     async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
         """Cancel, move (to `due`), deliver now or redrive (kinds of `model/message.py`).
 
-        One outcome per target, in order. A target is an id or a client-chosen name. `at` is looked up where there are at most 16 targets.
+        One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up where there
+        are at most 16 of them.
         """
         ...
 

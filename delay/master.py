@@ -18,7 +18,7 @@ from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key, offset_of
 from duemq.model.ledger import Deferred
-from duemq.model.message import attempt_of, expires_of, topic_of
+from duemq.model.message import PLAIN_EXPIRES, attempt_of, expires_of, topic_of, topics_of
 from duemq.model.record import pack_record, unpack_record
 
 log = logging.getLogger(__name__)
@@ -104,13 +104,13 @@ class Master:
     async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
         """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
         known = self._targets.known
-        wanted = {topic_of(due.row) for due in cycle.due}
+        wanted = topics_of(cycle.due)
         missing = [topic for topic in map(bytes.decode, wanted) if topic not in known]
         if missing or cycle.malformed:
             await self._targets.resolve([*missing, self._pace.dead_letter_topic])
         refused = {topic.encode() for topic in missing if topic not in known}
         outbox = Outbox(self._ids, self._shard, cycle.before.number + 1, known)
-        if refused or any(due.row[17:25] != _NEVER or due.row[0] for due in cycle.due):
+        if refused or any(row[PLAIN_EXPIRES] != _NEVER or row[0] for _, row in cycle.due):
             await self._sift(cycle, outbox, refused, now)
         outbox.add(cycle.due)
         for malformed in cycle.malformed:
@@ -121,29 +121,30 @@ class Master:
         """Take out of the due messages those that expired and those whose target refuses them."""
         going: list[Due] = []
         for due in cycle.due:
-            expires = expires_of(due.row)
+            expires = expires_of(due[1])
             if expires and expires < now:
-                await self._bury(cycle, outbox, due, attempt_of(due.row), "expired")
-            elif topic_of(due.row) in refused:
+                await self._bury(cycle, outbox, due, attempt_of(due[1]), "expired")
+            elif topic_of(due[1]) in refused:
                 await self._retry(cycle, outbox, due, now)
             else:
                 going.append(due)
         cycle.due = going
 
     async def _retry(self, cycle: Cycle, outbox: Outbox, due: Due, now: int) -> None:
-        attempt = attempt_of(due.row) + 1
+        key, row = due
+        attempt = attempt_of(row) + 1
         if attempt >= self._pace.max_attempts:
             await self._bury(cycle, outbox, due, attempt, "unknown_topic")
             return
         wait = self._pace.retry_ms[min(attempt, len(self._pace.retry_ms)) - 1]
         # The offset and row stay, so that two deferred messages never meet under one key.
-        to = make_key(now + wait, offset_of(due.key), int.from_bytes(due.key[16:], "big"))
-        cycle.defer(due, Deferred(due.key, to, attempt, "unknown_topic"))
+        to = make_key(now + wait, offset_of(key), int.from_bytes(key[16:], "big"))
+        cycle.defer(due, Deferred(key, to, attempt, "unknown_topic"))
 
     async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str) -> None:
         await self._targets.resolve([self._pace.dead_letter_topic])
         outbox.add_dead(due, self._pace.dead_letter_topic, reason)
-        cycle.defer(due, Deferred(due.key, None, attempt, reason))
+        cycle.defer(due, Deferred(due[0], None, attempt, reason))
 
 
 def _malformed(command: Stored) -> bytes:

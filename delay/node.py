@@ -44,6 +44,7 @@ class NodeOptions:
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
     flush_interval_s: float = 5.0
+    flush_bytes: int = 32 << 20
     clean_interval_s: float = 60.0
     history_s: float = 24 * 3600.0
     retention_s: float = 7 * 24 * 3600.0
@@ -70,6 +71,7 @@ class Node:
         self.observer = Observer(registry)
         self.disk_full = False
         self.why_not_ready: str | None = "starting"
+        self.ready = asyncio.Event()  # set once all shards have their master for the first time
         self._open_bus, self._election = open_bus, election
         self._ready: set[int] = set()
         self._used_bytes = 0
@@ -157,6 +159,7 @@ class Node:
         self._ready.add(number)
         if len(self._ready) == len(self.shards):
             self.why_not_ready = None
+            self.ready.set()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
@@ -196,6 +199,9 @@ class Node:
 
     async def _measure(self) -> None:
         self._watch_disk()
+        for shard in list(self.shards.values()):
+            if shard.store.unflushed_bytes > self.options.flush_bytes:
+                await shard.flush()
         self._used_bytes = await asyncio.to_thread(disk_bytes, self.folder.info.path)
 
     def _watch_disk(self) -> None:

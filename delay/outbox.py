@@ -77,7 +77,7 @@ class Outbox:
 
     def add_dead(self, due: Due, dead_letter_topic: str, reason: str) -> None:
         """A message that ends in the dead letters, with its target and the reason in headers."""
-        _, message_key, frame = self._general(due.key, due.row, (("duemq-reason", reason.encode()),))
+        _, message_key, frame = self._general(*due, (("duemq-reason", reason.encode()),))
         self.add_frame(dead_letter_topic, message_key, frame)
 
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:

@@ -18,7 +18,7 @@ Sets of keys, T = cursor before, T' = cursor after:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from duemq.bus.base import Stored
 from duemq.model.errors import CorruptStore
@@ -55,11 +55,8 @@ class View(Protocol):
     def names(self, names: Sequence[bytes]) -> list[bytes | None]: ...
 
 
-class Due(NamedTuple):
-    """A message that leaves in this cycle."""
-
-    key: bytes
-    row: bytes
+Due = tuple[bytes, bytes]
+"""Key and row of a message that leaves in this cycle."""
 
 
 class Cycle:
@@ -201,19 +198,19 @@ class Cycle:
             self.cursor = max(self.cursor, keys[-1])
             removed = self.removed
             if removed:
-                self.due = [Due(key, row) for key, row in zip(keys, rows, strict=True) if key not in removed]
+                self.due = [due for due in zip(keys, rows, strict=True) if due[0] not in removed]
             else:
-                self.due = list(map(Due, keys, rows))
+                self.due = list(zip(keys, rows, strict=True))
         if fresh:
             placed = self.placed
-            self.due += [Due(key, placed[key]) for key in fresh]
+            self.due += [(key, placed[key]) for key in fresh]
             self.due.sort()
 
     def _hold_back(self, early: list[bytes]) -> None:
         """The clock went back: a key below T that is not due yet goes to the first ms after T, never out early."""
         for key in early:
             to = make_key(due_of(self.cursor) + 1, offset_of(key), 0)
-            self.defer(Due(key, self.placed[key]), Deferred(key, to, attempt_of(self.placed[key]), "clock went back"))
+            self.defer((key, self.placed[key]), Deferred(key, to, attempt_of(self.placed[key]), "clock went back"))
 
     def follow(self, entry: Entry, keys: list[bytes], rows_of_deferred: Mapping[bytes, bytes]) -> None:
         """Do what the ledger says of a cycle whose commands were applied: its deferrals, then its cursor.
@@ -223,19 +220,20 @@ class Cycle:
         self.scanned, self.cursor = keys, entry.cursor
         for deferred in entry.deferred:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
-            self.defer(Due(deferred.key, row), deferred)
+            self.defer((deferred.key, row), deferred)
 
     def defer(self, due: Due, deferred: Deferred) -> None:
         """Move a due message to a later key, or to the dead letters, instead of delivering it."""
+        key, row = due
         self.deferred.append(deferred)
-        self._remove(due.key)
+        self._remove(key)
         if deferred.to is None:
-            row = row_after(due.row, due.key, shown_due=shown_due_of(due.key, due.row), attempt=deferred.attempt)
-            self.ended[due.key] = Ended(DEAD, 0, deferred.reason, row)
+            kept = row_after(row, key, shown_due=shown_due_of(key, row), attempt=deferred.attempt)
+            self.ended[key] = Ended(DEAD, 0, deferred.reason, kept)
             self._dead += 1
         else:
-            shown = shown_due_of(due.key, due.row)
-            self._place(deferred.to, row_after(due.row, due.key, shown_due=shown, attempt=deferred.attempt))
+            shown = shown_due_of(key, row)
+            self._place(deferred.to, row_after(row, key, shown_due=shown, attempt=deferred.attempt))
 
     # --- the outcome ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ the CRC-32 of its topic: having been issued at all means that it was delivered a
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
+from binascii import b2a_base64
 from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from duemq.model.key import make_key
 ID_CHARS = 32
 DIRECT = 0xFFFF
 _MAC_BYTES = 6
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
 
 
@@ -66,7 +68,7 @@ class IdCodec:
         body = _SPLIT.pack(shard, due >> 32, due & 0xFFFF_FFFF, offset >> 32, offset & 0xFFFF_FFFF, row)
         mac = self._keyed.copy()
         mac.update(body)
-        return urlsafe_b64encode(body + mac.digest())
+        return b2a_base64(body + mac.digest(), newline=False).translate(_URL_SAFE)
 
     def read(self, text: str) -> MessageId | None:
         """What the id says, or None for one that was never issued."""

@@ -14,6 +14,7 @@ Changing a layout: raise `FORMAT` here and the folder's version in `storage/fold
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -35,7 +36,12 @@ _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
 
 ROW = Struct(">BH")
 FIRST_KEY, SHOWN_DUE = 1, 2
-PLAIN_ROW = ROW.pack(0, 0)
+PLAIN_ROW = ROW.pack(0, 0)  # of a message that was neither moved nor tried: the envelope follows at once
+
+# Where the envelope has these, in bytes.
+_EXPIRES, _TOPIC_BYTES = 14, 22
+PLAIN_EXPIRES = slice(ROW.size + _EXPIRES, ROW.size + _EXPIRES + 8)
+_PLAIN_TOPIC = ROW.size + ENVELOPE.size
 
 
 class Draft(NamedTuple):
@@ -211,12 +217,18 @@ def name_of(row: bytes) -> bytes:
 def topic_of(row: bytes) -> bytes:
     """The target of a message."""
     start = _envelope_at(row)
-    return row[start + ENVELOPE.size : start + ENVELOPE.size + row[start + 22]]
+    return row[start + ENVELOPE.size : start + ENVELOPE.size + row[start + _TOPIC_BYTES]]
+
+
+def topics_of(due: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    """The targets of many messages, given as keys and rows."""
+    start, length = _PLAIN_TOPIC, ROW.size + _TOPIC_BYTES
+    return {topic_of(row) if row[0] else row[start : start + row[length]] for _, row in due}
 
 
 def expires_of(row: bytes) -> int:
     """When a message expires, epoch ms; 0 = never."""
-    start = _envelope_at(row) + 14
+    start = _envelope_at(row) + _EXPIRES
     return int.from_bytes(row[start : start + 8], "big")
 
 

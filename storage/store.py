@@ -57,6 +57,7 @@ class ShardStore:
         self.path = path
         self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
         self._options = without_log()
+        self.unflushed_bytes = 0
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
 
@@ -173,8 +174,10 @@ class ShardStore:
             else:
                 batch.delete(WINDOW + U64.pack(start))
         put(POSITION, position.encode())
+        size = batch.size_in_bytes()
         with translated(self.path):
             self._db.write(batch, self._options)
+        self.unflushed_bytes += size
         self.position = position
 
     def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
@@ -193,6 +196,7 @@ class ShardStore:
 
     def flush(self) -> None:
         """Make everything written so far durable. Blocks; run it in a thread."""
+        self.unflushed_bytes = 0
         with translated(self.path):
             self._db.flush(True)
 

@@ -123,10 +123,11 @@ def _over_time(axes: "Axes", trace: Trace) -> None:
 
     series = trace.over_time()
     axes.stairs(series.per_s, [*series.start_s, series.start_s[-1] + series.width_s], fill=True, color=BLUE, alpha=0.22)
-    axes.set(xlabel="s", xlim=(0, float(series.start_s[-1] + series.width_s)))
+    axes.set(xlabel="s since the first", xlim=(0, float(series.start_s[-1] + series.width_s)))
     axes.set_ylim(0, float(series.per_s.max()) * 1.25 or 1)
     axes.set_ylabel(trace.flow, color=BLUE)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    thousands = FuncFormatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(thousands)
     axes.grid(axis="x", visible=False)
     axes.set_title(f"{trace.flow} and {trace.label}, per {series.width_s:g} s")
     late = axes.twinx()
@@ -137,5 +138,7 @@ def _over_time(axes: "Axes", trace: Trace) -> None:
     highest = np.nanmax(series.p99_ms) if np.isfinite(series.p99_ms).any() else 1.0
     late.set_ylim(0, max(float(highest) * 1.25, 1.0) if math.isfinite(highest) else 1.0)
     late.set_ylabel("ms")
+    if highest > 1000:
+        late.yaxis.set_major_formatter(thousands)
     late.grid(visible=False)
     late.legend(loc="upper right", ncols=2, frameon=False)

@@ -121,16 +121,17 @@ class Stage:
                 advance(total - int(left))
                 time.sleep(min(left / 1000, 0.2))
 
-    def settle(self) -> int | None:
-        """Wait until the data folder has kept its size (within 1 %) for six seconds; its bytes."""
-        size, since, began = self.server.disk_bytes(), time.monotonic(), time.monotonic()
+    def settle(self) -> bool:
+        """Wait until the data folder has kept its size (within 1 %) for six seconds; False if it never did."""
+        size, since = self.server.disk_bytes() or 0, time.monotonic()
+        give_up_at = since + _SETTLE_WITHIN_S
         with self.screen.phase("waiting for compaction to end", 1):
-            while size is not None and time.monotonic() - since < _SETTLED_S < _SETTLE_WITHIN_S - (since - began):
+            while (quiet_s := time.monotonic() - since) < _SETTLED_S and time.monotonic() < give_up_at:
                 time.sleep(0.5)
                 now = self.server.disk_bytes() or 0
                 if abs(now - size) > size / 100:
                     size, since = now, time.monotonic()
-        return self.server.disk_bytes()
+        return quiet_s >= _SETTLED_S
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:
         """How many of a sample of accepted messages the server does not know as scheduled."""

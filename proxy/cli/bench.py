@@ -59,6 +59,8 @@ def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., 
 
 
 def _bench(steps: "list[Step]", common: Common) -> None:
+    import signal
+
     from rich.console import Console
 
     from duemq.proxy.bench import plan, report
@@ -80,6 +82,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":
         console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the server it started must not stay behind
     results = []
     try:
         for step in steps:

@@ -28,7 +28,7 @@ _COUNTED = 1000
 
 def cancel(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids or names; - reads them from stdin.")
+        list[str] | None, typer.Argument(metavar="ID", help="Ids or names; - reads them from stdin.")
     ] = None,
     topic: Topic = None,
     key: Key = None,

@@ -49,7 +49,7 @@ def list_dead(
     epilog=examples("duemq dlq redrive ID", "duemq dlq ls --topic orders | cut -f1 | xargs duemq dlq redrive"),
 )
 def redrive(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The dead letters' ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The dead letters' ids.")],
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

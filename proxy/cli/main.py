@@ -13,7 +13,7 @@ import duemq
 from duemq.proxy.cli import bench, cancel, dlq, messages, send, serve, tail, topic, verify
 from duemq.proxy.cli.exits import MEANING
 
-_EXIT_CODES = "\n\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
+_EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,7 +33,7 @@ app.command("deliver-now", epilog=messages.DELIVER_NOW_EXAMPLES, rich_help_panel
 app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
 app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)
-app.command("serve", rich_help_panel=_SERVER)(serve.serve)
+app.command("serve", epilog=serve.EXAMPLES, rich_help_panel=_SERVER)(serve.serve)
 app.command("verify", rich_help_panel=_SERVER)(verify.verify)
 app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
 

@@ -11,7 +11,7 @@ import typer
 
 from duemq.model.timing import format_ms
 from duemq.proxy.cli.session import AsJson, Url, connected, examples, instant
-from duemq.proxy.cli.show import echo_fields, echo_json, echo_table, instant_text, payload_text
+from duemq.proxy.cli.show import echo_fields, echo_json, echo_table, escaped, instant_text, payload_text
 
 if TYPE_CHECKING:
     from duemq.client import Message
@@ -121,8 +121,8 @@ def show_list(found: Iterable[Message], limit: int | None, as_json: bool, *, rea
         for message in messages:
             echo_json(message.state.raw)
     else:
-        last = "REASON" if reasons else "PAYLOAD"
-        echo_table(("ID", "STATUS", "TOPIC", "DUE", "KEY", "LABELS", last), (_row(m, reasons) for m in messages))
+        columns = ("ID", "STATUS", "TOPIC", "DUE", "KEY", "LABELS", *(("REASON",) if reasons else ()))
+        echo_table(columns, (_row(message)[: len(columns)] for message in messages))
     if next(shown, None) is not None:
         typer.echo(f"There are more than {limit}: use --all, or --limit.", err=True)
 
@@ -133,7 +133,8 @@ def show(message: Message, as_json: bool) -> None:
         echo_json(message.state.raw)
         return
     state = message.state
-    ends = {"delivered": state.delivered_at_ms, "cancelled": state.cancelled_at_ms, "expires": state.expires_at_ms}
+    ends = {"expires": state.expires_at_ms, "delivered": state.delivered_at_ms}
+    ends |= {"cancelled": state.cancelled_at_ms, "dead": state.dead_at_ms}
     fields = {"id": state.id, "status": state.status, "topic": state.topic, "due": instant_text(state.deliver_at_ms)}
     fields |= {name: instant_text(ms) for name, ms in ends.items() if ms is not None}
     fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
@@ -149,16 +150,7 @@ def tell(message: Message, as_json: bool) -> None:
         typer.echo(f"{message.id}  {message.status} to {message.topic}, due {instant_text(message.deliver_at_ms)}")
 
 
-def _row(message: Message, reasons: bool) -> tuple[str, ...]:
+def _row(message: Message) -> tuple[str, ...]:
     state = message.state
-    last = state.reason or "" if reasons else payload_text(state.payload, 60)
-    due = format_ms(state.deliver_at_ms)
-    return (
-        state.id,
-        state.status,
-        state.topic,
-        due,
-        payload_text((state.key or "").encode()),
-        ",".join(state.labels),
-        last,
-    )
+    due, key = format_ms(state.deliver_at_ms), escaped(state.key or "")
+    return state.id, state.status, state.topic, due, key, ",".join(state.labels), escaped(state.reason or "")

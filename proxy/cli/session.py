@@ -57,13 +57,13 @@ def problem_of(error: DuemqError) -> dict[str, Any]:
 
 def _advice(error: DuemqError, code: Exit) -> str:
     if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
-        return "\nStart a server with `duemq serve`, or name another one with --url or DUEMQ_URL."
+        return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
     return ""
 
 
 def examples(*lines: str) -> str:
-    """An epilog with commands to copy. Blank lines, because the help formatter joins lines that have none."""
-    return "\n\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
+    """An epilog with commands to copy."""
+    return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
 
 
 def instant(text: str | None) -> int | str | None:

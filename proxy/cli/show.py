@@ -60,25 +60,23 @@ def instant_text(ms: int) -> str:
 
 
 def relative(away_ms: int) -> str:
-    """`in 2h30m` or `3s ago`; the two largest units are enough for a reader."""
+    """`in 2h30m` or `3s ago`, rounded to what a reader wants to know."""
     size = abs(away_ms)
     unit = next(
         (u for at_least, u in ((172_800_000, 3_600_000), (600_000, 60_000), (1000, 1000)) if size >= at_least), 1
     )
-    text = format_duration(size // unit * unit)
+    text = format_duration((size + unit // 2) // unit * unit)
     return f"in {text}" if away_ms > 0 else f"{text} ago"
 
 
-def payload_text(payload: bytes | None, longest: int | None = None) -> str:
-    """A payload as a reader can take it: text on one line, cut to `longest` characters; of bytes only how many."""
+def payload_text(payload: bytes | None) -> str:
+    """A payload as a reader can take it: text on one line, of bytes only how many there are."""
     if payload is None:
         return ""
     try:
-        text = payload.decode()
+        return escaped(payload.decode())
     except UnicodeDecodeError:
         return f"<{len(payload)} bytes>"
-    text = escaped(text)
-    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def escaped(text: str) -> str:

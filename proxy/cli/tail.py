@@ -10,7 +10,7 @@ import typer
 
 from duemq.model.timing import format_ms
 from duemq.proxy.cli.session import AsJson, Url, connected, examples
-from duemq.proxy.cli.show import echo_json, payload_text
+from duemq.proxy.cli.show import echo_json, escaped, payload_text
 
 if TYPE_CHECKING:
     from duemq.client import Client, Record
@@ -86,4 +86,4 @@ def _print(record: Record, as_json: bool) -> None:
     else:
         colour = typer.colors.YELLOW if late >= _LATE_MS else typer.colors.GREEN
         when = f"{format_ms(due)}\t{typer.style(f'{late:+} ms', fg=colour)}"
-    typer.echo(f"{when}\t{payload_text((record.key or '').encode())}\t{payload_text(record.payload)}")
+    typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload)}")

@@ -70,6 +70,21 @@ def test_a_full_millisecond_is_taken_in_parts() -> None:
     assert wheel.next_due() is None
 
 
+def test_rows_are_delivered_while_their_slot_is_read() -> None:
+    rows = np.arange(WINDOW, NOW, 1_000)
+    wheel = Wheel()
+    wheel.add(rows)
+    expansion = wheel.begin(Slot(WINDOW, Level.WINDOW, len(rows)))
+    expansion.feed(rows[:100])
+    wheel.take(rows[:-1], NOW)
+    assert wheel.expandable(NOW + 9 * 3_600_000) is None
+    expansion.feed(rows[100:])
+    expansion.finish()
+    assert wheel.due(WINDOW + 660_000) == wheel.total == 1
+    with pytest.raises(CountMismatch):
+        wheel.settle(WINDOW + 660_000)
+
+
 def test_hours_of_backlog_are_taken_from_whole_slots() -> None:
     dues = np.arange(NOW - 6 * 3_600_000, NOW + 3_600_000, 500)
     wheel = expanded(NOW, dues)
@@ -82,6 +97,18 @@ def test_hours_of_backlog_are_taken_from_whole_slots() -> None:
     wheel.settle(NOW + 1)
     assert wheel.due(NOW) == 0
     assert wheel.total == int((dues > NOW).sum())
+
+
+def test_a_batch_over_many_windows_is_counted_once() -> None:
+    far = WINDOW + 100 * Level.WINDOW
+    wheel = expanded(NOW, array())
+    wheel.add(array(far))
+    dues = np.arange(NOW + 5, NOW + 86_400_000, 600_000)
+    wheel.add(dues)
+    assert wheel.next_due() == NOW + 5
+    assert wheel.due(NOW + 2 * 86_400_000) == len(dues)
+    wheel.remove(dues)
+    assert wheel.next_due() == far
 
 
 def test_a_row_missing_in_the_store_is_found_by_the_expansion() -> None:
@@ -128,6 +155,8 @@ def test_a_row_missing_in_the_store_is_found_by_settle() -> None:
 
 def test_a_row_missing_in_a_coarse_slot_is_found_when_its_end_is_passed() -> None:
     wheel = Wheel.restore({WINDOW: 2})
+    assert wheel.due(WINDOW + Level.WINDOW - 2) == 0
+    assert wheel.due(WINDOW + Level.WINDOW - 1) == 2
     wheel.take(array(NOW), WINDOW + Level.WINDOW - 1)
     with pytest.raises(CountMismatch) as caught:
         wheel.settle(WINDOW + Level.WINDOW)

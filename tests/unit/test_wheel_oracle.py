@@ -12,10 +12,10 @@ from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import Dues, Level
 from duemq.wheel.wheel import Wheel
 
-START = 1_700_000_000_000
+START = 1_700_000_998_000  # 2 s before the end of a window, a minute and a second
 FAR = 10 * 365 * 86_400_000
 
-reaches = st.sampled_from([3, 1_500, 9_000, 150_000, 5_400_000, FAR])
+reaches = st.sampled_from([3, 1_500, 9_000, 150_000, 5_400_000, 86_400_000, FAR])
 
 
 def array(dues: list[int]) -> Dues:

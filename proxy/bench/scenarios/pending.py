@@ -19,8 +19,8 @@ def pending(stage: Stage, *, count: int, ahead_h: float, width_h: float) -> Outc
     job = stage.job(count, Window(low, low + int(width_h * 3_600_000)), max(count // _SAMPLE, 1))
     sent = stage.fill(job, "filling")
     filled = stage.server.usage()
-    disk = stage.settle()
-    settled = stage.server.usage()
+    quiet = stage.settle()
+    disk, settled = stage.server.disk_bytes(), stage.server.usage()
     figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)
     cost = parts.cost_figures(stage, before, sent.accepted)
     if before is not None and filled is not None and settled is not None and disk is not None:
@@ -33,7 +33,10 @@ def pending(stage: Stage, *, count: int, ahead_h: float, width_h: float) -> Outc
             *_restart(stage, sent.ids),
         )
     figures += (vital("missing", f"of {len(sent.ids):,} looked up, not there", stage.missing(sent.ids)), *cost)
-    return Outcome(figures, parts.notes(sent, cost), parts.request_trace(sent))
+    notes = parts.notes(sent, cost)
+    if not quiet:
+        notes = ("the data folder never came to rest: its size is that of a moment", *notes)
+    return Outcome(figures, notes, parts.request_trace(sent))
 
 
 def _restart(stage: Stage, ids: list[str]) -> tuple[Figure, ...]:

@@ -1,0 +1,212 @@
+"""The log in plain memory: for tests, and the shortest way to read what a bus does.
+
+A `MemoryLog` outlives its buses as a folder outlives processes: drop one `MemoryBus` and open another on the same log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from duemq.bus.base import Appended, Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
+from duemq.bus.subscription import Subscriptions
+from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
+
+
+@dataclass
+class MemoryPartition:
+    """`frames[0]` is the frame at `start`."""
+
+    start: int = 0
+    frames: list[Stored] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.frames)
+
+
+class MemoryLog:
+    """What is durable. `clock` gives epoch ms."""
+
+    def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
+        self.topics: dict[str, list[MemoryPartition]] = {}
+        self.epochs: dict[str, int] = {}
+        self.places: dict[tuple[str, str], bytes] = {}
+        self.buses: set[MemoryBus] = set()
+        self._clock = clock
+        self._latest = 0
+
+    def find(self, topic: str, partition: int) -> MemoryPartition | None:
+        partitions = self.topics.get(topic, [])
+        return partitions[partition] if 0 <= partition < len(partitions) else None
+
+    def add(self, batches: Batches) -> Landed:
+        self._latest = max(self._latest, self._clock())
+        landed = {}
+        for name, frames in batches.items():
+            found = self.topics[name[0]][name[1]]
+            landed[name] = Appended(found.end, self._latest)
+            found.frames += [Stored(at, self._latest, frame) for at, frame in enumerate(frames, found.end)]
+        for bus in self.buses:
+            bus.subscriptions.grown(name for name, frames in batches.items() if frames)
+        return landed
+
+    def info(self, topic: str) -> TopicInfo:
+        partitions = self.topics[topic]
+        return TopicInfo(
+            topic, len(partitions), tuple(found.start for found in partitions), tuple(found.end for found in partitions)
+        )
+
+
+class MemoryBus:
+    """One process's view of a log.
+
+    `fault` is called with "before_write", "after_write" and "after_sync", as in the embedded bus: if it raises, the bus
+    has failed, with the batches in the log unless it was before the write. `refuse` sees the batches of every append
+    and commit: what it raises goes to the caller alone, nothing is written and the bus stays as it is.
+    """
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        *,
+        fault: Callable[[str], None] | None = None,
+        refuse: Callable[[Batches], None] | None = None,
+    ) -> None:
+        self._log, self._fault, self._refuse = log, fault, refuse
+        self._ended: DuemqError | None = None
+        self.subscriptions = Subscriptions(self._check)
+        log.buses.add(self)
+
+    async def append(self, batches: Batches) -> Landed:
+        return await self._add(batches)
+
+    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
+        """Only for `MemoryCommitter`."""
+        return await self._add(batches, name, epoch)
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        self._check()
+        found = self._log.find(topic, partition)
+        records: list[Stored] = []
+        if found is None or max_records < 1:
+            return records
+        skipped = max(offset - found.start, 0)
+        for record in found.frames[skipped : skipped + max_records]:
+            max_bytes -= len(record.frame)
+            if records and max_bytes < 0:
+                break
+            records.append(record)
+        return records
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        self._check()
+        found = self._log.find(topic, partition)
+        return 0 if found is None else found.end
+
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
+        self._check()
+        return self.subscriptions.add(topic, partition)
+
+    async def committer(self, name: str) -> MemoryCommitter:
+        await self._turn()
+        epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
+        return MemoryCommitter(self, name, epoch)
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        if not 1 <= partitions <= 0xFFFF:
+            raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
+        await self._turn()
+        self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
+        return self._log.info(topic)
+
+    async def topic(self, topic: str) -> TopicInfo | None:
+        self._check()
+        return self._log.info(topic) if topic in self._log.topics else None
+
+    async def topics(self) -> list[TopicInfo]:
+        self._check()
+        return [self._log.info(topic) for topic in self._log.topics]
+
+    async def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        await self._turn()
+        found = self._log.find(topic, partition)
+        if found is not None and before_offset > found.start:
+            before = min(before_offset, found.end)
+            del found.frames[: before - found.start]
+            found.start = before
+
+    async def trim_older_than(self, topic: str, timestamp: int) -> None:
+        for number, found in enumerate(self._log.topics.get(topic, [])):
+            young = (record.offset for record in found.frames if record.timestamp >= timestamp)
+            await self.trim(topic, number, next(young, found.end))
+
+    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+        self._check()
+        return self._log.places.get((topic, consumer))
+
+    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+        await self._turn()
+        self._log.places[topic, consumer] = cursor
+
+    def disk_bytes(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        self._end(Unavailable("the log is closed"))
+
+    async def _turn(self) -> None:
+        """What a sync is elsewhere: others have a turn before anything happens."""
+        self._check()
+        await asyncio.sleep(0)
+        self._check()
+
+    async def _add(self, batches: Batches, name: str = "", epoch: int = 0) -> Landed:
+        self._check()
+        for topic, partition in batches:
+            if self._log.find(topic, partition) is None:
+                raise UnknownTopic(topic, partition if topic in self._log.topics else None)
+        await self._turn()
+        if self._refuse is not None:
+            self._refuse(batches)
+        if epoch < self._log.epochs.get(name, 0):
+            raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {self._log.epochs[name]}")
+        try:
+            self._step("before_write")
+            landed = self._log.add(batches)
+            self._step("after_write")
+            self._step("after_sync")
+        except Exception as error:
+            self._end(StoreFailed(f"the log takes no more requests until it is opened anew: {error}"))
+            raise StoreFailed(f"writing the log: {error}") from error
+        return landed
+
+    def _step(self, name: str) -> None:
+        if self._fault is not None:
+            self._fault(name)
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(self._ended.args[0])
+
+    def _end(self, reason: DuemqError) -> None:
+        self._ended = reason
+        self._log.buses.discard(self)
+        self.subscriptions.wake_all()
+
+
+class MemoryCommitter:
+    def __init__(self, bus: MemoryBus, name: str, epoch: int) -> None:
+        self._bus, self._name, self._epoch = bus, name, epoch
+        self._closed = False
+
+    async def commit(self, batches: Batches) -> Landed:
+        if self._closed:
+            raise Unavailable(f"committer {self._name!r} is closed")
+        return await self._bus.commit(batches, self._name, self._epoch)
+
+    async def close(self) -> None:
+        self._closed = True

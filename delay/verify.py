@@ -1,0 +1,224 @@
+"""Checks of a data folder at rest: do store, wheel, ledger and logs agree, and has every message exactly one fate?
+
+The folder is opened as a start would open it (so the ledger is followed to its end first), then every row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bus.base import Bus
+from duemq.delay.replica import Replica
+from duemq.delay.topics import INTERNAL
+from duemq.model.errors import DuemqError
+from duemq.model.ids import IdCodec
+from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
+from duemq.model.ledger import Entry
+from duemq.model.message import first_key_of, topic_of
+from duemq.model.record import unpack_record
+from duemq.storage.folder import Folder
+from duemq.storage.rocks import Memory
+from duemq.storage.rows import ENDED, MOVED, NAME, Ended, window_of
+from duemq.storage.store import ShardStore
+
+_PART = 20_000
+Ids = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked. `found` says what was seen, and for a violation where."""
+
+    what: str
+    good: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardIds:
+    """Ids of one shard's messages by what the store says became of them."""
+
+    delivered: Ids
+    not_delivered: Ids
+    topics: frozenset[str]
+
+
+async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[str, int], None]) -> list[Check]:
+    """All checks of a folder that is held. `progress(what, rows)` is told how many rows were read so far."""
+    ids = IdCodec(folder.info.secret)
+    checks: list[Check] = []
+    held: list[_ShardIds] = []
+    for number in range(folder.info.shards):
+        found = await _verify_shard(number, folder.info.path, bus, memory, ids, progress, checks)
+        if found is not None:
+            held.append(found)
+    if len(held) == folder.info.shards:
+        await _verify_records(bus, held, progress, checks)
+    return checks
+
+
+async def _verify_shard(
+    number: int,
+    path: Path,
+    bus: Bus,
+    memory: Memory,
+    ids: IdCodec,
+    progress: Callable[[str, int], None],
+    checks: list[Check],
+) -> _ShardIds | None:
+    name = f"shard {number}"
+    try:
+        store = ShardStore(path / "shards" / f"{number:03d}", memory)
+    except DuemqError as error:
+        checks.append(Check(f"{name}: store opens", False, str(error)))
+        return None
+    try:
+        replica = Replica(number, store)
+        followed = await replica.follow(bus)
+        checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
+        return _verify_store(name, replica, ids, progress, checks)
+    except DuemqError as error:
+        checks.append(Check(f"{name}: store agrees with the ledger", False, str(error)))
+        return None
+    finally:
+        store.flush()
+        store.close()
+
+
+def _verify_store(
+    name: str, replica: Replica, ids: IdCodec, progress: Callable[[str, int], None], checks: list[Check]
+) -> _ShardIds:
+    store, entry, shard = replica.store, replica.entry, replica.shard
+    windows: dict[int, int] = {}
+    pending = total = 0
+    delivered: list[bytes] = []
+    others: list[bytes] = []
+    topics: set[bytes] = set()
+    after = LOWEST
+    while True:
+        keys, rows = store.scan(after, HIGHEST, _PART, 64 << 20)
+        if not keys:
+            break
+        after = keys[-1]
+        waiting = [key for key in keys if key > entry.cursor]
+        total = (total + checksum(waiting)) & (1 << 64) - 1
+        pending += len(waiting)
+        for key, row in zip(keys, rows, strict=True):
+            topics.add(topic_of(row))
+            id_ = ids.issue_bytes(shard, *read_key(first_key_of(key, row)))
+            if key > entry.cursor:
+                start = window_of(read_key(key)[0])
+                windows[start] = windows.get(start, 0) + 1
+                others.append(id_)
+            else:
+                delivered.append(id_)
+        progress(name, len(delivered) + len(others))
+    store.check(LOWEST, 1 << 62)
+    checks.append(_equal(f"{name}: pending rows", pending, entry.pending))
+    checks.append(_equal(f"{name}: checksum of pending keys", f"{total:016x}", f"{entry.checksum:016x}"))
+    counted = store.windows()
+    wrong = {start for start in windows.keys() | counted.keys() if windows.get(start) != counted.get(start)}
+    checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
+    checks.append(_fates(name, entry))
+    others += _verify_ended(name, replica, ids, checks)
+    _verify_links(name, store, checks)
+    return _ShardIds(np.array(delivered, "S32"), np.array(others, "S32"), frozenset(map(bytes.decode, topics)))
+
+
+def _fates(name: str, entry: Entry) -> Check:
+    fates = entry.fates
+    good = fates.accepted == fates.delivered + fates.cancelled + fates.dead + entry.pending and min(fates) >= 0
+    return Check(
+        f"{name}: every accepted message has one fate",
+        good,
+        f"{fates.accepted} accepted = {fates.delivered} delivered + {fates.cancelled} cancelled "
+        f"+ {fates.dead} dead + {entry.pending} pending",
+    )
+
+
+def _verify_ended(name: str, replica: Replica, ids: IdCodec, checks: list[Check]) -> list[bytes]:
+    both: list[str] = []
+    found: list[bytes] = []
+    for key, raw in replica.store.each(ENDED):
+        id_ = ids.issue_bytes(replica.shard, *read_key(first_key_of(key, Ended.decode(raw).row)))
+        found.append(id_)
+        if replica.store.rows([key])[0] is not None:
+            both.append(id_.decode())
+    checks.append(Check(f"{name}: ended messages are nowhere else", not both, _some(both) or f"{len(found)} ended"))
+    return found
+
+
+def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
+    """Moves and names lead to a message. (What is forgotten is forgotten with its moves and names.)"""
+    broken: list[str] = []
+    count = 0
+    for prefix in (MOVED, NAME):
+        for link, target in store.each(prefix):
+            count += 1
+            key = target[: len(LOWEST)]
+            if prefix == NAME:
+                key = store.moved([key])[0] or key
+            if store.rows([key])[0] is None and store.ended([key])[0] is None:
+                broken.append(link.hex() if prefix == MOVED else link.decode(errors="replace"))
+    checks.append(Check(f"{name}: moves and names lead to a message", not broken, _some(broken) or f"{count} links"))
+
+
+async def _verify_records(
+    bus: Bus, held: list[_ShardIds], progress: Callable[[str, int], None], checks: list[Check]
+) -> None:
+    sent: list[bytes] = []
+    trimmed: set[str] = set()
+    for info in await bus.topics():
+        if info.name in INTERNAL:
+            continue
+        if any(info.start_offsets):
+            trimmed.add(info.name)
+        for partition in range(info.partitions):
+            async for frame in _frames(bus, info.name, partition):
+                record = unpack_record(frame)
+                id_ = record.header("duemq-id")
+                if id_ is not None and record.header("duemq-reason") is None:
+                    sent.append(id_)
+            progress("records", len(sent))
+    unique, counts = np.unique(np.array(sent, "S32"), return_counts=True)
+    twice = unique[counts > 1]
+    checks.append(Check("records: no message twice", not len(twice), _some(_text(twice)) or f"{len(unique)} messages"))
+    wrong = np.concatenate([unique[np.isin(unique, ids.not_delivered)] for ids in held])
+    what = "records: none of a message that is pending, cancelled or dead"
+    checks.append(Check(what, not len(wrong), _some(_text(wrong)) or "none"))
+    delivered = sum(len(ids.delivered) for ids in held)
+    complete = "records: every delivered message is there"
+    if trimmed & {topic for ids in held for topic in ids.topics}:
+        found = f"not checked: old records of {_some(sorted(trimmed))} were dropped"
+        checks.append(Check(complete, True, found))
+        return
+    lost = np.concatenate([ids.delivered[~np.isin(ids.delivered, unique)] for ids in held])
+    checks.append(Check(complete, not len(lost), _some(_text(lost)) or f"{delivered} delivered"))
+
+
+async def _frames(bus: Bus, topic: str, partition: int) -> AsyncIterator[bytes]:
+    offset = 0
+    while records := await bus.read(topic, partition, offset, 5_000):
+        for record in records:
+            yield record.frame
+        offset = records[-1].offset + 1
+
+
+def _equal(what: str, seen: object, wanted: object) -> Check:
+    return Check(what, seen == wanted, f"{seen}" if seen == wanted else f"{seen} found, the ledger says {wanted}")
+
+
+def _text(ids: Ids) -> list[str]:
+    return [id_.decode() for id_ in ids.tolist()]
+
+
+def _some(items: Iterable[object], limit: int = 5) -> str:
+    """The first few of what is wrong, for a line of text; empty for none."""
+    listed = list(items)
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(map(str, listed[:limit])) + more

@@ -1,0 +1,119 @@
+"""The HTTP front door as an ASGI application: request ids, API keys, routing, and errors as problem documents.
+
+Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack: all of
+what it would do fits in one call, and this is a hot path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from hmac import compare_digest
+
+from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duemq.delay.gateway import Gateway
+from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.body import header
+from duemq.proxy.endpoint import API_KEY, Router, Service
+from duemq.proxy.ingress import Ingress
+from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
+from duemq.proxy.request_id import RequestIds
+from duemq.proxy.routes.table import ENDPOINTS
+from duemq.proxy.sections import HttpSettings
+
+log = logging.getLogger("duemq.http")
+
+
+def create_app(
+    gateway: Gateway,
+    ingress: Ingress,
+    settings: HttpSettings,
+    registry: CollectorRegistry,
+    clock: Callable[[], int],
+    closing: asyncio.Event,
+) -> ASGIApp:
+    """The application. `clock` gives epoch ms.
+
+    Set `closing` before the server stops: then long polls answer at once and event streams end.
+    """
+    service = Service(gateway, ingress, registry, clock, closing, int(settings.max_wait_s * 1000))
+    return FrontDoor(service, tuple(settings.api_keys))
+
+
+class FrontDoor:
+    """See `create_app`."""
+
+    def __init__(self, service: Service, api_keys: tuple[str, ...]) -> None:
+        self._service = service
+        self._keys = tuple(key.encode() for key in api_keys)
+        self._router = Router(ENDPOINTS)
+        self._next_id = RequestIds()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the application serves HTTP only, not {scope['type']}")
+        request_id = self._next_id()
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Rejected as error:
+            response = problem_response(rejection(error))
+        except Unavailable as error:
+            response = unavailable_response(error)
+        except ClientDisconnect:
+            return
+        except Exception:
+            name = request_id.decode()
+            log.exception(
+                "request %s failed: %s %s", name, scope["method"], scope["path"], extra={"action": "http.failed"}
+            )
+            response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
+        response.raw_headers.append((b"x-request-id", request_id))
+        if log.isEnabledFor(logging.DEBUG):
+            _log_access(request, response, request_id.decode())
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if self._keys and request.scope["path"].startswith("/v1/"):
+            presented = _api_key(request)
+            # All are compared, so that the time it takes says nothing about which one came close.
+            if not any([compare_digest(presented, key) for key in self._keys]):
+                detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+                return problem_response(problem("unauthorised", detail), {"WWW-Authenticate": "Bearer"})
+            request.scope[API_KEY] = presented
+        found = self._router.find(request)
+        if found.handler is not None:
+            return await found.handler(self._service, request)
+        method, path = request.scope["method"], request.scope["path"]
+        if found.allowed:
+            allowed = ", ".join(found.allowed)
+            return problem_response(
+                problem("method_not_allowed", f"{method} is not a method of this path, which knows {allowed}"),
+                {"Allow": allowed},
+            )
+        return problem_response(
+            problem("not_found", f"there is nothing at {path[:200]}; /openapi.json names every path")
+        )
+
+
+def _log_access(request: Request, response: Response, request_id: str) -> None:
+    log.debug(
+        "request %s: %s %s answered %d",
+        request_id,
+        request.method,
+        request.scope["path"],
+        response.status_code,
+        extra={"action": "http.request", "client_request_id": header(request, b"x-request-id")},
+    )
+
+
+def _api_key(request: Request) -> bytes:
+    scheme, _, given = (header(request, b"authorization") or "").partition(" ")
+    if scheme.lower() != "bearer":
+        given = header(request, b"x-api-key") or ""
+    return given.strip().encode("latin-1")

@@ -1,0 +1,50 @@
+"""Reading request bodies and headers, within limits."""
+
+from __future__ import annotations
+
+from starlette.requests import ClientDisconnect, Request
+
+from duemq.model.errors import Rejected
+
+SMALL_BODY_BYTES = 64 << 10
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """The first header of this (lower-case) name. Quicker than `request.headers`, which decodes them all."""
+    for known, value in request.scope["headers"]:
+        if known == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
+async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes:
+    """The whole body. One of more than `limit` bytes is refused with `code` as early as that is known.
+
+    The server below reads the rest of a refused body and throws it away, so that the client gets to the answer.
+    """
+    length = header(request, b"content-length")
+    if length is not None and length.isdecimal() and int(length) > limit:
+        raise _too_large(limit, code)
+    receive = request.receive
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        parts = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit, code)
+        body = b"".join(parts)
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    if len(body) > limit:
+        raise _too_large(limit, code)
+    return body
+
+
+def _too_large(limit: int, code: str) -> Rejected:
+    return Rejected(code, f"the body has more than {limit} bytes, the limit for this request")

@@ -1,0 +1,50 @@
+"""Cursors over a topic: how far a reader came in each partition, as opaque URL-safe text.
+
+    cursor = format (u8) | CRC-32 of the topic's name (u32) | the next offset of each partition (u48 each)
+
+Partitions that a cursor does not mention are read from their start: the topic had fewer when it was made.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from zlib import crc32
+
+from duemq.bus.base import TopicInfo
+from duemq.model.errors import Rejected
+
+_FORMAT = b"\x01"
+_HEAD_BYTES = 5
+_OFFSET_BYTES = 6
+_MAX_CHARACTERS = 16_384  # 2,000 partitions
+
+
+def encode_cursor(topic: str, offsets: Sequence[int]) -> str:
+    raw = [_FORMAT, crc32(topic.encode()).to_bytes(4, "big"), *(at.to_bytes(_OFFSET_BYTES, "big") for at in offsets)]
+    return urlsafe_b64encode(b"".join(raw)).decode().rstrip("=")
+
+
+def decode_cursor(text: str, topic: str, info: TopicInfo | None, field: str) -> list[int]:
+    """The next offset of each partition the topic has now. Raises Rejected `bad_cursor`."""
+    offsets = _offsets(text, topic, field)
+    ends = info.end_offsets if info else ()
+    if len(offsets) > len(ends) or any(at > end for at, end in zip(offsets, ends, strict=False)):
+        raise Rejected("bad_cursor", f"{field} is beyond the end of topic {topic}: its log was begun anew", field)
+    return offsets + [0] * (len(ends) - len(offsets))
+
+
+def _offsets(text: str, topic: str, field: str) -> list[int]:
+    refused = Rejected("bad_cursor", f"{field} is not a cursor that this server gave for topic {topic}", field)
+    if len(text) > _MAX_CHARACTERS or not text.isascii():
+        raise refused
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as error:
+        raise refused from error
+    places = raw[_HEAD_BYTES:]
+    offsets = [int.from_bytes(places[at : at + _OFFSET_BYTES], "big") for at in range(0, len(places), _OFFSET_BYTES)]
+    # Making it anew also refuses other spellings of the same bytes, other formats and other topics.
+    if len(places) % _OFFSET_BYTES or encode_cursor(topic, offsets) != text:
+        raise refused
+    return offsets

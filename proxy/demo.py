@@ -1,0 +1,118 @@
+"""The live demonstration of `make run`: a few hundred messages, some cancelled, some moved, watched as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from duemq.client import AsyncClient, Draft, Record
+
+_MESSAGES, _CANCELLED, _MOVED = 300, 40, 30
+_LINES = 24  # deliveries shown one by one; the others are counted
+
+
+@dataclass
+class _Tally:
+    lateness: list[int] = field(default_factory=list)
+    wrong: int = 0
+
+
+async def show(url: str, stop: asyncio.Event) -> None:
+    """Run the demonstration against the server at `url`, then say what to try next. Ends early when `stop` is set."""
+    console = Console(highlight=False)
+    topic = f"demo-{time.strftime('%H%M%S')}"
+    demonstration = asyncio.create_task(_run(console, url, topic), name="demonstration")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait({demonstration, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if demonstration.done():
+        demonstration.result()
+        console.print(_next_steps(url, topic))
+    else:
+        demonstration.cancel()
+
+
+async def _run(console: Console, url: str, topic: str) -> None:
+    async with AsyncClient(url) as client:
+        console.print(f"\n[bold]duemq[/bold] serves {url}. A demonstration on topic [bold]{topic}[/bold]:\n")
+        start = time.time() + 1.0
+        drafts = [
+            Draft(topic, f"reminder {i}", deliver_at=int((start + random.uniform(0, 6)) * 1000))
+            for i in range(_MESSAGES)
+        ]
+        sent = [message for message in await client.send_batch(drafts) if not isinstance(message, Exception)]
+        picked = random.sample(sent, _CANCELLED + _MOVED)
+        for message in picked[:_CANCELLED]:
+            await message.cancel()
+        for message in picked[_CANCELLED:]:
+            await message.reschedule(deliver_after=timedelta(seconds=random.uniform(3, 8)))
+        console.print(
+            f"scheduled {len(sent)} messages over the next seconds, cancelled {_CANCELLED}, moved {_MOVED}\n"
+            "[dim]      due             payload         lateness[/dim]"
+        )
+        cancelled = {message.id for message in picked[:_CANCELLED]}
+        tally = _Tally()
+        async with asyncio.timeout(30), aclosing(client.tail(topic)) as records:
+            async for record in records:
+                _note(console, record, cancelled, tally)
+                if len(tally.lateness) == len(sent) - _CANCELLED:
+                    break
+        _sum_up(console, len(sent), tally)
+
+
+def _note(console: Console, record: Record, cancelled: set[str], tally: _Tally) -> None:
+    now = int(time.time() * 1000)
+    due = int(record.headers["duemq-due"])
+    tally.lateness.append(now - due)
+    tally.wrong += record.headers["duemq-id"] in cancelled or now < due
+    shown = len(tally.lateness)
+    if shown <= _LINES or shown % 25 == 0:
+        clock = time.strftime("%H:%M:%S", time.localtime(due / 1000)) + f".{due % 1000:03d}"
+        console.print(f"{shown:4d}  {clock}    {record.text:<14}  {now - due:3d} ms")
+    elif shown == _LINES + 1:
+        console.print("[dim]   …  (every 25th from here)[/dim]")
+
+
+def _sum_up(console: Console, sent: int, tally: _Tally) -> None:
+    ordered = sorted(tally.lateness)
+    p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+    console.print(
+        f"\n[green]{sent} scheduled = {len(ordered)} delivered + {_CANCELLED} cancelled[/green], "
+        f"{tally.wrong} wrong; lateness p50 {p50} ms, p99 {p99} ms, max {ordered[-1]} ms\n"
+    )
+
+
+def _next_steps(url: str, topic: str) -> Panel:
+    text = Text()
+    text.append("curl\n", "bold")
+    text.append(
+        f"  curl -s {url}/v1/messages -H 'content-type: application/json' \\\n"
+        '       -d \'{"topic": "orders", "payload": "pay order 42", "deliver_after": "10s"}\'\n'
+        f"  curl -s '{url}/v1/topics/orders/records?wait=15s'\n\n"
+    )
+    text.append("command line", "bold")
+    text.append("  (in another terminal)\n")
+    text.append(
+        f"  export DUEMQ_URL={url} PATH=$PWD/.venv/bin:$PATH\n"
+        "  duemq send orders 'pay order 43' --after 10s\n"
+        "  duemq ls\n"
+        "  duemq tail orders\n"
+        f"  duemq topic show {topic}\n\n"
+    )
+    text.append("Python\n", "bold")
+    text.append(
+        "  from datetime import timedelta\n"
+        "  from duemq.client import Client\n"
+        f'  with Client("{url}") as duemq:\n'
+        '      message = duemq.send("orders", "pay order 44", deliver_after=timedelta(minutes=5))\n'
+        "      message.cancel()\n"
+    )
+    return Panel(text, title="What to try next", subtitle="Ctrl-C stops duemq; what is pending stays", padding=(1, 2))

@@ -1,0 +1,39 @@
+"""Log lines: a sentence plus fields, as text for people or as JSON for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import orjson
+
+_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, and the fields given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{key: value for key, value in record.__dict__.items() if key not in _PLAIN},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def set_up(level: str, form: Literal["text", "json"]) -> None:
+    """Log to stderr. Other libraries speak up from warnings on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("duemq").setLevel(level.upper())

@@ -1,0 +1,78 @@
+"""Errors as problem documents (RFC 9457): every code of the API, its HTTP status and its title."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+from starlette.responses import Response
+
+from duemq.model.errors import Rejected, Unavailable
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE: Final = "urn:duemq:problem:"
+
+
+class Meaning(NamedTuple):
+    status: int
+    title: str
+
+
+CODES: Final[Mapping[str, Meaning]] = {
+    "missing_topic": Meaning(400, "The message names no topic"),
+    "bad_topic": Meaning(400, "Not the name of a topic"),
+    "bad_field": Meaning(400, "A field has a wrong value"),
+    "unknown_field": Meaning(400, "A field that does not exist here"),
+    "bad_header": Meaning(400, "A header has a wrong name or value"),
+    "bad_json": Meaning(400, "The body is not the JSON that is expected"),
+    "bad_query": Meaning(400, "A query parameter has a wrong name or value"),
+    "bad_cursor": Meaning(400, "Not a cursor of this list or topic"),
+    "both_times": Meaning(400, "More than one time field"),
+    "bad_time": Meaning(400, "Not a time or a duration"),
+    "naive_time": Meaning(400, "A time without a zone"),
+    "negative_delay": Meaning(400, "A negative delay"),
+    "delay_too_long": Meaning(400, "Too far ahead"),
+    "past_due": Meaning(400, "The time has passed"),
+    "bad_level": Meaning(400, "Not a delay level"),
+    "both_payloads": Meaning(400, "More than one payload"),
+    "bad_base64": Meaning(400, "Not base64"),
+    "unauthorised": Meaning(401, "No valid API key"),
+    "forbidden": Meaning(403, "Not allowed"),
+    "unknown_message": Meaning(404, "No such message"),
+    "unknown_topic": Meaning(404, "No such topic"),
+    "not_found": Meaning(404, "No such path"),
+    "method_not_allowed": Meaning(405, "The path does not know this method"),
+    "already_delivered": Meaning(409, "Too late: already delivered"),
+    "already_cancelled": Meaning(409, "Too late: already cancelled"),
+    "name_conflict": Meaning(409, "The name belongs to another message"),
+    "name_taken": Meaning(412, "The name is taken"),
+    "payload_too_large": Meaning(413, "The payload is too large"),
+    "batch_too_large": Meaning(413, "The batch is too large"),
+    "idempotency_conflict": Meaning(422, "The Idempotency-Key was used for another message"),
+    "rate_limited": Meaning(429, "Too many requests"),
+    "internal": Meaning(500, "A fault in the server"),
+    "unavailable": Meaning(503, "Not available just now"),
+    "disk_full": Meaning(503, "The disk is full"),
+}
+
+
+def problem(code: str, detail: str, field: str | None = None, **extra: Any) -> dict[str, Any]:
+    """The problem document of a code. `extra` are further members, such as `delivered_at`."""
+    status, title = CODES[code]
+    document: dict[str, Any] = {"type": TYPE + code, "title": title, "status": status, "detail": detail, "code": code}
+    if field is not None:
+        document["field"] = field
+    return document | extra
+
+
+def rejection(error: Rejected) -> dict[str, Any]:
+    return problem(error.code, error.detail, error.field, **error.extra)
+
+
+def problem_response(document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
+
+
+def unavailable_response(error: Unavailable) -> Response:
+    return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})

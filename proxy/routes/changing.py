@@ -1,0 +1,157 @@
+"""Changing one's mind: move, cancel, deliver now, redrive. The answer is the ledger's, or that it is not known yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.delay.gateway import Outcome
+from duemq.model.errors import Rejected
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.timing import shown
+from duemq.proxy.body import SMALL_BODY_BYTES, read_body
+from duemq.proxy.endpoint import Service
+from duemq.proxy.ingress import parse_json
+from duemq.proxy.query import FILTER_FIELDS, MAX_LIMIT, read_filter
+from duemq.proxy.render import times
+from duemq.proxy.reply import JsonResponse
+from duemq.proxy.routes.finding import show
+from duemq.proxy.targets import may_exist, target_of, unknown
+
+MAX_IDS: Final = 10_000
+_MAX_IDS_BYTES: Final = 4 << 20
+_STATUS_OF: Final = {
+    Answer.OK: "cancelled",
+    Answer.CANCELLED_BEFORE: "cancelled",
+    Answer.DELIVERED: "already_delivered",
+    Answer.DEAD: "already_delivered",
+    Answer.UNKNOWN: "unknown",
+    None: "pending",
+}
+
+
+async def patch_message(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    due = service.ingress.when(parse_json(await read_body(request, SMALL_BODY_BYTES)), service.clock())
+    (outcome,) = await service.gateway.change(MOVE, (target,), due)
+    return await _changed(service, target, outcome)
+
+
+async def deliver_now(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(DELIVER_NOW, (target,))
+    return await _changed(service, target, outcome)
+
+
+async def redrive(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(REDRIVE, (target,))
+    if outcome.answer is Answer.NOT_DEAD:
+        state = await service.gateway.state(target)
+        if state is None:
+            raise unknown(target)
+        if state.status == "delivered":
+            raise _too_late(Outcome(state.id, Answer.DELIVERED, state.delivered_at), target)
+        if state.status == "cancelled":
+            raise _too_late(Outcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), target)
+        raise Rejected("bad_field", f"message {state.id} is {state.status}, not a dead letter", "id")
+    return await _changed(service, target, outcome)
+
+
+async def delete_message(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(CANCEL, (target,))
+    if outcome.answer is None:
+        return _pending(outcome)
+    if _STATUS_OF.get(outcome.answer) != "cancelled":
+        raise _too_late(outcome, target)
+    return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
+
+
+async def cancel_many(service: Service, request: Request) -> Response:
+    body = parse_json(await read_body(request, _MAX_IDS_BYTES, "batch_too_large"))
+    if not body.keys() <= {"ids", "filter"}:
+        name = next(name for name in body if name not in ("ids", "filter"))
+        raise Rejected("unknown_field", f"{shown(name)} is not a field here; known are ids, filter", name[:80])
+    if len(body) != 1:
+        raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if body else "ids")
+    results = await (_cancel_ids(service, body["ids"]) if "ids" in body else _cancel_matching(service, body["filter"]))
+    counts = dict.fromkeys(_STATUS_OF.values(), 0)
+    for result in results:
+        counts[result["status"]] += 1
+    return JsonResponse({"results": results, "counts": counts})
+
+
+async def _cancel_ids(service: Service, ids: Any) -> list[dict[str, Any]]:
+    if type(ids) is not list or not all(type(one) is str for one in ids):
+        raise Rejected("bad_field", "ids must be a list of texts", "ids")
+    if len(ids) > MAX_IDS:
+        raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
+    asked = [one for one in ids if may_exist(one)]
+    outcomes = iter(await service.gateway.change(CANCEL, asked) if asked else ())
+    return [_result(next(outcomes)) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
+
+
+async def _cancel_matching(service: Service, fields: Any) -> list[dict[str, Any]]:
+    """Cancels page after page, each one after it was found, so that memory does not grow with what matches."""
+    if type(fields) is not dict:
+        raise Rejected("bad_field", "filter must be an object", "filter")
+    if unknown_names := [name for name in fields if name not in FILTER_FIELDS]:
+        known = ", ".join(FILTER_FIELDS)
+        raise Rejected("unknown_field", f"{shown(unknown_names[0])} is not a filter; known are {known}", "filter")
+    if not fields.keys() - {"status"}:
+        raise Rejected("bad_field", "an empty filter would cancel everything; say what to cancel", "filter")
+    query = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT)
+    results = []
+    while True:
+        page = await service.gateway.find(query)
+        found = [state.id for state in page.messages]
+        if found:
+            results += [_result(outcome) for outcome in await service.gateway.change(CANCEL, found)]
+        if page.cursor is None:
+            return results
+        query = replace(query, cursor=page.cursor)
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    return {"id": outcome.id, "status": _STATUS_OF[outcome.answer]}
+
+
+async def _changed(service: Service, target: str, outcome: Outcome) -> Response:
+    if outcome.answer is None:
+        return _pending(outcome)
+    if outcome.answer is not Answer.OK:
+        raise _too_late(outcome, target)
+    return await show(service, outcome.id)
+
+
+def _pending(outcome: Outcome) -> Response:
+    location = {"Location": f"/v1/messages/{outcome.id}"}
+    return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
+
+
+def _too_late(outcome: Outcome, target: str) -> Rejected:
+    """Why a change was refused."""
+    id_ = outcome.id
+    match outcome.answer:
+        case Answer.DELIVERED:
+            detail = f"message {id_} has been delivered"
+            return Rejected("already_delivered", detail, id=id_, **_when("delivered_at", outcome.at))
+        case Answer.CANCELLED_BEFORE:
+            detail = f"message {id_} has been cancelled"
+            return Rejected("already_cancelled", detail, id=id_, **_when("cancelled_at", outcome.at))
+        case Answer.DEAD:
+            # It has left for a topic, though not for its own one.
+            detail = f"message {id_} has been delivered to the dead letters; GET tells why"
+            return Rejected("already_delivered", detail, id=id_, **_when("dead_at", outcome.at))
+        case Answer.UNKNOWN:
+            return unknown(target)
+    raise AssertionError(f"{outcome.answer!r} is no answer to a change")
+
+
+def _when(name: str, at: int) -> dict[str, Any]:
+    return times(name, at) if at else {}

@@ -1,0 +1,186 @@
+"""Every endpoint of the API: the only place that says which there are. Those asked for most often come first."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.proxy import schemas
+from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter, Service
+from duemq.proxy.openapi import describe
+from duemq.proxy.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
+from duemq.proxy.routes import changing, finding, sending, service, topics
+
+_TEXT = {"type": "string"}
+_INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
+_DOWN = ("unavailable", "disk_full")
+_WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level")
+_MESSAGE = (
+    *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
+    "bad_json", "both_payloads", "bad_base64", "payload_too_large",
+)  # fmt: skip
+_CHANGE = ("unknown_message", "already_delivered", "already_cancelled", *_DOWN)
+_LIST = ("bad_query", "bad_cursor", "bad_time", "naive_time", *_DOWN)
+
+_FILTERS = (
+    Parameter("topic", "Of this topic.", _TEXT),
+    Parameter("key", "With this key.", _TEXT),
+    Parameter("label", "With this label.", _TEXT),
+    Parameter("due_from", "Due at or after: RFC 3339 with a zone, or epoch ms.", _INSTANT),
+    Parameter("due_to", "Due before: RFC 3339 with a zone, or epoch ms.", _INSTANT),
+    Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
+    Parameter("cursor", "From the page before.", _TEXT),
+)
+_STATUS = Parameter("status", "With this status.", {"type": "string", "enum": list(STATUSES), "default": "scheduled"})
+_RECORDS = (
+    Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
+    Parameter("consumer", "Go on from this consumer's place. Reading does not move it.", _TEXT),
+    Parameter(
+        "max", "How many records at most.",
+        {"type": "integer", "minimum": 1, "maximum": topics.MAX_RECORDS, "default": topics.DEFAULT_RECORDS},
+    ),
+    Parameter("wait", "How long to wait for the first one.", {"type": "string", "examples": ["5s", "500ms"]}),
+)  # fmt: skip
+_IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key", "The same key with the same body again is answered with the first message.",
+    {"type": "string", "minLength": 1, "maxLength": 255}, "header",
+)  # fmt: skip
+_IF_NONE_MATCH = Parameter(
+    "If-None-Match", "Refuse with name_taken if the name exists at all.", {"type": "string", "const": "*"}, "header"
+)
+
+_MESSAGE_EXAMPLES = {
+    "in 90 seconds": {"topic": "orders", "payload": "pay up", "deliver_after": "90s"},
+    "at a time, with a key, headers and labels": {
+        "topic": "orders", "payload_base64": "AAEC/w==", "deliver_at": "2026-11-21T10:00:00+01:00", "key": "order-17",
+        "headers": {"trace-id": "4711"}, "labels": ["reminder"], "expires_at": "2026-11-22T10:00:00+01:00",
+    },
+    "at delay level 3": {"topic": "orders", "payload": "", "delay_level": 3},
+}  # fmt: skip
+_STATE = Answer("The message.", schemas.MessageState)
+_MOVED = Answer("The message as it is now.", schemas.MessageState)
+_PENDING = Answer(
+    "The answer is not known yet. It will be one of the others: look again.", schemas.Pending,
+    {"Location": "Where to look."},
+)  # fmt: skip
+_EVENTS = {JSON: schemas.Records, "text/event-stream": {"type": "string"}}
+
+
+@cache
+def _document() -> bytes:
+    return orjson.dumps(describe(ENDPOINTS))
+
+
+async def openapi(service: Service, request: Request) -> Response:
+    return Response(_document(), media_type=JSON)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/v1/messages", sending.post_message, "Schedule a message", "messages",
+        {
+            201: Answer("Accepted and durable.", schemas.Receipt),
+            200: Answer("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
+        },
+        (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
+        examples=_MESSAGE_EXAMPLES,
+    ),
+    Endpoint(
+        "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
+        {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
+        ("bad_topic", "bad_query", "bad_cursor", "forbidden", *_DOWN), _RECORDS,
+    ),
+    Endpoint(
+        "POST", "/v1/messages:batch", sending.post_batch, "Schedule many messages", "messages",
+        {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
+        ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", *_DOWN), (), schemas.Batch,
+        examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
+                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]}},
+    ),
+    Endpoint(
+        "DELETE", "/v1/messages/{id}", changing.delete_message, "Cancel a message", "messages",
+        {200: Answer("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
+        ("unknown_message", "already_delivered", *_DOWN),
+    ),
+    Endpoint(
+        "GET", "/v1/messages/{id}", finding.get_message, "Look a message up", "messages", {200: _STATE},
+        ("unknown_message", *_DOWN),
+    ),
+    Endpoint(
+        "PUT", "/v1/messages/{id}", sending.put_message, "Schedule a message under a name of your own", "messages",
+        {
+            201: Answer("Accepted and durable.", schemas.Receipt),
+            200: Answer("The same message exists under this name.", schemas.Receipt),
+        },
+        (*_MESSAGE, "name_taken", "name_conflict"), (_IF_NONE_MATCH,), schemas.Message, raw_body=True,
+        examples=_MESSAGE_EXAMPLES,
+    ),
+    Endpoint(
+        "PATCH", "/v1/messages/{id}", changing.patch_message, "Move a message to another time", "messages",
+        {200: _MOVED, 202: _PENDING},
+        (*_CHANGE, *_WHEN, "bad_field", "unknown_field", "bad_json", "payload_too_large"), (), schemas.When,
+        examples={"to later": {"deliver_after": "2h"}},
+    ),
+    Endpoint(
+        "POST", "/v1/messages/{id}:deliver-now", changing.deliver_now, "Deliver a message at once", "messages",
+        {200: _MOVED, 202: _PENDING}, _CHANGE,
+    ),
+    Endpoint(
+        "POST", "/v1/messages:cancel", changing.cancel_many, "Cancel many messages, by id or by filter", "messages",
+        {200: Answer("What became of each.", schemas.CancelReport)},
+        ("bad_json", "bad_field", "unknown_field", "bad_time", "naive_time", "batch_too_large", *_DOWN), (),
+        schemas.CancelMany,
+        examples={"by id or name": {"ids": ["order-17"]},
+                  "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},
+    ),
+    Endpoint(
+        "GET", "/v1/messages", finding.list_messages, "List messages, soonest first", "messages",
+        {200: Answer("A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
+        _LIST, (*_FILTERS, _STATUS),
+    ),
+    Endpoint(
+        "GET", "/v1/topics", topics.list_topics, "List topics", "topics",
+        {200: Answer("All topics.", schemas.TopicList)}, _DOWN,
+    ),
+    Endpoint(
+        "GET", "/v1/topics/{topic}", topics.get_topic, "Look a topic up", "topics",
+        {200: Answer("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
+    ),
+    Endpoint(
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
+        {204: Answer("It is remembered.")},
+        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden", *_DOWN),
+        (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+    ),
+    Endpoint(
+        "GET", "/v1/dlq", finding.list_dead_letters, "List the dead letters", "dead letters",
+        {200: Answer("A page.", schemas.MessageList)}, _LIST, _FILTERS,
+    ),
+    Endpoint(
+        "POST", "/v1/dlq/{id}:redrive", changing.redrive, "Deliver a dead letter again", "dead letters",
+        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+    ),
+    Endpoint(
+        "GET", "/v1/cluster", service.cluster, "Nodes, shards and lag", "service",
+        {200: Answer("The cluster.", schemas.Cluster)},
+    ),
+    Endpoint(
+        "GET", "/healthz", service.healthz, "Whether the process lives", "service",
+        {200: Answer("It does.", schemas.State)},
+    ),
+    Endpoint(
+        "GET", "/readyz", service.readyz, "Whether messages are accepted and delivered", "service",
+        {200: Answer("They are.", schemas.State)}, ("unavailable",),
+    ),
+    Endpoint(
+        "GET", "/metrics", service.metrics, "Metrics for Prometheus", "service",
+        {200: Answer("The text format.", {"text/plain": _TEXT})},
+    ),
+    Endpoint(
+        "GET", "/openapi.json", openapi, "This document", "service",
+        {200: Answer("OpenAPI 3.1.", {JSON: {"type": "object"}})},
+    ),
+)  # fmt: skip

@@ -1,0 +1,135 @@
+"""Topics, their records, and the places of named consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.bus.base import TopicInfo
+from duemq.delay.topics import INTERNAL
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+from duemq.proxy.body import SMALL_BODY_BYTES, header, read_body
+from duemq.proxy.cursor import decode_cursor, encode_cursor
+from duemq.proxy.endpoint import JSON, Service
+from duemq.proxy.ingress import parse_json
+from duemq.proxy.query import read_number, read_query, read_wait
+from duemq.proxy.reply import JsonResponse
+from duemq.proxy.sse import MEDIA_TYPE as EVENTS
+from duemq.proxy.sse import EventStream
+from duemq.proxy.topic_reader import Page, TopicReader, ending, render_page
+
+MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
+_PARAMETERS = ("after", "consumer", "max", "wait")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+async def list_topics(service: Service, request: Request) -> Response:
+    infos = sorted(await service.gateway.bus.topics(), key=lambda info: info.name)
+    return JsonResponse({"topics": [_topic_json(service, info) for info in infos if info.name not in INTERNAL]})
+
+
+async def get_topic(service: Service, request: Request) -> Response:
+    topic = _topic_of(request)
+    info = await service.gateway.bus.topic(topic)
+    if info is None:
+        raise Rejected("unknown_topic", f"there is no topic {topic}: nothing was delivered to it yet", "topic")
+    return JsonResponse(_topic_json(service, info))
+
+
+async def get_records(service: Service, request: Request) -> Response:
+    topic, bus = _topic_of(request), service.gateway.bus
+    query = read_query(request, _PARAMETERS)
+    most = read_number(query, "max", DEFAULT_RECORDS, MAX_RECORDS)
+    wait_ms = read_wait(query, service.max_wait_ms)
+    streamed = request.method == "GET" and EVENTS in (header(request, b"accept") or "")
+    after = query.get("after", header(request, b"last-event-id") if streamed else None)
+    offsets = await _start(service, topic, after, query.get("consumer"))
+    if streamed:
+        return EventStream(bus, topic, offsets, service.closing)
+    reader = TopicReader(bus, topic, offsets)
+    page = await reader.read(most)
+    if not page and wait_ms:
+        page = await _wait(service, request, topic, reader, most, wait_ms / 1000)
+    records = b",".join(await render_page(page))
+    return Response(b'{"records":[%b],"cursor":"%b"}' % (records, reader.cursor.encode()), media_type=JSON)
+
+
+async def put_place(service: Service, request: Request) -> Response:
+    topic, consumer = _topic_of(request), request.path_params["consumer"]
+    _check_consumer(consumer, "bad_field")
+    body = parse_json(await read_body(request, SMALL_BODY_BYTES))
+    if other := [name for name in body if name != "cursor"]:
+        raise Rejected("unknown_field", f"{shown(other[0])} is not a field here; known is cursor", other[0][:80])
+    cursor = body.get("cursor")
+    if type(cursor) is not str:
+        raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
+    bus = service.gateway.bus
+    decode_cursor(cursor, topic, await bus.topic(topic), "cursor")
+    await bus.set_place(topic, consumer, cursor.encode())
+    return Response(status_code=204)
+
+
+async def _start(service: Service, topic: str, after: str | None, consumer: str | None) -> list[int]:
+    """Where to read from: `after` wins over the consumer's place, and without both it is the start."""
+    bus = service.gateway.bus
+    source = "after"
+    if consumer is not None:
+        _check_consumer(consumer, "bad_query")
+        if after is None:
+            place = await bus.get_place(topic, consumer)
+            if place is not None:
+                after, source = place.decode(), "consumer"
+    info = await bus.topic(topic)
+    if after is None:
+        return list(info.start_offsets) if info else []
+    return decode_cursor(after, topic, info, source)
+
+
+async def _wait(service: Service, request: Request, topic: str, reader: TopicReader, most: int, wait_s: float) -> Page:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    subscription = service.gateway.bus.subscribe(topic)
+    try:
+        async with ending(request.receive, service.closing) as end:
+            # Once more before the first wait: what came between reading and subscribing wakes nobody.
+            page = await reader.read(most)
+            while not page and await end.or_growth(subscription, deadline - loop.time()):
+                page = await reader.read(most)
+            return page
+    finally:
+        subscription.close()
+
+
+def _topic_of(request: Request) -> str:
+    topic: str = request.path_params["topic"]
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise Rejected(
+            "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
+        )
+    if topic in INTERNAL:
+        raise Rejected("forbidden", f"{topic} is duemq's own log; it is not for consumers", "topic")
+    return topic
+
+
+def _check_consumer(consumer: str, code: str) -> None:
+    if not _CONSUMER.fullmatch(consumer):
+        detail = f"a consumer's name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(consumer)}"
+        raise Rejected(code, detail, "consumer")
+
+
+def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
+    return {
+        "topic": info.name,
+        "partitions": info.partitions,
+        "records": info.records,
+        "start_offsets": info.start_offsets,
+        "end_offsets": info.end_offsets,
+        "cursor": encode_cursor(info.name, info.end_offsets),
+        "lateness": service.gateway.topic_lateness(info.name),
+    }

@@ -1,0 +1,196 @@
+"""The shapes of the API's bodies, for the OpenAPI document only: requests are checked in `proxy/ingress.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = Literal["scheduled", "delivered", "cancelled", "dead"]
+Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
+Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
+Instant = Annotated[str | int, Field(description="RFC 3339 with a zone, or epoch ms.")]
+Duration = Annotated[str | int, Field(description='Such as "90s", "2h30m", "PT90S", or ms.', examples=["90s", 1500])]
+Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
+Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Message(Closed):
+    """At most one of payload and payload_base64, and at most one of deliver_at, deliver_after and delay_level."""
+
+    topic: TopicName
+    payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
+    payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
+    key: str = Field(default="", description="The record key in the target topic; also a key to look messages up by.")
+    headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
+    labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+    expires_at: Instant = Field(default=0, description="Not delivered after this time, but put into the dead letters.")
+
+
+class When(Closed):
+    """Exactly one of the three."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+
+
+class Batch(Closed):
+    messages: list[Message] = Field(max_length=10_000)
+
+
+class CancelFilter(Closed):
+    """The fields of the list. At least one besides status is needed."""
+
+    topic: TopicName = ""
+    status: Status = "scheduled"
+    key: str = ""
+    label: str = ""
+    due_from: Instant = Field(default=0, description="Inclusive.")
+    due_to: Instant = Field(default=0, description="Exclusive.")
+
+
+class CancelMany(Closed):
+    """Exactly one of the two."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    ids: list[str] = Field(default=[], max_length=10_000, description="Ids or names.")
+    filter: CancelFilter = CancelFilter()
+
+
+class Place(Closed):
+    cursor: Cursor
+
+
+class Receipt(BaseModel):
+    id: str = Field(description="Opaque, URL-safe, compared exactly.")
+    status: Status
+    topic: TopicName
+    deliver_at: Rfc3339
+    deliver_at_ms: Ms
+    duplicate: bool = Field(
+        default=False, description="True where this was accepted before, under the same name or key."
+    )
+
+
+class MessageState(BaseModel):
+    id: str
+    status: Status
+    topic: TopicName
+    deliver_at: Rfc3339
+    deliver_at_ms: Ms
+    key: str | None = None
+    key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
+    labels: list[str]
+    headers: dict[str, str]
+    attempt: int = Field(description="How many deliveries were tried; 0 before the first.")
+    payload: str = Field(default="", description="While the message is held. Not in lists.")
+    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    expires_at: Rfc3339 = ""
+    expires_at_ms: Ms = 0
+    delivered_at: Rfc3339 = ""
+    delivered_at_ms: Ms = 0
+    cancelled_at: Rfc3339 = ""
+    cancelled_at_ms: Ms = 0
+    dead_at: Rfc3339 = ""
+    dead_at_ms: Ms = 0
+    reason: str = Field(default="", description="Why it is in the dead letters.")
+
+
+class MessageList(BaseModel):
+    messages: list[MessageState]
+    cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
+
+
+class Problem(BaseModel):
+    """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms of already_delivered."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable and machine-readable.")
+    field: str = Field(default="", description="What is at fault, where one thing is.")
+
+
+class Refused(BaseModel):
+    error: Problem
+
+
+class BatchResult(BaseModel):
+    results: list[Receipt | Refused] = Field(description="In the order of the messages.")
+    accepted: int
+    rejected: int
+
+
+class Cancelled(BaseModel):
+    id: str
+    status: Literal["cancelled"]
+    cancelled_at: Rfc3339
+    cancelled_at_ms: Ms
+
+
+class Pending(BaseModel):
+    id: str
+    status: Literal["pending"]
+
+
+class CancelOutcome(BaseModel):
+    id: str
+    status: Literal["cancelled", "already_delivered", "unknown", "pending"]
+
+
+class CancelReport(BaseModel):
+    results: list[CancelOutcome] = Field(description="In the order of the ids; by filter, soonest first.")
+    counts: dict[str, int] = Field(description="How many there are of each status.")
+
+
+class Topic(BaseModel):
+    topic: TopicName
+    partitions: int
+    records: int = Field(description="How many are kept.")
+    start_offsets: list[int] = Field(description="The first one kept, per partition.")
+    end_offsets: list[int] = Field(description="The next one to come, per partition.")
+    cursor: Cursor = Field(description="The end of the topic: read after it for what is new.")
+    lateness: dict[str, Any] = Field(description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started.")
+
+
+class TopicList(BaseModel):
+    topics: list[Topic]
+
+
+class Record(BaseModel):
+    partition: int
+    offset: int
+    timestamp_ms: Ms = Field(description="When it was written to the topic, epoch ms.")
+    key: str | None = None
+    key_base64: str = ""
+    payload: str = ""
+    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    headers: dict[str, str] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
+
+
+class Records(BaseModel):
+    records: list[Record]
+    cursor: Cursor = Field(description="The place behind these records.")
+
+
+class State(BaseModel):
+    status: Literal["ok", "ready"]
+
+
+class Cluster(BaseModel):
+    """Nodes, shards, masters, cursors and lag."""
+
+    model_config = ConfigDict(extra="allow")

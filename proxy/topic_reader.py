@@ -1,0 +1,116 @@
+"""Reading a topic for consumers: pages across partitions, and waiting for more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive
+
+from duemq.bus.base import Bus, Stored, Subscription
+from duemq.proxy.cursor import encode_cursor
+from duemq.proxy.render import records_bytes
+
+Page = list[tuple[int, list[Stored]]]  # what was read, by partition
+
+PAGE_BYTES = 8 << 20
+_RECORDS_PER_TURN = 500  # how many are rendered before others get a turn: about 1 ms
+
+
+class TopicReader:
+    """One reader at its place in one topic. `offsets` are the next ones to be read, per partition."""
+
+    def __init__(self, bus: Bus, topic: str, offsets: Sequence[int]) -> None:
+        self._bus, self._topic = bus, topic
+        self.offsets = list(offsets)
+
+    @property
+    def cursor(self) -> str:
+        return encode_cursor(self._topic, self.offsets)
+
+    async def read(self, max_records: int) -> Page:
+        """What there is now, by partition, and the place moves behind it: at most `max_records`, and about 8 MiB.
+
+        Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
+        """
+        info = await self._bus.topic(self._topic)
+        if info is None:
+            return []
+        self.offsets += [0] * (info.partitions - len(self.offsets))
+        waiting = sorted(
+            (end - self.offsets[partition], partition)
+            for partition, end in enumerate(info.end_offsets)
+            if end > self.offsets[partition]
+        )
+        found: Page = []
+        left, bytes_left = max_records, PAGE_BYTES
+        for at, (_, partition) in enumerate(waiting):
+            if left <= 0:
+                break
+            shares = len(waiting) - at
+            stored = await self._bus.read(
+                self._topic, partition, self.offsets[partition], -(-left // shares), bytes_left // shares
+            )
+            if stored:
+                self.offsets[partition] = stored[-1].offset + 1
+                found.append((partition, stored))
+                left -= len(stored)
+                bytes_left -= sum(len(one.frame) for one in stored)
+        return found
+
+
+async def render_page(page: Page) -> list[bytes]:
+    """The records of a page as JSON texts, made in turns that are too short to delay a delivery."""
+    texts: list[bytes] = []
+    for partition, stored in page:
+        for start in range(0, len(stored), _RECORDS_PER_TURN):
+            if texts:
+                await asyncio.sleep(0)
+            texts += records_bytes(partition, stored[start : start + _RECORDS_PER_TURN])
+    return texts
+
+
+class Ending:
+    """When a reader need not be served any longer: its client has gone, or the server is closing."""
+
+    def __init__(self, tasks: set[asyncio.Task[object]]) -> None:
+        self._tasks = tasks
+
+    @property
+    def reached(self) -> bool:
+        return any(task.done() for task in self._tasks)
+
+    async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
+        """Wait until the topic has grown (True), or for the ending or the time-out (False)."""
+        growth = asyncio.create_task(subscription.wait(timeout_s), name="topic growth")
+        try:
+            await asyncio.wait({growth, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            return growth.done() and growth.result()
+        finally:
+            await _cancelled(growth)
+
+
+@asynccontextmanager
+async def ending(receive: Receive, closing: asyncio.Event) -> AsyncIterator[Ending]:
+    """Watches both while it is open."""
+    tasks: set[asyncio.Task[object]] = {
+        asyncio.create_task(_disconnected(receive), name="client gone"),
+        asyncio.create_task(closing.wait(), name="server closing"),
+    }
+    try:
+        yield Ending(tasks)
+    finally:
+        for task in tasks:
+            await _cancelled(task)
+
+
+async def _cancelled(task: asyncio.Task[object] | asyncio.Task[bool]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

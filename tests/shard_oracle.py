@@ -1,0 +1,228 @@
+"""What must be true of one shard, said as plainly as it can be: dictionaries, no store, no wheel, no batches.
+
+The oracle is told of every command that was produced and reads every cycle that was committed. Of each it works out
+anew what the answers, the deferrals, the records at the targets, the counts and the checksum have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from duemq.bus.base import Partition
+from duemq.delay.master import Pace
+from duemq.delay.outbox import partition_of
+from duemq.model.ids import IdCodec
+from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, offset_of, read_key
+from duemq.model.ledger import Answer, Deferred, Entry, Fates
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
+from duemq.model.record import Headers, Record, unpack_headers
+
+PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
+
+
+@dataclass
+class Message:
+    """One accepted message and what became of it. Times in ms."""
+
+    draft: Draft
+    first_key: bytes
+    key: bytes
+    shown: int
+    attempt: int = 0
+    state: str = PENDING
+    ended_at: int = 0
+
+
+@dataclass
+class Plain:
+    """A record that is no command."""
+
+    record: Record
+
+
+Command = Draft | Change | Plain
+
+
+@dataclass
+class Oracle:
+    """`topics`: partitions of the targets that exist just now; the caller keeps it up to date."""
+
+    ids: IdCodec
+    shard: int
+    pace: Pace
+    topics: dict[str, int]
+    commands: list[tuple[Command, int]] = field(default_factory=list)  # with the time each was appended
+    messages: dict[bytes, Message] = field(default_factory=dict)  # by first key
+    pending: dict[bytes, Message] = field(default_factory=dict)  # by current key
+    names: dict[bytes, Message] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
+    number: int = -1
+    applied: int = 0
+    cursor: bytes = LOWEST
+    revived: int = 0
+
+    def committed(self, entry: Entry, at: int, sent: Mapping[Partition, Sequence[Record]]) -> None:
+        """One more cycle is in the ledger, committed when the clock stood at `at`; `sent`: what came with it."""
+        assert entry.number == self.number + 1, f"entry {entry.number} after {self.number}"
+        assert entry.at == at
+        assert self.cursor <= entry.cursor, "the cursor went back"
+        assert due_of(entry.cursor) <= max(at, due_of(self.cursor)), "the cursor passed the clock"
+        expected: dict[Partition, list[Record]] = {}
+        answers: dict[int, Answer] = {}
+        placed: list[Message] = []
+        for offset in range(self.applied, entry.applied):
+            answer, message = self._apply(offset)
+            if answer is not None:
+                answers[offset] = answer
+            if message is not None:
+                placed.append(message)
+        assert dict(entry.answers) == answers, f"entry {entry.number} answers {entry.answers}, the truth is {answers}"
+        deferred = {one.key: one for one in entry.deferred}
+        assert len(deferred) == len(entry.deferred)
+        for message in placed:
+            if message.state == PENDING and message.key <= self.cursor and due_of(message.key) > at:
+                self._defer(deferred.pop(message.key, None), message, "clock went back", message.attempt, at, entry)
+        for key in sorted(key for key in self.pending if key <= entry.cursor):
+            self._leave(self.pending[key], deferred, at, entry, expected)
+        assert not deferred, f"deferred without need: {deferred}"
+        for offset in range(self.applied, entry.applied):
+            command, _ = self.commands[offset]
+            if isinstance(command, Plain):
+                self._dead_letter(command, offset, entry, expected)
+        assert {where: list(records) for where, records in sent.items() if records} == expected
+        self.number, self.applied, self.cursor = entry.number, entry.applied, entry.cursor
+        self.answers |= answers
+        assert all(key > self.cursor for key in self.pending), "pending at or below the cursor: never delivered"
+        assert entry.pending == len(self.pending)
+        assert entry.checksum == checksum(list(self.pending)) & CHECKSUM_MASK
+        assert entry.fates == self.fates(), f"{entry.fates} is not {self.fates()}"
+
+    def fates(self) -> Fates:
+        states = [message.state for message in self.messages.values()]
+        return Fates(len(states), states.count(DELIVERED), states.count(CANCELLED), states.count(DEAD))
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _apply(self, offset: int) -> tuple[Answer | None, Message | None]:
+        command, timestamp = self.commands[offset]
+        if isinstance(command, Plain):
+            return Answer.MALFORMED, None
+        if isinstance(command, Change):
+            return self._change(command, offset, timestamp)
+        assert command.due is not None
+        first = self.names.get(command.name) if command.name else None
+        if first is not None:
+            same = first.draft.fingerprint == command.fingerprint
+            return Answer.DUPLICATE if same else Answer.CONFLICT, None
+        key = make_key(command.due, offset, 0)
+        message = self.messages[key] = self.pending[key] = Message(command, key, key, command.due)
+        if command.name:
+            self.names[command.name] = message
+        return Answer.ACCEPTED if command.name else None, message
+
+    def _change(self, change: Change, offset: int, timestamp: int) -> tuple[Answer, Message | None]:
+        message = self.messages.get(change.first_key)
+        if message is None:
+            return Answer.UNKNOWN, None
+        if message.state == CANCELLED:
+            return Answer.CANCELLED_BEFORE, None
+        if message.state == DELIVERED:
+            return Answer.DELIVERED, None
+        if message.state == DEAD and change.kind != REDRIVE:
+            return Answer.DEAD, None
+        if message.state == PENDING and change.kind == REDRIVE:
+            return Answer.NOT_DEAD, None
+        self.pending.pop(message.key, None)
+        if change.kind == CANCEL:
+            message.state = CANCELLED
+            return Answer.OK, None
+        if change.kind == REDRIVE:
+            message.state, message.attempt = PENDING, 0
+            self.revived += 1
+        message.key = make_key(change.due if change.kind == MOVE else timestamp, offset, 0)
+        if change.kind != DELIVER_NOW:
+            message.shown = due_of(message.key)
+        self.pending[message.key] = message
+        return Answer.OK, message
+
+    # --- what leaves ----------------------------------------------------------------------------------------------
+
+    def _leave(
+        self,
+        message: Message,
+        deferred: dict[bytes, Deferred],
+        at: int,
+        entry: Entry,
+        expected: dict[Partition, list[Record]],
+    ) -> None:
+        draft, key = message.draft, message.key
+        assert due_of(key) <= at, f"early by {due_of(key) - at} ms"
+        if draft.expires and draft.expires < at:
+            self._bury(deferred.pop(key, None), message, "expired", message.attempt, at, entry, expected)
+        elif draft.topic in self.topics:
+            assert key not in deferred, f"{deferred[key]} though its target takes it"
+            del self.pending[key]
+            message.state, message.ended_at = DELIVERED, at
+            self._send(expected, entry, draft.topic, draft.key, self._record(message, ()))
+        elif message.attempt + 1 < self.pace.max_attempts:
+            self._defer(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry)
+        else:
+            self._bury(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry, expected)
+
+    def _defer(
+        self, told: Deferred | None, message: Message, reason: str, attempt: int, at: int, entry: Entry
+    ) -> None:
+        assert told is not None and told.to is not None, f"{message.key.hex()} should be deferred: {reason}"
+        assert (told.reason, told.attempt) == (reason, attempt)
+        assert told.to > entry.cursor, f"deferred to a key the cursor has passed: lost ({reason})"
+        assert read_key(told.to)[1:] == (offset_of(message.key), 0)
+        retry = self.pace.retry_ms
+        wait = retry[min(attempt, len(retry)) - 1] if reason == "unknown_topic" else 0
+        assert due_of(told.to) >= at + wait
+        del self.pending[message.key]
+        message.key, message.attempt = told.to, attempt
+        assert told.to not in self.pending, "two messages under one key"
+        self.pending[told.to] = message
+
+    def _bury(
+        self,
+        told: Deferred | None,
+        message: Message,
+        reason: str,
+        attempt: int,
+        at: int,
+        entry: Entry,
+        expected: dict[Partition, list[Record]],
+    ) -> None:
+        assert told == Deferred(message.key, None, attempt, reason)
+        del self.pending[message.key]
+        more = (("duemq-topic", message.draft.topic.encode()), ("duemq-reason", reason.encode()))
+        self._send(expected, entry, self.pace.dead_letter_topic, message.draft.key, self._record(message, more))
+        message.state, message.attempt, message.ended_at = DEAD, attempt, at
+
+    def _record(self, message: Message, more: Headers) -> Record:
+        draft = message.draft
+        system = (
+            ("duemq-id", self.ids.issue(self.shard, *read_key(message.first_key)).encode()),
+            ("duemq-due", str(message.shown).encode()),
+            ("duemq-attempt", str(message.attempt + 1).encode()),
+            *more,
+        )
+        labels = (("duemq-labels", ",".join(draft.labels).encode()),) if draft.labels else ()
+        own = unpack_headers(draft.headers, 0, draft.header_count)
+        return Record(draft.key, system + labels + own, draft.payload)
+
+    def _dead_letter(
+        self, command: Plain, offset: int, entry: Entry, expected: dict[Partition, list[Record]]
+    ) -> None:
+        where = (("duemq-reason", b"malformed"), ("duemq-offset", str(offset).encode()))
+        record = command.record._replace(headers=where + command.record.headers)
+        self._send(expected, entry, self.pace.dead_letter_topic, record.key, record)
+
+    def _send(
+        self, expected: dict[Partition, list[Record]], entry: Entry, topic: str, key: bytes | None, record: Record
+    ) -> None:
+        count = self.topics[topic]
+        partition = (self.shard + entry.number) % count if key is None else partition_of(key, count)
+        expected.setdefault((topic, partition), []).append(record)

@@ -1,0 +1,194 @@
+"""A shard under virtual time: several nodes with real stores, one log in memory, and an oracle that watches it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Partition, Stored
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.master import Master, Pace
+from duemq.delay.observe import Observer
+from duemq.delay.progress import Progress
+from duemq.delay.replica import Replica
+from duemq.delay.targets import Targets
+from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.model.ids import IdCodec
+from duemq.model.key import due_of, offset_of
+from duemq.model.ledger import Entry
+from duemq.model.message import Change, Draft, change_frame, schedule_frame
+from duemq.model.record import pack_record, unpack_record
+from duemq.storage.rocks import Memory
+from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
+from duemq.storage.store import ShardStore
+from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
+
+START = 1_700_000_000_000
+SHARD = 0
+KINDS = (ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW)
+
+
+class NodeBus(MemoryBus):
+    """One node's view of the log; it may lag behind the ledger's end."""
+
+    ledger_end: int | None = None
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        records = await super().read(topic, partition, offset, max_records, max_bytes)
+        if topic == LEDGER and self.ledger_end is not None:
+            return [record for record in records if record.offset < self.ledger_end]
+        return records
+
+
+@dataclass
+class NodeContext:
+    targets: Targets
+    ids: IdCodec
+    observer: Observer
+    clock: Callable[[], int]
+
+
+class SimNode:
+    """A replica of the shard that can be killed, and that can be its master."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.fault: str | None = None  # the step of the next write to the log that fails
+        self.master: Master | None = None
+        self._lives = count()
+        self.path = world.folder / name / str(next(self._lives))
+        self._open()
+
+    def _open(self) -> None:
+        self.bus = NodeBus(self.world.log, fault=self._step)
+        self.store = ShardStore(self.path, self.world.memory)
+        # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
+        self.store._db.set_options({"disable_auto_compactions": "true"})
+        self.replica = Replica(SHARD, self.store)
+
+    def _step(self, name: str) -> None:
+        if name == self.fault:
+            self.fault = None
+            raise OSError(f"injected {name}")
+
+    def kill(self) -> None:
+        """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
+        self.master, self.fault = None, None
+        dead = self.path
+        self.path = self.path.parent / str(next(self._lives))
+        shutil.copytree(dead, self.path)
+        self.store.close()
+        shutil.rmtree(dead)
+        self._open()
+
+    async def follow(self, ledger_end: int | None = None) -> None:
+        self.bus.ledger_end = ledger_end
+        await self.replica.follow(self.bus)
+        self.bus.ledger_end = None
+
+    async def promote(self) -> None:
+        committer = await self.bus.committer(committer_name(SHARD))
+        await self.follow()
+        world = self.world
+        context = NodeContext(Targets(self.bus, 0), world.ids, world.observer, lambda: world.now)
+        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress())
+
+    def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
+        return {kind: list(self.store.each(kind)) for kind in KINDS}
+
+
+@dataclass
+class World:
+    folder: Path
+    pace: Pace
+    topics: dict[str, int]  # targets that exist, with their partitions
+    now: int = START
+    ids: IdCodec = field(default_factory=lambda: IdCodec(b"s" * 32))
+    memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
+    nodes: list[SimNode] = field(default_factory=list)
+
+    async def start(self, nodes: int) -> None:
+        self.log = MemoryLog(lambda: self.now)
+        self.observer = Observer(CollectorRegistry())
+        self.oracle = Oracle(self.ids, SHARD, self.pace, self.topics)
+        self.producer = MemoryBus(self.log)
+        for topic in sorted(INTERNAL):
+            await self.producer.create_topic(topic, 1)
+        for topic, partitions in self.topics.items():
+            await self.producer.create_topic(topic, partitions)
+        self._seen: dict[Partition, int] = {}
+        self.nodes = [SimNode(self, f"node{number}") for number in range(nodes)]
+
+    async def add_topic(self, topic: str, partitions: int) -> None:
+        await self.producer.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.store.close()
+
+    async def produce(self, commands: Sequence[Command]) -> None:
+        landed = await self.producer.append({(BUFFER, SHARD): [_frame(command) for command in commands]})
+        at = landed[BUFFER, SHARD].timestamp
+        assert landed[BUFFER, SHARD].first_offset == len(self.oracle.commands)
+        self.oracle.commands += [(command, at) for command in commands]
+
+    def observe(self) -> bool:
+        """Show the oracle what was committed since the last call; True if something was."""
+        grown: dict[Partition, list[Stored]] = {}
+        for topic, partitions in self.log.topics.items():
+            for number, partition in enumerate(partitions):
+                seen = self._seen.get((topic, number), 0)
+                if partition.end > seen and topic != BUFFER:
+                    grown[topic, number] = partition.frames[seen - partition.start :]
+                    self._seen[topic, number] = partition.end
+        entries = [Entry.decode(unpack_record(frame).value) for _, _, frame in grown.pop((LEDGER, SHARD), [])]
+        if not entries:
+            assert not grown, "records at the targets without an entry in the ledger"
+            return False
+        (entry,) = entries
+        sent = {where: [unpack_record(frame) for _, _, frame in records] for where, records in grown.items()}
+        self.oracle.committed(entry, self.now, sent)
+        return True
+
+    async def tick(self, node: SimNode) -> float:
+        """One tick of a master that should succeed."""
+        assert node.master is not None
+        pause = await node.master.tick()
+        self.observe()
+        oracle = self.oracle
+        if pause > 0:
+            assert oracle.applied == len(oracle.commands), "the master rests before commands that are not applied"
+            waiting = min(map(due_of, oracle.pending), default=None)
+            assert waiting is None or self.now + pause * 1000 <= waiting, "the master sleeps past a due message"
+        return pause
+
+    def check(self, node: SimNode) -> None:
+        """A replica at the ledger's end holds what the oracle holds, and its two books agree."""
+        oracle, entry = self.oracle, node.replica.entry
+        keys, _ = node.store.scan(entry.cursor, b"\xff" * 20, 1 << 30, 1 << 40)
+        assert keys == sorted(oracle.pending)
+        assert (entry.number, entry.applied, entry.cursor) == (oracle.number, oracle.applied, oracle.cursor)
+        assert node.replica.wheel.total == node.replica.recount() == entry.pending == len(keys)
+        assert dict(node.replica.wheel.all_totals()) == node.store.windows()
+        for name, message in oracle.names.items():
+            assert node.store.names([name]) == [message.first_key + message.draft.fingerprint]
+        for message in oracle.messages.values():
+            if message.state == DELIVERED:
+                assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
+
+
+def _frame(command: Command) -> bytes:
+    if isinstance(command, Plain):
+        return pack_record(*command.record)
+    if isinstance(command, Change):
+        return change_frame(*command)
+    assert isinstance(command, Draft) and command.due is not None
+    return schedule_frame(command, command.due)

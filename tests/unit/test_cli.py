@@ -1,0 +1,220 @@
+"""The commands against a scripted server: what is sent, what is printed, and the exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import duemq.client
+from duemq.client import Client
+from duemq.proxy.cli.main import app
+
+STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}
+CANCELLED = {"id": "m1", "status": "cancelled", "cancelled_at": "…", "cancelled_at_ms": 5}
+
+
+def problem(status: int, code: str, **extra: Any) -> httpx.Response:
+    return httpx.Response(status, json={"code": code, "detail": f"it is {code}", "status": status, **extra})
+
+
+class Shell:
+    """Runs `duemq`, whose client meets the scripted answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[httpx.Response | Exception] = []
+        self.requests: list[httpx.Request] = []
+        self.code, self.out, self.err = -1, "", ""
+
+    def __call__(self, *words: str, stdin: bytes | str = b"") -> Shell:
+        result = CliRunner().invoke(app, words, input=stdin, catch_exceptions=False)
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+        return self
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def body(self) -> Any:
+        return orjson.loads(self.requests[-1].content)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    shell = Shell()
+    connect: Callable[[str | None], Client] = lambda url: Client(url, transport=httpx.MockTransport(shell.answer))  # noqa: E731
+    monkeypatch.setattr(duemq.client, "Client", connect)
+    yield shell
+    assert shell.answers == []
+
+
+def test_send_says_everything_it_was_told(shell: Shell) -> None:
+    shell.answers = [httpx.Response(201, json=STATE)]
+    shell(
+        "send",
+        "orders",
+        "hi",
+        "--after",
+        "90s",
+        "--key",
+        "k",
+        "--header",
+        "a=b=c",
+        "--label",
+        "x",
+        "--label",
+        "y",
+        "-q",
+    )
+    assert (shell.code, shell.out) == (0, "m1\n")
+    assert shell.body() == {
+        "topic": "orders",
+        "payload": "hi",
+        "deliver_after": "90s",
+        "key": "k",
+        "headers": {"a": "b=c"},
+        "labels": ["x", "y"],
+    }
+
+
+def test_send_takes_bytes_from_stdin_and_files(shell: Shell, tmp_path: Path) -> None:
+    shell.answers = [httpx.Response(201, json=STATE) for _ in range(2)]
+    assert shell("send", "orders", "--at", "90000", stdin=b"\xff\n").code == 0
+    assert shell.body() == {"topic": "orders", "payload_base64": "/wo=", "deliver_at": 90_000}
+    (tmp_path / "payload").write_bytes(b"from a file\n")
+    assert shell("send", "orders", "--file", str(tmp_path / "payload"), "--json").code == 0
+    assert shell.body() == {"topic": "orders", "payload": "from a file\n"}
+    assert orjson.loads(shell.out) == STATE
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (httpx.Response(200, json=CANCELLED), 0),
+        (httpx.Response(500, text="?"), 1),
+        (problem(409, "already_delivered", delivered_at_ms=1), 3),
+        (problem(404, "unknown_message"), 4),
+        (httpx.Response(202, json={"status": "pending"}), 5),
+        (problem(409, "already_cancelled"), 6),
+        (problem(400, "bad_field", field="id"), 7),
+        (problem(503, "unavailable"), 8),
+        (httpx.ConnectError("refused"), 8),
+    ],
+)
+def test_exit_codes_tell_the_fates_apart(shell: Shell, answer: httpx.Response | Exception, code: int) -> None:
+    shell.answers = [answer]
+    shell("cancel", "m1", "--wait", "0", "--json")
+    assert shell.code == code
+    printed = orjson.loads(shell.out)
+    if code:
+        assert shell.err.startswith("duemq: ") and shell.err.count("\n") == 1
+        assert printed["error"]["detail"] in shell.err
+    else:
+        assert printed == CANCELLED
+
+
+def test_of_many_the_highest_code_wins(shell: Shell) -> None:
+    statuses = {"a": "cancelled", "b": "unknown", "c": "already_delivered"}
+    results = [{"id": name, "status": status} for name, status in statuses.items()]
+    shell.answers = [httpx.Response(200, json={"results": results, "counts": {"cancelled": 1, "unknown": 1}})]
+    shell("cancel", "-", stdin="a b\nc\n")
+    assert shell.body() == {"ids": ["a", "b", "c"]}
+    assert shell.out == "a\tcancelled\nb\tunknown\nc\talready_delivered\n"
+    assert shell.code == 4
+
+
+def test_cancel_by_filter_needs_a_yes(shell: Shell) -> None:
+    assert shell("cancel", "--topic", "orders").code == 2
+    assert shell("cancel").code == 2
+    assert shell("cancel", "m1", "--topic", "orders").code == 2
+    shell.answers = [httpx.Response(200, json={"results": [], "counts": {"cancelled": 0}})]
+    assert shell("cancel", "--topic", "orders", "--due-to", "90000", "--yes").code == 0
+    assert shell.body() == {"filter": {"topic": "orders", "due_to": 90_000}}
+
+
+def test_ls_tells_that_there_is_more(shell: Shell) -> None:
+    page = {"messages": [STATE | {"key": "a\x1b[2J", "labels": ["x"]}, STATE], "cursor": "c"}
+    shell.answers = [httpx.Response(200, json=page) for _ in range(2)]
+    shell("ls", "--topic", "orders", "-n", "1")
+    assert shell.out == "m1\tscheduled\torders\t1970-01-01T00:01:30.000Z\ta\\x1b[2J\tx\n"
+    assert "more than 1" in shell.err
+    shell("ls", "-n", "1", "--json")
+    assert orjson.loads(shell.out)["id"] == "m1"
+
+
+def test_get_shows_or_copies_the_payload(shell: Shell) -> None:
+    shell.answers = [httpx.Response(200, json=STATE | {"payload_base64": "/w=="}) for _ in range(2)]
+    assert "<1 bytes>" in shell("get", "m1").out
+    result = CliRunner().invoke(app, ["get", "m1", "--payload"])
+    assert result.stdout_bytes == b"\xff"
+
+
+def test_move_and_deliver_now(shell: Shell) -> None:
+    shell.answers = [httpx.Response(200, json=STATE), problem(409, "already_delivered")]
+    assert shell("reschedule", "m1", "--level", "3").code == 0
+    assert shell.body() == {"delay_level": 3}
+    assert shell("deliver-now", "m1").code == 3
+
+
+def test_tail_remembers_the_consumers_place_after_printing(shell: Shell) -> None:
+    headers = {"duemq-id": "m1", "duemq-due": "1000"}
+    record = {"partition": 0, "offset": 0, "timestamp_ms": 1004, "key": "k", "payload": "p\tq", "headers": headers}
+    event = b"id: c%d\ndata: " + orjson.dumps(record) + b"\n\n"
+    stream = httpx.Response(200, content=event % 1 + event % 2)
+    shell.answers = [stream, httpx.Response(204), httpx.Response(204)]
+    shell("tail", "orders", "--consumer", "c", "--max", "2")
+    assert shell.out == "1970-01-01T00:00:01.000Z\t+4 ms\tk\tp\\tq\n" * 2
+    assert [request.method for request in shell.requests] == ["GET", "PUT", "PUT"]
+    assert shell.requests[0].url.params["consumer"] == "c"
+    assert shell.body() == {"cursor": "c2"}
+
+
+def test_tail_begins_with_what_is_new(shell: Shell) -> None:
+    event = b'id: c9\ndata: {"partition":0,"offset":0,"timestamp_ms":1,"payload":"p"}\n\n'
+    shell.answers = [
+        httpx.Response(200, json={"topic": "orders", "cursor": "c8"}),
+        httpx.Response(200, content=event),
+    ]
+    shell("tail", "orders", "--max", "1", "--json")
+    assert shell.requests[-1].url.params["after"] == "c8"
+    assert orjson.loads(shell.out)["payload"] == "p"
+
+
+def test_topics_and_dead_letters(shell: Shell) -> None:
+    figures = {"topic": "orders", "partitions": 1, "lateness": {"p99_ms": 3}}
+    shell.answers = [
+        httpx.Response(200, json={"topics": [figures]}),
+        httpx.Response(200, json=figures),
+        httpx.Response(200, json={"messages": [STATE | {"status": "dead", "reason": "expired"}], "cursor": None}),
+        problem(404, "unknown_message"),
+        httpx.Response(200, json=STATE),
+    ]
+    assert shell("topic", "ls").out == "orders\t1\n"
+    assert "p99_ms  3" in shell("topic", "show", "orders").out
+    assert shell("dlq", "ls").out.endswith("\texpired\n")
+    shell("dlq", "redrive", "gone", "m1")
+    assert shell.code == 4 and "m1" in shell.out
+
+
+def test_the_command_itself(shell: Shell) -> None:
+    assert shell("--version").out == f"duemq {duemq.__version__}\n"
+    assert "already delivered" in shell("--help").out
+    assert shell("send").code == 2
+
+
+def test_the_command_starts_without_what_only_servers_need() -> None:
+    script = "import sys, duemq.proxy.cli.main; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout.split()
+    )
+    assert not loaded & {"httpx", "numpy", "rocksdict", "fastapi", "uvicorn", "asyncio", "aiohttp", "matplotlib"}

@@ -1,0 +1,228 @@
+"""The operations of the SDK against a scripted server, synchronous and asynchronous alike."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from duemq.client import (
+    AlreadyDelivered,
+    AsyncClient,
+    BatchInterrupted,
+    Client,
+    Draft,
+    NaiveTimeError,
+    PendingError,
+    Unavailable,
+    Unreachable,
+)
+from duemq.client.errors import NegativeDelay
+
+RECEIPT = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000}
+STATE = RECEIPT | {"key": "k", "labels": ["a"], "headers": {"h": "v"}, "attempt": 0, "payload_base64": "/w=="}
+DELIVERED = {"code": "already_delivered", "detail": "too late", "status": 409, "delivered_at_ms": 1}
+
+Answer = httpx.Response | Exception
+
+
+class Scripted:
+    """Runs one client against a list of answers; awaits what must be awaited and gathers what is iterated."""
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.answers: list[Answer] = []
+        self.requests: list[httpx.Request] = []
+        transport = httpx.MockTransport(self._answer)
+        self._runner = asyncio.Runner()
+        self.client: Any = (
+            AsyncClient("http://duemq.test", transport=transport)
+            if asynchronous
+            else Client("http://duemq.test", transport=transport)
+        )
+
+    def __call__(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = operation(*args, **kwargs)
+        if inspect.isawaitable(result):
+            return self._runner.run(self._awaited(result))
+        if isinstance(result, AsyncIterator):
+            return self._runner.run(self._gathered(result))
+        return list(result) if isinstance(result, Iterator) else result
+
+    def body(self, request: int = -1) -> Any:
+        return orjson.loads(self.requests[request].content)
+
+    def close(self) -> None:
+        self(self.client.aclose if isinstance(self.client, AsyncClient) else self.client.close)
+        self._runner.close()
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    async def _awaited(result: Any) -> Any:
+        return await result
+
+    @staticmethod
+    async def _gathered(result: AsyncIterator[Any]) -> list[Any]:
+        return [item async for item in result]
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def server(request: pytest.FixtureRequest) -> Iterator[Scripted]:
+    scripted = Scripted(request.param)
+    yield scripted
+    scripted.close()
+
+
+def test_send_gives_a_message_with_its_time(server: Scripted) -> None:
+    server.answers = [httpx.Response(201, json=RECEIPT)]
+    message = server(server.client.send, "orders", {"n": 1}, deliver_after=timedelta(seconds=90), idempotency_key="i")
+    assert (message.id, message.status, message.deliver_at_ms, message.duplicate) == ("m1", "scheduled", 90_000, False)
+    assert message.deliver_at == datetime(1970, 1, 1, 0, 1, 30, tzinfo=UTC)
+    assert server.body() == {"topic": "orders", "payload": '{"n":1}', "deliver_after": 90_000}
+    assert server.requests[0].headers["Idempotency-Key"] == "i"
+
+
+def test_a_repeat_is_told_as_a_duplicate(server: Scripted) -> None:
+    server.answers = [httpx.Response(200, json=RECEIPT | {"duplicate": True})]
+    assert server(server.client.send, "orders", idempotency_key="i").duplicate
+
+
+def test_names_are_put_and_must_be_new_unless_said(server: Scripted) -> None:
+    server.answers = [httpx.Response(201, json=RECEIPT), httpx.Response(200, json=RECEIPT)]
+    assert not server(server.client.send, "orders", name="a b").duplicate
+    assert server(server.client.send, "orders", name="a b", if_new=False).duplicate
+    first, second = server.requests
+    assert (first.method, first.url.raw_path, first.headers["If-None-Match"]) == ("PUT", b"/v1/messages/a%20b", "*")
+    assert "If-None-Match" not in second.headers
+
+
+def test_naive_times_never_reach_the_server(server: Scripted) -> None:
+    with pytest.raises(NaiveTimeError):
+        server(server.client.send, "orders", deliver_at=datetime(2031, 1, 1))
+    assert server.requests == []
+
+
+def test_message_operations_keep_its_state(server: Scripted) -> None:
+    moved = STATE | {"deliver_at_ms": 120_000}
+    server.answers = [
+        httpx.Response(200, json=STATE),
+        httpx.Response(200, json=moved),
+        httpx.Response(200, json={"id": "m1", "status": "cancelled", "cancelled_at_ms": 5}),
+        httpx.Response(409, json=DELIVERED),
+    ]
+    message = server(server.client.get, "m1")
+    assert (message.payload, message.state.labels, message.state.key) == (b"\xff", ("a",), "k")
+    assert server(message.reschedule, deliver_at=120_000).deliver_at_ms == 120_000
+    assert server.body() == {"deliver_at": 120_000}
+    cancelled = server(message.cancel)
+    assert cancelled.cancelled_at == datetime(1970, 1, 1, 0, 0, 0, 5000, UTC)
+    assert message.status == "cancelled" and message.state.cancelled_at_ms == 5
+    with pytest.raises(AlreadyDelivered):
+        server(message.deliver_now)
+    assert [request.method for request in server.requests] == ["GET", "PATCH", "DELETE", "POST"]
+
+
+def test_a_pending_cancel_is_asked_again_until_it_is_known(server: Scripted) -> None:
+    pending = httpx.Response(202, json={"status": "pending"}, headers={"Location": "/v1/messages/m1"})
+    server.answers = [pending, httpx.Response(409, json=DELIVERED), pending]
+    with pytest.raises(AlreadyDelivered):
+        server(server.client.cancel, "m1")
+    with pytest.raises(PendingError):
+        server(server.client.cancel, "m1", wait_s=0)
+    assert [request.method for request in server.requests] == ["DELETE"] * 3
+
+
+def test_a_pending_move_is_not_repeated(server: Scripted) -> None:
+    server.answers = [httpx.Response(202, json={"status": "pending"})]
+    with pytest.raises(PendingError):
+        server(server.client.reschedule, "m1", deliver_after="1h")
+
+
+def test_batch_answers_every_draft_in_order(server: Scripted) -> None:
+    refused = {"error": {"code": "negative_delay", "detail": "d", "field": "deliver_after", "status": 400}}
+    server.answers = [httpx.Response(200, json={"results": [RECEIPT, refused], "accepted": 1, "rejected": 1})]
+    good, bad = server(server.client.send_batch, [Draft("orders", "1"), Draft("orders", "2", deliver_after=-1)])
+    assert good.id == "m1"
+    assert isinstance(bad, NegativeDelay) and bad.field == "deliver_after"
+    assert [item["payload"] for item in server.body()["messages"]] == ["1", "2"]
+
+
+def test_a_batch_that_breaks_off_tells_what_was_answered(server: Scripted) -> None:
+    server.answers = [httpx.Response(200, json={"results": [RECEIPT] * 10_000}), httpx.ReadError("gone")]
+    with pytest.raises(BatchInterrupted) as caught:
+        server(server.client.send_batch, [Draft("orders")] * 10_001)
+    assert len(caught.value.results) == 10_000
+    assert isinstance(caught.value.__cause__, Unreachable) and caught.value.__cause__.outcome_unknown
+
+
+def test_lists_are_read_page_by_page(server: Scripted) -> None:
+    pages = [{"messages": [STATE, STATE], "cursor": "c"}, {"messages": [STATE], "cursor": None}]
+    server.answers = [httpx.Response(200, json=page) for page in pages]
+    due_to = datetime(1970, 1, 2, tzinfo=UTC)
+    assert len(server(server.client.list, topic="orders", due_to=due_to, page_size=2)) == 3
+    assert dict(server.requests[1].url.params) == {"topic": "orders", "due_to": "86400000", "limit": "2", "cursor": "c"}
+
+
+def test_cancel_many_reports_each_and_adds_up(server: Scripted) -> None:
+    answer = {"results": [{"id": "x", "status": "unknown"}], "counts": {"unknown": 1, "cancelled": 0}}
+    server.answers = [httpx.Response(200, json=answer) for _ in range(3)]
+    report = server(server.client.cancel_many, ["x"] * 10_001)
+    assert [result.status for result in report.results] == ["unknown", "unknown"]
+    assert report.counts == {"unknown": 2, "cancelled": 0}
+    server(server.client.cancel_many, filter={"topic": "orders"})
+    assert server.body() == {"filter": {"topic": "orders"}}
+    with pytest.raises(TypeError):
+        server(server.client.cancel_many)
+
+
+def test_records_and_places(server: Scripted) -> None:
+    headers = {"duemq-id": "m1", "duemq-due": "1000", "duemq-attempt": "1", "h": "v"}
+    record = {"partition": 0, "offset": 3, "timestamp_ms": 1004, "key": None, "payload": '{"a":1}', "headers": headers}
+    server.answers = [httpx.Response(200, json={"records": [record], "cursor": "c1"}), httpx.Response(204)]
+    page = server(server.client.records, "orders", consumer="billing", max=5, wait=timedelta(seconds=5))
+    (found,) = page.records
+    assert (found.id, found.due_ms, found.lateness_ms, found.attempt) == ("m1", 1000, 4, 1)
+    assert (found.payload, found.text, found.json()) == (b'{"a":1}', '{"a":1}', {"a": 1})
+    assert dict(server.requests[0].url.params) == {"consumer": "billing", "max": "5", "wait": "5000ms"}
+    assert server.requests[0].extensions["timeout"]["read"] == 15.0
+    server(server.client.commit, "orders", "billing", page.cursor)
+    assert server.requests[1].url.path == "/v1/topics/orders/consumers/billing" and server.body() == {"cursor": "c1"}
+
+
+def test_no_answer_tells_whether_something_may_have_happened(server: Scripted) -> None:
+    server.answers = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.Response(503, text="")]
+    with pytest.raises(Unreachable) as refused:
+        server(server.client.send, "orders")
+    with pytest.raises(Unreachable) as slow:
+        server(server.client.send, "orders")
+    assert (refused.value.outcome_unknown, slow.value.outcome_unknown) == (False, True)
+    with pytest.raises(Unavailable):
+        server(server.client.topics)
+
+
+def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"topics": []})
+
+    monkeypatch.setenv("DUEMQ_URL", "queue.test:99")
+    monkeypatch.setenv("DUEMQ_API_KEY", "secret")
+    with Client(transport=httpx.MockTransport(answer)) as client:
+        client.topics()
+    assert str(seen[0].url) == "http://queue.test:99/v1/topics"
+    assert seen[0].headers["Authorization"] == "Bearer secret"
+    with pytest.raises(ValueError, match="URL"):
+        Client("ftp://queue.test")

@@ -1,0 +1,77 @@
+"""What a caller says becomes the JSON of the API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import orjson
+import pytest
+
+from duemq.client.drafts import Draft, filter_fields, message_body, when_fields
+from duemq.client.errors import NaiveTimeError
+from duemq.client.plans import BATCH_BYTES, batch_bodies
+from duemq.client.values import Record
+
+
+def body_of(draft: Draft) -> Any:
+    return orjson.loads(message_body(draft))
+
+
+@pytest.mark.parametrize("payload", [b"", b"text", "grüße \u2028 \0".encode(), b"\xff\xfe", bytes(range(256))])
+def test_payloads_survive_both_ways(payload: bytes) -> None:
+    body = body_of(Draft("t", payload))
+    assert ("payload_base64" in body) != ("payload" in body)
+    record = Record.from_json("t", {"partition": 0, "offset": 1, "timestamp_ms": 2, **body})
+    assert record.payload == payload
+
+
+def test_dicts_and_lists_are_sent_as_json_text() -> None:
+    assert orjson.loads(body_of(Draft("t", {"a": [1, None]}))["payload"]) == {"a": [1, None]}
+    assert body_of(Draft("t", ["x"]))["payload"] == '["x"]'
+
+
+def test_only_what_was_said_is_sent() -> None:
+    assert body_of(Draft("t", "p")) == {"topic": "t", "payload": "p"}
+    full = Draft("t", "p", key="k", headers={"h": "v"}, labels=("a",), delay_level=3, expires_at=9)
+    assert body_of(full) == {
+        "topic": "t",
+        "payload": "p",
+        "key": "k",
+        "headers": {"h": "v"},
+        "labels": ["a"],
+        "delay_level": 3,
+        "expires_at": 9,
+    }
+
+
+def test_times_are_rounded_up_to_whole_milliseconds() -> None:
+    berlin = timezone(timedelta(hours=1))
+    assert when_fields(deliver_at=datetime(1970, 1, 1, 1, 0, 1, 1, berlin)) == {"deliver_at": 1001}
+    assert when_fields(deliver_at=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == {"deliver_at": 1000}
+    assert when_fields(deliver_after=timedelta(microseconds=1500)) == {"deliver_after": 2}
+    assert when_fields(deliver_after="2h30m") == {"deliver_after": "2h30m"}
+
+
+def test_times_without_a_zone_are_refused_before_sending() -> None:
+    naive = datetime(2031, 1, 1)
+    for refused in (
+        lambda: when_fields(deliver_at=naive),
+        lambda: message_body(Draft("t", expires_at=naive)),
+        lambda: filter_fields({"due_to": naive}),
+    ):
+        with pytest.raises(NaiveTimeError) as caught:
+            refused()
+        assert isinstance(caught.value, ValueError)
+        assert (caught.value.code, caught.value.status) == ("naive_time", None)
+
+
+def test_batches_keep_within_the_limits_of_a_request() -> None:
+    counted = list(batch_bodies(b'{"topic":"t"}' for _ in range(25_000)))
+    assert [len(orjson.loads(body)["messages"]) for body in counted] == [10_000, 10_000, 5_000]
+
+    item = b'"' + b"x" * (1 << 20) + b'"'
+    heavy = list(batch_bodies([item] * 40))
+    assert max(map(len, heavy)) <= BATCH_BYTES
+    assert sum(len(orjson.loads(body)["messages"]) for body in heavy) == 40
+    assert list(batch_bodies([])) == []

@@ -1,0 +1,56 @@
+"""Every rejection code has its class, and problems keep what they say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from duemq.client import errors
+from duemq.client.exchange import error_of
+from duemq.model.errors import DuemqError, Rejected
+
+CODES = set(
+    """missing_topic bad_field bad_query bad_cursor bad_topic both_times bad_time naive_time negative_delay
+    delay_too_long past_due bad_level both_payloads bad_base64 unknown_field bad_header bad_json unknown_message
+    unknown_topic already_delivered already_cancelled name_conflict name_taken payload_too_large batch_too_large
+    idempotency_conflict unauthorised forbidden rate_limited""".split()
+)
+
+
+def test_each_code_has_a_class_of_its_own_under_one_root() -> None:
+    assert set(errors.BY_CODE) == CODES
+    assert len(set(errors.BY_CODE.values())) == len(CODES)
+    for code in CODES:
+        error = errors.from_problem({"code": code, "detail": "d", "field": "f", "status": 400, "title": "t"}, "r1")
+        assert type(error) is errors.BY_CODE[code]
+        assert isinstance(error, Rejected) and isinstance(error, DuemqError)
+        assert (error.code, error.field, error.detail, error.status, error.request_id) == (code, "f", "d", 400, "r1")
+
+
+def test_already_delivered_says_when() -> None:
+    problem = {"code": "already_delivered", "status": 409, "delivered_at": "…", "delivered_at_ms": 1001}
+    error = errors.from_problem(problem, None)
+    assert isinstance(error, errors.AlreadyDelivered)
+    assert error.delivered_at == datetime(1970, 1, 1, 0, 0, 1, 1000, UTC)
+
+
+@pytest.mark.parametrize(("code", "kind"), [("unavailable", errors.Unavailable), ("disk_full", errors.DiskFull)])
+def test_unavailable_says_when_to_try_again(code: str, kind: type[errors.Unavailable]) -> None:
+    response = httpx.Response(503, json={"code": code, "detail": "d"}, headers={"Retry-After": "7"})
+    error = error_of(response)
+    assert type(error) is kind
+    assert error.retry_after_s == 7
+
+
+def test_a_newer_code_is_still_a_rejection() -> None:
+    error = error_of(httpx.Response(400, json={"code": "brand_new", "detail": "d", "status": 400}))
+    assert type(error) is errors.RejectedError and error.code == "brand_new"
+
+
+def test_answers_of_other_servers_are_told_apart() -> None:
+    assert type(error_of(httpx.Response(502, text="<html>bad gateway"))) is errors.Unavailable
+    fault = httpx.Response(500, json={"code": "internal", "detail": "look for r1 in the log", "status": 500})
+    for strange in (httpx.Response(404, text="<html>"), httpx.Response(500, json=["no", "problem"]), fault):
+        assert type(error_of(strange)) is errors.UnexpectedAnswer
