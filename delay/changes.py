@@ -5,7 +5,7 @@ from __future__ import annotations
 from duemq.delay.rules import Cycle
 from duemq.model.key import due_of, dues_of
 from duemq.model.ledger import Entry
-from duemq.model.message import name_of
+from duemq.model.row import name_of
 from duemq.storage.rows import (
     APPLIED,
     CURSOR,
@@ -53,5 +53,7 @@ def count_changes(cycle: Cycle, entry: Entry, wheel: Wheel) -> None:
         wheel.remove(dues_of(taken))
     if cycle.scanned:
         wheel.take(dues_of(cycle.scanned), through=due_of(entry.cursor))
+    else:
+        wheel.settle(due_of(entry.cursor))
     if added := cycle.added():
         wheel.add(dues_of(added))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from duemq.bus.base import Bus, Partition
 from duemq.delay.gateway import MessageState, Outcome, Page, Query, Receipt
 from duemq.delay.node import Node
-from duemq.delay.outbox import direct_frame, partition_of
+from duemq.delay.outbox import partition_of
 from duemq.delay.reads import Reads, before, merge
 from duemq.delay.topics import BUFFER, INTERNAL
 from duemq.model.errors import DiskFull, Rejected, Unavailable
@@ -21,6 +21,7 @@ from duemq.model.ids import DIRECT, MessageId
 from duemq.model.key import KEY_BYTES, LOWEST, read_key
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
+from duemq.model.row import direct_frame
 
 _CLIENT_NAME = b"n:"  # names that clients chose, apart from idempotency keys
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
@@ -155,7 +156,7 @@ class LocalGateway:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _reads(self, shard: int) -> Reads:
-        return Reads(self._node.shards[shard], self._node.ids)
+        return Reads(self._node.shards[shard])
 
     def _by_name(self, shard: int, name: bytes) -> MessageState | None:
         (holder,) = self._node.shards[shard].store.names([name])

@@ -15,17 +15,15 @@ from duemq.delay.replica import Replica
 from duemq.delay.rules import Cycle, Due
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.ids import IdCodec
 from duemq.model.key import make_key, offset_of
 from duemq.model.ledger import Deferred
-from duemq.model.message import PLAIN_EXPIRES, attempt_of, expires_of, topic_of, topics_of
 from duemq.model.record import pack_record, unpack_record
+from duemq.model.row import any_expires, attempt_of, dead_frame, expires_of, message_key_in, topic_of, topics_of
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
 _MORE = 0.0
-_NEVER = bytes(8)  # `expires` of most rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,6 @@ class Context(Protocol):
     @property
     def targets(self) -> Targets: ...
     @property
-    def ids(self) -> IdCodec: ...
-    @property
     def observer(self) -> Observer: ...
     @property
     def clock(self) -> Callable[[], int]: ...
@@ -63,8 +59,7 @@ class Master:
         self, replica: Replica, bus: Bus, committer: Committer, context: Context, pace: Pace, progress: Progress
     ) -> None:
         self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
-        self._targets, self._ids = context.targets, context.ids
-        self._observer, self._clock = context.observer, context.clock
+        self._targets, self._observer, self._clock = context.targets, context.observer, context.clock
         self._shard = replica.shard
         self._ledger: Partition = (LEDGER, self._shard)
 
@@ -78,7 +73,7 @@ class Master:
         now = self._clock()
         expanding = replica.expand(now)
         commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
-        cycle = Cycle(replica.entry, replica.store)
+        cycle = replica.cycle()
         cycle.apply(commands)
         keys, rows, complete = replica.due(now, pace.max_messages, pace.max_bytes)
         cycle.take(now, keys, rows, complete)
@@ -86,7 +81,7 @@ class Master:
             return _MORE if expanding else self._pause(now)
         outbox = await self._outbox(cycle, now)
         entry = cycle.entry(now)
-        batches = outbox.batches
+        batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         landed = await self._committer.commit(batches)
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
@@ -109,10 +104,10 @@ class Master:
         if missing or cycle.malformed:
             await self._targets.resolve([*missing, self._pace.dead_letter_topic])
         refused = {topic.encode() for topic in missing if topic not in known}
-        outbox = Outbox(self._ids, self._shard, cycle.before.number + 1, known)
-        if refused or any(row[PLAIN_EXPIRES] != _NEVER or row[0] for _, row in cycle.due):
+        outbox = Outbox(self._shard + cycle.before.number + 1, known)
+        if refused or any_expires(cycle.due):
             await self._sift(cycle, outbox, refused, now)
-        outbox.add(cycle.due)
+        outbox.add(cycle.due, wanted)
         for malformed in cycle.malformed:
             outbox.add_frame(self._pace.dead_letter_topic, None, _malformed(malformed))
         return outbox
@@ -143,7 +138,8 @@ class Master:
 
     async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str) -> None:
         await self._targets.resolve([self._pace.dead_letter_topic])
-        outbox.add_dead(due, self._pace.dead_letter_topic, reason)
+        row = due[1]
+        outbox.add_frame(self._pace.dead_letter_topic, message_key_in(row), dead_frame(row, reason))
         cycle.defer(due, Deferred(due[0], None, attempt, reason))
 
 

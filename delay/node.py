@@ -113,7 +113,7 @@ class Node:
         memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         await self._election.join()
         for number in sorted(self._election.owned()):
-            self.shards[number] = Shard(number, info.path / "shards" / f"{number:03d}", memory, self.bus)
+            self.shards[number] = Shard(number, info.path / "shards" / f"{number:03d}", memory, self.bus, self.ids)
         self._watch_disk()
 
     async def _serve(self, stop: asyncio.Event) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
+from duemq.model.key import dues_of
 from duemq.model.ledger import Entry
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
@@ -83,13 +84,13 @@ class Observer:
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         """Note a committed cycle; `started` and `ended` in epoch ms."""
         sent = 0
-        for topic, dues in outbox.dues.items():
-            if dues:
-                sent += len(dues)
+        for topic, keys in outbox.keys.items():
+            if keys:
+                sent += len(keys)
                 lateness = self.lateness.get(topic)
                 if lateness is None:
                     lateness = self.lateness[topic] = Lateness()
-                lateness.add(ended - np.array(dues, np.int64))
+                lateness.add(ended - dues_of(keys))
         self._messages.observe(sent)
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from duemq.delay.gateway import MessageState, Query, Status
 from duemq.delay.shard import Shard
-from duemq.model.ids import IdCodec
-from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of, read_key
-from duemq.model.message import first_key_of, read_row, topic_of
+from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
+from duemq.model.row import read_row, topic_of
 from duemq.storage.rows import CANCELLED, ENDED, ROW, Ended
 
 _PART = 500  # rows looked at before others get their turn
@@ -28,8 +27,8 @@ class Found(NamedTuple):
 class Reads:
     """Reads of one shard. Everything a caller was told is durable is seen."""
 
-    def __init__(self, shard: Shard, ids: IdCodec) -> None:
-        self._shard, self._ids = shard, ids
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
 
     def current_key(self, first_key: bytes) -> bytes:
         return self._shard.store.moved([first_key])[0] or first_key
@@ -39,7 +38,7 @@ class Reads:
         key = self.current_key(first_key)
         (ended,) = store.ended([key])
         if ended is not None:
-            return self._ended(key, ended)
+            return self._ended(ended)
         (row,) = store.rows([key])
         return None if row is None else self._live(key, row)
 
@@ -50,17 +49,16 @@ class Reads:
 
     def _live(self, key: bytes, row: bytes) -> MessageState:
         if key > self._shard.replica.entry.cursor:
-            return self._make(key, row, "scheduled")
-        return self._make(key, row, "delivered", delivered_at=self._shard.store.delivered_at(key, offset_of(key)))
+            return self._make(row, "scheduled")
+        return self._make(row, "delivered", delivered_at=self._shard.store.delivered_at(key, offset_of(key)))
 
-    def _ended(self, key: bytes, ended: Ended) -> MessageState:
+    def _ended(self, ended: Ended) -> MessageState:
         if ended.status == CANCELLED:
-            return self._make(key, ended.row, "cancelled", cancelled_at=ended.at)
-        return self._make(key, ended.row, "dead", dead_at=ended.at, reason=ended.reason)
+            return self._make(ended.row, "cancelled", cancelled_at=ended.at)
+        return self._make(ended.row, "dead", dead_at=ended.at, reason=ended.reason)
 
     def _make(
         self,
-        key: bytes,
         raw: bytes,
         status: Status,
         *,
@@ -69,10 +67,9 @@ class Reads:
         dead_at: int = 0,
         reason: str = "",
     ) -> MessageState:
-        row = read_row(key, raw)
+        row = read_row(raw)
         return MessageState(
-            id=self._ids.issue(self._shard.number, *read_key(first_key_of(key, raw))),
-            status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.header_pairs(),
+            id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
@@ -121,7 +118,7 @@ class Reads:
             row = ended.row
         if query.topic is not None and topic_of(row) != query.topic.encode():
             return None
-        state = self._live(key, row) if ended is None else self._ended(key, ended)
+        state = self._live(key, row) if ended is None else self._ended(ended)
         if state.status != query.status:
             return None
         if query.key is not None and state.key != query.key.encode():

@@ -14,6 +14,7 @@ from duemq.delay.changes import count_changes, store_changes
 from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import CorruptStore, Diverged, Fatal
+from duemq.model.ids import IdCodec
 from duemq.model.key import last_key_at
 from duemq.model.ledger import Entry
 from duemq.model.record import unpack_record
@@ -32,20 +33,24 @@ _READ = 5_000
 class Replica:
     """The state of one shard on this node."""
 
-    def __init__(self, shard: int, store: ShardStore) -> None:
-        self.shard, self.store = shard, store
+    def __init__(self, shard: int, store: ShardStore, ids: IdCodec) -> None:
+        self.shard, self.store, self.ids = shard, store, ids
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
             raise CorruptStore(
                 f"shard {shard}: its windows count {self.wheel.total} pending messages, its ledger entry "
                 f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
             )
-        self._expanding: tuple[Expansion, KeyScan] | None = None
+        self._ahead: tuple[Expansion, KeyScan] | None = None
 
     @property
     def entry(self) -> Entry:
         """The last ledger entry this replica holds."""
         return self.store.position.entry
+
+    def cycle(self) -> Cycle:
+        """The next cycle, empty."""
+        return Cycle(self.entry, self.store, self.ids, self.shard)
 
     def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
         """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
@@ -76,7 +81,7 @@ class Replica:
                 f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
                 "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
             )
-        cycle = Cycle(before, self.store)
+        cycle = self.cycle()
         cycle.apply(await self._commands(bus, before.applied, entry.applied), entry.answers)
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
@@ -108,27 +113,41 @@ class Replica:
     def expand(self, now: int) -> bool:
         """Expand slots of the wheel that near; True if there is more to do soon. Raises CountMismatch.
 
-        What has been reached is expanded whole, for it is needed now; what lies ahead in small parts.
+        What has been reached is expanded whole, for it is needed now; one slot ahead at a time in small parts.
         """
         wheel = self.wheel
-        while True:
-            if self._expanding is None:
-                slot = wheel.expandable(now)
-                if slot is None:
-                    return False
-                self._expanding = (wheel.begin(slot), self._scan(slot))
-            expansion, scan = self._expanding
-            needed = expansion.slot.start <= now
-            while not scan.done:
-                expansion.feed(scan.part(_PART))
-                if not needed:
-                    break
-            if not scan.done:
-                return True
-            self._expanding = None
-            if expansion.fed != expansion.expected:
-                self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
-            expansion.finish()
+        if self._ahead is not None:
+            self._read_ahead(whole=self._ahead[0].slot.start <= now)
+        while (slot := wheel.expandable(now)) is not None:
+            reached = slot.start <= now
+            if self._ahead is not None and not reached:
+                break
+            begun = (wheel.begin(slot), self._scan(slot))
+            if reached:
+                while not begun[1].done:
+                    begun[0].feed(begun[1].part(_PART))
+                self._finish(begun[0])
+            else:
+                self._ahead = begun
+                self._read_ahead(whole=False)
+        return self._ahead is not None
+
+    def _read_ahead(self, whole: bool) -> None:
+        assert self._ahead is not None
+        expansion, scan = self._ahead
+        while not scan.done:
+            expansion.feed(scan.part(_PART))
+            if not whole:
+                break
+        if scan.done:
+            self._ahead = None
+            self._finish(expansion)
+
+    def _finish(self, expansion: Expansion) -> None:
+        if expansion.fed != expansion.expected:
+            # Ask RocksDB first: a corrupt block is the likely reason, and it can name it.
+            self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
+        expansion.finish()
 
     def _scan(self, slot: Slot) -> KeyScan:
         after = max(self.entry.cursor, last_key_at(slot.start - 1))

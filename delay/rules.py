@@ -22,27 +22,22 @@ from typing import Protocol
 
 from duemq.bus.base import Stored
 from duemq.model.errors import CorruptStore
+from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry, Fates
 from duemq.model.message import (
     CANCEL,
     COMMAND_BODY,
-    DELIVER_NOW,
     ENVELOPE,
     MOVE,
-    PLAIN_ROW,
     REDRIVE,
     SCHEDULE,
     Change,
-    attempt_of,
-    first_key_of,
     is_command,
     read_change,
     read_name,
-    row_after,
-    shown_due_of,
-    without_payload,
 )
+from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
 from duemq.storage.rows import CANCELLED, DEAD, Ended
 
 
@@ -62,8 +57,8 @@ Due = tuple[bytes, bytes]
 class Cycle:
     """One cycle of one shard, worked out but not yet in the store."""
 
-    def __init__(self, before: Entry, view: View) -> None:
-        self.before, self.view = before, view
+    def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int) -> None:
+        self.before, self.view, self._ids, self._shard = before, view, ids, shard
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
@@ -84,7 +79,7 @@ class Cycle:
         if not commands:
             return
         found = _Lookups(self.view, commands)
-        placed = self.placed
+        placed, issue, shard = self.placed, self._ids.issue_bytes, self._shard
         for offset, timestamp, frame in commands:
             if not is_command(frame):
                 self._refuse(offset, timestamp, frame)
@@ -98,7 +93,7 @@ class Cycle:
             key = make_key(fields[3], offset, 0)
             if fields[8] and not self._take_name(key, offset, frame, answers, found):
                 continue
-            placed[key] = PLAIN_ROW + frame[COMMAND_BODY:]
+            placed[key] = row_of(frame, issue(shard, fields[3], offset))
             self._accepted += 1
         self.applied = commands[-1].offset + 1
 
@@ -151,9 +146,12 @@ class Cycle:
             return answer
         # A time that follows from the log alone, so that every replica computes the same.
         due = change.due if change.kind == MOVE else timestamp
-        shown = shown_due_of(key, row) if change.kind == DELIVER_NOW else None
+        shown = change.due if change.kind == MOVE else None
         attempt = 0 if change.kind == REDRIVE else None
-        self._place(make_key(due, offset, 0), row_after(row, key, shown_due=shown, attempt=attempt))
+        self._place(
+            make_key(due, offset, 0),
+            changed(row, due=shown, attempt=attempt) if shown is not None or attempt is not None else row,
+        )
         return answer
 
     def _decide(self, kind: int, key: bytes, row: bytes | None, ended: Ended | None) -> Answer:
@@ -163,9 +161,9 @@ class Cycle:
             return Answer.OK if kind == REDRIVE else Answer.DEAD
         if row is None:
             return Answer.UNKNOWN
-        if kind not in (CANCEL, MOVE, DELIVER_NOW):
-            return Answer.DELIVERED if self._delivered(key) else Answer.NOT_DEAD
-        return Answer.DELIVERED if self._delivered(key) else Answer.OK
+        if self._delivered(key):
+            return Answer.DELIVERED
+        return Answer.NOT_DEAD if kind == REDRIVE else Answer.OK
 
     def _delivered(self, key: bytes) -> bool:
         """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
@@ -173,7 +171,7 @@ class Cycle:
 
     def _place(self, key: bytes, row: bytes) -> None:
         self.placed[key] = row
-        self.moved[first_key_of(key, row)] = key
+        self.moved[first_key_of(row)] = key
 
     def _remove(self, key: bytes) -> None:
         if self.placed.pop(key, None) is None:
@@ -228,12 +226,11 @@ class Cycle:
         self.deferred.append(deferred)
         self._remove(key)
         if deferred.to is None:
-            kept = row_after(row, key, shown_due=shown_due_of(key, row), attempt=deferred.attempt)
-            self.ended[key] = Ended(DEAD, 0, deferred.reason, kept)
+            self.ended[key] = Ended(DEAD, 0, deferred.reason, row)
             self._dead += 1
         else:
-            shown = shown_due_of(key, row)
-            self._place(deferred.to, row_after(row, key, shown_due=shown, attempt=deferred.attempt))
+            same = deferred.attempt == attempt_of(row)
+            self._place(deferred.to, row if same else changed(row, attempt=deferred.attempt))
 
     # --- the outcome ----------------------------------------------------------------------------------------------
 

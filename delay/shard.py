@@ -13,6 +13,7 @@ from duemq.delay.observe import ShardGauges
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
+from duemq.model.ids import IdCodec
 from duemq.storage.rocks import Memory
 from duemq.storage.store import ShardStore
 
@@ -22,10 +23,10 @@ log = logging.getLogger(__name__)
 class Shard:
     """Opens the store, fences the predecessor, follows the ledger to its end, then runs cycles until cancelled."""
 
-    def __init__(self, number: int, path: Path, memory: Memory, bus: Bus) -> None:
+    def __init__(self, number: int, path: Path, memory: Memory, bus: Bus, ids: IdCodec) -> None:
         self.number, self._bus = number, bus
         self.store = ShardStore(path, memory)
-        self.replica = Replica(number, self.store)
+        self.replica = Replica(number, self.store, ids)
         self.progress = Progress()
         self._flushing = asyncio.Lock()
 

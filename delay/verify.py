@@ -19,8 +19,8 @@ from duemq.model.errors import DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Entry
-from duemq.model.message import first_key_of, topic_of
 from duemq.model.record import unpack_record
+from duemq.model.row import id_of, topic_of
 from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ENDED, MOVED, NAME, Ended, window_of
@@ -78,10 +78,10 @@ async def _verify_shard(
         checks.append(Check(f"{name}: store opens", False, str(error)))
         return None
     try:
-        replica = Replica(number, store)
+        replica = Replica(number, store, ids)
         followed = await replica.follow(bus)
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
-        return _verify_store(name, replica, ids, progress, checks)
+        return _verify_store(name, replica, progress, checks)
     except DuemqError as error:
         checks.append(Check(f"{name}: store agrees with the ledger", False, str(error)))
         return None
@@ -90,10 +90,8 @@ async def _verify_shard(
         store.close()
 
 
-def _verify_store(
-    name: str, replica: Replica, ids: IdCodec, progress: Callable[[str, int], None], checks: list[Check]
-) -> _ShardIds:
-    store, entry, shard = replica.store, replica.entry, replica.shard
+def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], None], checks: list[Check]) -> _ShardIds:
+    store, entry = replica.store, replica.entry
     windows: dict[int, int] = {}
     pending = total = 0
     delivered: list[bytes] = []
@@ -110,7 +108,7 @@ def _verify_store(
         pending += len(waiting)
         for key, row in zip(keys, rows, strict=True):
             topics.add(topic_of(row))
-            id_ = ids.issue_bytes(shard, *read_key(first_key_of(key, row)))
+            id_ = id_of(row)
             if key > entry.cursor:
                 start = window_of(read_key(key)[0])
                 windows[start] = windows.get(start, 0) + 1
@@ -125,7 +123,7 @@ def _verify_store(
     wrong = {start for start in windows.keys() | counted.keys() if windows.get(start) != counted.get(start)}
     checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
     checks.append(_fates(name, entry))
-    others += _verify_ended(name, replica, ids, checks)
+    others += _verify_ended(name, replica, checks)
     _verify_links(name, store, checks)
     return _ShardIds(np.array(delivered, "S32"), np.array(others, "S32"), frozenset(map(bytes.decode, topics)))
 
@@ -141,11 +139,11 @@ def _fates(name: str, entry: Entry) -> Check:
     )
 
 
-def _verify_ended(name: str, replica: Replica, ids: IdCodec, checks: list[Check]) -> list[bytes]:
+def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[bytes]:
     both: list[str] = []
     found: list[bytes] = []
     for key, raw in replica.store.each(ENDED):
-        id_ = ids.issue_bytes(replica.shard, *read_key(first_key_of(key, Ended.decode(raw).row)))
+        id_ = id_of(Ended.decode(raw).row)
         found.append(id_)
         if replica.store.rows([key])[0] is not None:
             both.append(id_.decode())

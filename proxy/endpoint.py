@@ -57,7 +57,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one path. `errors` are the codes of `proxy/problem.py` that it may answer with."""
+    """One method of one path. `errors` are the codes of `proxy/problem.py` that it may answer with; `notes` is what a
+    caller has to know besides, in Markdown."""
 
     method: str
     path: str
@@ -70,6 +71,7 @@ class Endpoint:
     body: type[BaseModel] | None = None
     raw_body: bool = False
     examples: Mapping[str, Any] = field(default_factory=dict)
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

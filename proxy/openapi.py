@@ -62,8 +62,8 @@ def _models(endpoint: Endpoint) -> Iterator[type[BaseModel]]:
     if endpoint.body is not None:
         yield endpoint.body
     for answer in endpoint.answers.values():
-        if isinstance(answer.body, type):
-            yield answer.body
+        shapes = answer.body.values() if isinstance(answer.body, Mapping) else (answer.body,)
+        yield from (shape for shape in shapes if isinstance(shape, type))
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
@@ -74,6 +74,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "responses": {str(status): _answer(answer) for status, answer in endpoint.answers.items()}
         | dict(_problems(endpoint)),
     }
+    if endpoint.notes:
+        operation["description"] = endpoint.notes
     names = re.findall(r"{(\w+)}", endpoint.path)
     if parameters := [_path_parameter(name) for name in names] + [_parameter(one) for one in endpoint.parameters]:
         operation["parameters"] = parameters

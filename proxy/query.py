@@ -12,6 +12,7 @@ from starlette.requests import Request
 from duemq.delay.gateway import Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.timing import parse_duration, parse_instant, shown
+from duemq.proxy.targets import check_topic
 
 FILTER_FIELDS: Final = ("topic", "status", "key", "label", "due_from", "due_to")
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
@@ -69,6 +70,8 @@ def read_filter(fields: Mapping[str, Any], code: str) -> Query:
     for name in ("topic", "key", "label"):
         if name in fields and type(fields[name]) is not str:
             raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
+    if "topic" in fields:
+        check_topic(fields["topic"])
     status = fields.get("status", "scheduled")
     if status not in STATUSES:
         raise Rejected(code, f"status must be one of {', '.join(STATUSES)}, not {shown(status)}", "status")

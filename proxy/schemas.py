@@ -10,8 +10,14 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
-Instant = Annotated[str | int, Field(description="RFC 3339 with a zone, or epoch ms.")]
-Duration = Annotated[str | int, Field(description='Such as "90s", "2h30m", "PT90S", or ms.', examples=["90s", 1500])]
+Instant = Annotated[
+    Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=0)],
+    Field(description="RFC 3339 with a zone, or epoch ms."),
+]
+Duration = Annotated[
+    Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)],
+    Field(description='Such as "90s", "2h30m", "PT90S", or ms.', examples=["90s", 1500]),
+]
 Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
 Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
 
@@ -22,6 +28,17 @@ class Closed(BaseModel):
 
 class Message(Closed):
     """At most one of payload and payload_base64, and at most one of deliver_at, deliver_after and delay_level."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {"not": {"required": ["payload", "payload_base64"]}},
+                {"not": {"required": ["deliver_at", "deliver_after"]}},
+                {"not": {"required": ["deliver_at", "delay_level"]}},
+                {"not": {"required": ["deliver_after", "delay_level"]}},
+            ]
+        }
+    )
 
     topic: TopicName
     payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
@@ -163,7 +180,9 @@ class Topic(BaseModel):
     start_offsets: list[int] = Field(description="The first one kept, per partition.")
     end_offsets: list[int] = Field(description="The next one to come, per partition.")
     cursor: Cursor = Field(description="The end of the topic: read after it for what is new.")
-    lateness: dict[str, Any] = Field(description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started.")
+    lateness: dict[str, Any] = Field(
+        description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started."
+    )
 
 
 class TopicList(BaseModel):

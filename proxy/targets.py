@@ -1,4 +1,4 @@
-"""Which message a path or a list means."""
+"""Which message, or which topic, a request speaks of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
+from duemq.model.timing import shown
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # Ids and names both. What cannot be either was never issued, so it is simply unknown.
 _TARGET = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -17,8 +19,7 @@ def may_exist(target: str) -> bool:
 
 
 def unknown(target: str) -> Rejected:
-    shown = target if len(target) <= 128 else f"{target[:128]}..."
-    return Rejected("unknown_message", f"no message has the id or name {shown!r}, or it ended too long ago")
+    return Rejected("unknown_message", f"no message has the id or name {shown(target)}, or it ended too long ago")
 
 
 def target_of(request: Request) -> str:
@@ -27,3 +28,11 @@ def target_of(request: Request) -> str:
     if not may_exist(target):
         raise unknown(target)
     return target
+
+
+def check_topic(topic: str) -> str:
+    """The topic, if that can be the name of one. Raises Rejected `bad_topic`."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        detail = f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}"
+        raise Rejected("bad_topic", detail, "topic")
+    return topic

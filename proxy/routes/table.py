@@ -23,7 +23,7 @@ _MESSAGE = (
     "bad_json", "both_payloads", "bad_base64", "payload_too_large",
 )  # fmt: skip
 _CHANGE = ("unknown_message", "already_delivered", "already_cancelled", *_DOWN)
-_LIST = ("bad_query", "bad_cursor", "bad_time", "naive_time", *_DOWN)
+_LIST = ("bad_query", "bad_topic", "bad_cursor", "bad_time", "naive_time", *_DOWN)
 
 _FILTERS = (
     Parameter("topic", "Of this topic.", _TEXT),
@@ -60,6 +60,10 @@ _MESSAGE_EXAMPLES = {
     },
     "at delay level 3": {"topic": "orders", "payload": "", "delay_level": 3},
 }  # fmt: skip
+_RAW = """\
+A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
+`duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
+and `duemq-header-NAME` for headers of the message."""
 _STATE = Answer("The message.", schemas.MessageState)
 _MOVED = Answer("The message as it is now.", schemas.MessageState)
 _PENDING = Answer(
@@ -86,12 +90,13 @@ ENDPOINTS = (
             200: Answer("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
         },
         (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
-        examples=_MESSAGE_EXAMPLES,
+        examples=_MESSAGE_EXAMPLES, notes=_RAW,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
         {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
         ("bad_topic", "bad_query", "bad_cursor", "forbidden", *_DOWN), _RECORDS,
+        notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
     ),
     Endpoint(
         "POST", "/v1/messages:batch", sending.post_batch, "Schedule many messages", "messages",
@@ -116,7 +121,7 @@ ENDPOINTS = (
             200: Answer("The same message exists under this name.", schemas.Receipt),
         },
         (*_MESSAGE, "name_taken", "name_conflict"), (_IF_NONE_MATCH,), schemas.Message, raw_body=True,
-        examples=_MESSAGE_EXAMPLES,
+        examples=_MESSAGE_EXAMPLES, notes=_RAW,
     ),
     Endpoint(
         "PATCH", "/v1/messages/{id}", changing.patch_message, "Move a message to another time", "messages",
@@ -131,7 +136,7 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages:cancel", changing.cancel_many, "Cancel many messages, by id or by filter", "messages",
         {200: Answer("What became of each.", schemas.CancelReport)},
-        ("bad_json", "bad_field", "unknown_field", "bad_time", "naive_time", "batch_too_large", *_DOWN), (),
+        ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN), (),
         schemas.CancelMany,
         examples={"by id or name": {"ids": ["order-17"]},
                   "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},

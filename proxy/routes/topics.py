@@ -21,11 +21,11 @@ from duemq.proxy.query import read_number, read_query, read_wait
 from duemq.proxy.reply import JsonResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.sse import EventStream
+from duemq.proxy.targets import check_topic
 from duemq.proxy.topic_reader import Page, TopicReader, ending, render_page
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _PARAMETERS = ("after", "consumer", "max", "wait")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -107,11 +107,7 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
 
 
 def _topic_of(request: Request) -> str:
-    topic: str = request.path_params["topic"]
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise Rejected(
-            "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
-        )
+    topic = check_topic(request.path_params["topic"])
     if topic in INTERNAL:
         raise Rejected("forbidden", f"{topic} is duemq's own log; it is not for consumers", "topic")
     return topic

@@ -1,0 +1,42 @@
+"""A real server on a free port and a temporary folder, one for all tests of a session."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_START_S, _STOP_S = 30.0, 30.0
+_URL = re.compile(r"duemq serves (http://\S+)")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of `duemq serve` with default settings. On SIGTERM it has to stop, cleanly."""
+    folder = tmp_path_factory.mktemp("server")
+    duemq = Path(sys.executable).with_name("duemq")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [duemq, "serve", "--data", folder / "data", "--listen", "127.0.0.1:0"], stdout=log, stderr=log
+        )
+    try:
+        yield _url(process, folder / "log")
+    finally:
+        process.terminate()
+        code = process.wait(_STOP_S)
+    assert code == 0, (folder / "log").read_text()
+
+
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where it listens, which it says once it is ready."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := _URL.search(log.read_text()):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"the server did not start:\n{log.read_text()}")

@@ -1,0 +1,214 @@
+"""The HTTP contract of `docs/api.md` against a real server: what only the whole system can show.
+
+Codes and shapes of single answers are in `tests/unit/test_http.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+pytestmark = pytest.mark.xdist_group("server")
+ALL_BYTES = bytes(range(256))
+HOUR_MS = 3_600_000
+
+
+class Api:
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def ask(self, method: str, path: str, status: int, json: Any = None, **options: Any) -> Any:
+        response = self.http.request(method, path, json=json, **options)
+        assert response.status_code == status, response.text
+        return response.json() if response.content else None
+
+    def send(self, **message: Any) -> Any:
+        return self.ask("POST", "/v1/messages", 201, message)
+
+    def state(self, target: str) -> Any:
+        return self.ask("GET", f"/v1/messages/{target}", 200)
+
+    def refused(self, method: str, path: str, status: int, code: str, json: Any = None, **options: Any) -> Any:
+        problem = self.ask(method, path, status, json, **options)
+        assert problem["code"] == code, problem
+        return problem
+
+    def records(self, topic: str, count: int, extra: str = "300ms") -> list[Any]:
+        """Exactly `count` records: none come in the time `extra` after the last one."""
+        found: list[Any] = []
+        query: dict[str, Any] = {"wait": "10s"}
+        while len(found) < count:
+            page = self.ask("GET", f"/v1/topics/{topic}/records", 200, params=query)
+            assert page["records"], f"{len(found)} of {count} records came"
+            found += page["records"]
+            query["after"] = page["cursor"]
+        found += self.ask("GET", f"/v1/topics/{topic}/records", 200, params=query | {"wait": extra})["records"]
+        assert len(found) == count
+        return found
+
+
+@pytest.fixture
+def api(server: str) -> Iterator[Api]:
+    with httpx.Client(base_url=server, timeout=30) as http:
+        yield Api(http)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"contract.{token_hex(6)}"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_messages_arrive_once_in_due_order_and_never_early(api: Api, topic: str) -> None:
+    start = now_ms() + 500
+    items = [{"topic": topic, "payload": str(i), "deliver_at": start + i * 37 % 400} for i in range(1000)]
+    answer = api.ask("POST", "/v1/messages:batch", 200, {"messages": items})
+    assert answer["accepted"] == 1000
+    records = api.records(topic, 1000)
+    dues = [int(record["headers"]["duemq-due"]) for record in records]
+    assert dues == sorted(dues) or len({record["partition"] for record in records}) > 1
+    for record, due in zip(records, dues, strict=True):
+        receipt = answer["results"][int(record["payload"])]
+        assert (record["headers"]["duemq-id"], due) == (receipt["id"], receipt["deliver_at_ms"])
+        assert record["timestamp_ms"] >= due
+    state = api.state(answer["results"][0]["id"])
+    assert state["status"] == "delivered" and state["delivered_at_ms"] >= start
+
+
+@pytest.mark.parametrize("delay", [{}, {"deliver_after": "200ms"}, {"deliver_at": 0}, {"delay_level": -1}])
+def test_a_payload_key_and_headers_arrive_as_they_were_sent(api: Api, topic: str, delay: dict[str, Any]) -> None:
+    headers = {"trace-id": "4711", "Mixed": "", "unicode": "grüße ☃"}
+    encoded = base64.b64encode(ALL_BYTES).decode()
+    api.send(topic=topic, payload_base64=encoded, key="k", headers=headers, labels=["a"], **delay)
+    (record,) = api.records(topic, 1)
+    assert (record["payload_base64"], record["key"]) == (encoded, "k")
+    assert headers.items() <= record["headers"].items()
+    assert record["headers"]["duemq-attempt"] == "1"
+
+
+def test_a_raw_body_is_the_payload(api: Api, topic: str) -> None:
+    headers = {"duemq-topic": topic, "duemq-deliver-after": "200", "duemq-labels": "a,b", "duemq-header-h": "v"}
+    receipt = api.ask("POST", "/v1/messages", 201, content=ALL_BYTES, headers=headers | {"Content-Type": "image/png"})
+    assert api.state(receipt["id"])["labels"] == ["a", "b"]
+    (record,) = api.records(topic, 1)
+    assert base64.b64decode(record["payload_base64"]) == ALL_BYTES and record["headers"]["h"] == "v"
+
+
+def test_a_won_cancel_and_a_move_hold(api: Api, topic: str) -> None:
+    kept, cancelled, moved, hurried = (
+        api.send(topic=topic, payload=name, deliver_after=after)["id"]
+        for name, after in (("kept", "900ms"), ("cancelled", "900ms"), ("moved", "900ms"), ("hurried", "1h"))
+    )
+    won = api.ask("DELETE", f"/v1/messages/{cancelled}", 200)
+    later = now_ms() + 1400
+    assert api.ask("PATCH", f"/v1/messages/{moved}", 200, {"deliver_at": later})["deliver_at_ms"] == later
+    assert api.ask("POST", f"/v1/messages/{hurried}:deliver-now", 200)["id"] == hurried
+    records = api.records(topic, 3)
+    assert [record["payload"] for record in records] == ["hurried", "kept", "moved"]
+    assert records[2]["headers"]["duemq-due"] == str(later) and records[2]["timestamp_ms"] >= later
+    assert api.ask("DELETE", f"/v1/messages/{cancelled}", 200) == won
+    late = api.refused("DELETE", f"/v1/messages/{kept}", 409, "already_delivered")
+    assert late["delivered_at_ms"] == api.state(kept)["delivered_at_ms"]
+    api.refused("PATCH", f"/v1/messages/{cancelled}", 409, "already_cancelled", {"deliver_after": "1h"})
+    api.refused("POST", f"/v1/messages/{hurried}:deliver-now", 409, "already_delivered")
+
+
+def test_many_senders_of_one_idempotency_key_make_one_message(api: Api, topic: str) -> None:
+    key, message = {"Idempotency-Key": token_hex(8)}, {"topic": topic, "payload": "once", "deliver_after": "300ms"}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: api.http.post("/v1/messages", json=message, headers=key), range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [201]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    api.records(topic, 1)
+    api.refused("POST", "/v1/messages", 422, "idempotency_conflict", message | {"key": "other"}, headers=key)
+
+
+def test_a_name_stands_for_its_message_everywhere(api: Api, topic: str) -> None:
+    name = f"order-{token_hex(6)}"
+    path, message = f"/v1/messages/{name}", {"topic": topic, "deliver_after": "1h"}
+    first = api.ask("PUT", path, 201, message, headers={"If-None-Match": "*"})
+    assert api.ask("PUT", path, 200, message)["id"] == first["id"]
+    api.refused("PUT", path, 412, "name_taken", message, headers={"If-None-Match": "*"})
+    assert api.state(name)["id"] == first["id"]
+    answer = api.ask("POST", "/v1/messages:cancel", 200, {"ids": [name, "no-such-name", first["id"]]})
+    assert [result["status"] for result in answer["results"]] == ["cancelled", "unknown", "cancelled"]
+    assert api.state(name)["status"] == "cancelled"
+
+
+def test_lists_are_complete_in_order_and_what_a_filter_cancels_is_gone(api: Api, topic: str) -> None:
+    due = now_ms() + HOUR_MS
+    for i in range(12):
+        api.send(
+            topic=topic, deliver_at=due + i * 5 % 12, labels=["even" if i % 2 == 0 else "odd"], key=f"{topic}-{i % 3}"
+        )
+    seen: list[int] = []
+    query: dict[str, Any] = {"topic": topic, "limit": 5}
+    while True:
+        page = api.ask("GET", "/v1/messages", 200, params=query)
+        seen += [message["deliver_at_ms"] for message in page["messages"]]
+        if page["cursor"] is None:
+            break
+        query["cursor"] = page["cursor"]
+    assert seen == [due + i for i in range(12)]
+    assert len(api.ask("GET", "/v1/messages", 200, params={"key": f"{topic}-0"})["messages"]) == 4
+    window = {"topic": topic, "due_from": due + 2, "due_to": due + 5}
+    assert len(api.ask("GET", "/v1/messages", 200, params=window)["messages"]) == 3
+    answer = api.ask("POST", "/v1/messages:cancel", 200, {"filter": {"topic": topic, "label": "even"}})
+    assert answer["counts"]["cancelled"] == 6
+    assert len(api.ask("GET", "/v1/messages", 200, params={"topic": topic})["messages"]) == 6
+    ended = api.ask("GET", "/v1/messages", 200, params={"topic": topic, "status": "cancelled"})["messages"]
+    assert {message["labels"][0] for message in ended} == {"even"}
+
+
+def test_an_id_that_was_changed_in_any_place_is_unknown(api: Api, topic: str) -> None:
+    real = api.send(topic=topic, deliver_after="1h")["id"]
+    for at, char in enumerate(real):
+        forged = real[:at] + ("A" if char != "A" else "B") + real[at + 1 :]
+        api.refused("GET", f"/v1/messages/{forged}", 404, "unknown_message")
+        api.refused("DELETE", f"/v1/messages/{forged}", 404, "unknown_message")
+    assert api.state(real)["status"] == "scheduled"
+
+
+def test_an_event_stream_brings_what_was_and_what_comes(api: Api, topic: str) -> None:
+    api.send(topic=topic, payload="old")
+    api.send(topic=topic, payload="new", deliver_after="500ms")
+    payloads = []
+    with api.http.stream("GET", f"/v1/topics/{topic}/records", headers={"Accept": "text/event-stream"}) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                payloads.append(orjson.loads(line.removeprefix("data: "))["payload"])
+                if len(payloads) == 2:
+                    break
+    assert payloads == ["old", "new"]
+
+
+def test_what_is_refused_leaves_nothing_behind(api: Api, topic: str) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"deliver_after": -1},
+        {"deliver_after": "soon"},
+        {"deliverAfter": "1h"},
+        {"deliver_at": "2031-01-01T00:00:00"},
+    ]
+    answer = api.ask("POST", "/v1/messages:batch", 200, {"messages": [{"topic": topic, **change} for change in wrong]})
+    assert answer["accepted"] == 0
+    assert api.ask("GET", "/v1/messages", 200, params={"topic": topic})["messages"] == []
+    api.refused("GET", f"/v1/topics/{topic}", 404, "unknown_topic")
+
+
+def test_metrics_have_what_a_dashboard_needs(api: Api, topic: str) -> None:
+    api.send(topic=topic, deliver_after="50ms")
+    api.records(topic, 1)
+    names = {line.split("{")[0].split(" ")[0] for line in api.http.get("/metrics").text.splitlines() if line[:1] != "#"}
+    for word in ("lateness_seconds_bucket", "pending", "overdue", "cancel", "cycle"):
+        assert any(name.startswith("duemq_") and word in name for name in names), word

@@ -1,0 +1,43 @@
+"""The server against its own OpenAPI document: generated requests, good and bad, find no undocumented answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from duemq.proxy.openapi import describe
+from duemq.proxy.routes.table import ENDPOINTS
+
+pytestmark = pytest.mark.xdist_group("server")
+# What is refused for its size gets a 413, which schemathesis does not count as a refusal by itself.
+CONFIG = {"checks": {"negative_data_rejection": {"expected-statuses": [400, 404, 405, 409, 413, 422]}}}
+schema = schemathesis.openapi.from_dict(
+    describe(ENDPOINTS), config=schemathesis.config.SchemathesisConfig.from_dict(CONFIG)
+)
+BATCH = "/v1/messages:batch"  # answers 200 with an error for each item that is refused
+CHECKS = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.negative_data_rejection,
+    openapi_checks.unsupported_method,
+]
+
+
+def test_the_served_document_is_the_one_under_test(server: str) -> None:
+    assert httpx.get(f"{server}/openapi.json").json() == describe(ENDPOINTS)
+
+
+@schema.parametrize()
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_requests_made_from_the_document(server: str, case: schemathesis.Case[Any]) -> None:
+    without = [openapi_checks.negative_data_rejection] if case.operation.path == BATCH else []
+    case.call_and_validate(base_url=server, checks=CHECKS, excluded_checks=without, timeout=30)

@@ -1,0 +1,103 @@
+"""The HTTP application over a scripted gateway, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import httpx
+from prometheus_client import CollectorRegistry, Gauge
+
+from duemq.delay.gateway import Gateway, MessageState, Outcome, Page, Query, Receipt
+from duemq.model.ledger import Answer
+from duemq.model.message import Draft
+from duemq.proxy.app import create_app
+from duemq.proxy.ingress import Ingress, Limits
+from duemq.proxy.sections import HttpSettings
+
+NOW = 1_795_255_200_000
+NOW_TEXT = "2026-11-21T10:00:00.000Z"
+ORDER = {"topic": "orders", "payload": "p", "deliver_after": "90s"}
+STATE = MessageState("m1", "scheduled", "orders", NOW, b"k", ("a",), (("h", b"v"),), payload=b"\xff", expires=NOW)
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
+
+
+class FakeGateway:
+    """Knows names as a shard does; all else is answered from `outcome`, `found` and `error`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.not_ready: str | None = None
+        self.outcome: Outcome | None = Outcome("m1", Answer.OK, NOW)
+        self.found: MessageState | None = STATE
+        self.pages = [Page([STATE], None)]
+        self.sent: list[Draft] = []
+        self.queries: list[Query] = []
+        self.changes: list[tuple[int, tuple[str, ...], int]] = []
+        self._names: dict[bytes, tuple[bytes, Receipt]] = {}
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        if self.error:
+            raise self.error
+        receipts = []
+        for draft in drafts:
+            self.sent.append(draft)
+            receipt = Receipt(f"m{len(self.sent)}", "scheduled", draft.topic, draft.due or NOW)
+            if draft.name:
+                content, first = self._names.setdefault(draft.name, (draft.fingerprint, receipt))
+                if first is not receipt:
+                    receipt = first._replace(known=True, conflict=content != draft.fingerprint)
+            receipts.append(receipt)
+        return receipts
+
+    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
+        self.changes.append((kind, tuple(targets), due))
+        return [self.outcome or Outcome(target, Answer.UNKNOWN) for target in targets]
+
+    async def state(self, target: str) -> MessageState | None:
+        return self.found
+
+    async def find(self, query: Query) -> Page:
+        self.queries.append(query)
+        return self.pages[len(self.queries) - 1]
+
+    def cluster(self) -> dict[str, Any]:
+        return {"nodes": []}
+
+    def why_not_ready(self) -> str | None:
+        return self.not_ready
+
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+Scenario = Callable[[FakeGateway, Ask], Awaitable[None]]
+
+
+def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: Limits | None = None) -> None:
+    async def run() -> None:
+        gateway, registry = FakeGateway(), CollectorRegistry()
+        Gauge("duemq_pending", "Messages.", registry=registry).set(3)
+        app = create_app(
+            cast(Gateway, gateway),
+            Ingress(limits or Limits()),
+            settings or HttpSettings(),
+            registry,
+            lambda: NOW,
+            asyncio.Event(),
+        )
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
+            await scenario(gateway, http.request)
+
+    asyncio.run(run())
+
+
+def refused(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem document of a refusal."""
+    document: dict[str, Any] = response.json()
+    assert (response.status_code, document["code"]) == (status, code), document
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert document["status"] == status and document["title"] and document["detail"]
+    assert document["type"].endswith(code)
+    return document

@@ -1,0 +1,154 @@
+"""The API over a scripted gateway: statuses, codes and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, refused, with_app
+
+from duemq.delay.gateway import MessageState, Outcome, Page, Query
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+
+
+def test_a_message_gets_a_receipt() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        answer = await ask("POST", "/v1/messages", json={"topic": "orders", "payload": "p", "deliver_at": NOW})
+        assert answer.status_code == 201
+        times = {"deliver_at": NOW_TEXT, "deliver_at_ms": NOW}
+        assert answer.json() == {"id": "m1", "status": "scheduled", "topic": "orders", **times}
+        raw = await ask("POST", "/v1/messages", content=b"\x00\xff", headers=TEXT)
+        assert raw.status_code == 201
+        assert gateway.sent[1].payload == b"\x00\xff"
+        hint = refused(await ask("POST", "/v1/messages", content=b"{}", headers=FORM), 400, "missing_topic")
+        assert "Content-Type: application/json" in hint["detail"]
+
+    with_app(scenario)
+
+
+def test_a_batch_answers_each_item_in_order() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        body = {"messages": [ORDER, {"topic": "orders", "deliver_after": -1}, ORDER]}
+        answer = (await ask("POST", "/v1/messages:batch", json=body)).json()
+        assert (answer["accepted"], answer["rejected"]) == (2, 1)
+        first, bad, last = answer["results"]
+        assert (first["id"], bad["error"]["code"], last["id"]) == ("m1", "negative_delay", "m2")
+
+    with_app(scenario)
+
+
+def test_an_idempotency_key_belongs_to_one_body() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        key = {"Idempotency-Key": "x" * 255}
+        first = await ask("POST", "/v1/messages", json=ORDER, headers=key)
+        again = await ask("POST", "/v1/messages", json=ORDER, headers=key)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert again.json() == first.json() | {"duplicate": True}
+        other = await ask("POST", "/v1/messages", json=ORDER | {"payload": "q"}, headers=key)
+        refused(other, 422, "idempotency_conflict")
+        elsewhere = await ask("POST", "/v1/messages", content=b"p", headers=TEXT | key)
+        refused(elsewhere, 422, "idempotency_conflict")
+
+    with_app(scenario)
+
+
+def test_a_name_belongs_to_one_message_however_its_json_is_spelt() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        path, mine = "/v1/messages/order-17", {"If-None-Match": "*"}
+        assert (await ask("PUT", path, json=ORDER, headers=mine)).status_code == 201
+        assert gateway.sent[0].name == b"n:order-17"
+        spelt = await ask("PUT", path, json=dict(reversed(ORDER.items())))
+        assert (spelt.status_code, spelt.json()["id"]) == (200, "m1")
+        refused(await ask("PUT", path, json=ORDER | {"payload": "q"}), 409, "name_conflict")
+        assert refused(await ask("PUT", path, json=ORDER, headers=mine), 412, "name_taken")["id"] == "m1"
+        refused(await ask("PUT", "/v1/messages/a~b", json=ORDER), 400, "bad_field")
+
+    with_app(scenario)
+
+
+def test_the_state_shows_bytes_as_base64_and_lists_show_no_payload() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        state = (await ask("GET", "/v1/messages/m1")).json()
+        assert (state["payload_base64"], state["key"], state["labels"]) == ("/w==", "k", ["a"])
+        assert (state["headers"], state["expires_at"], state["attempt"]) == ({"h": "v"}, NOW_TEXT, 0)
+        assert "delivered_at" not in state
+        page = (await ask("GET", f"/v1/messages?topic=orders&due_from={NOW}&limit=7&cursor=c&key=k")).json()
+        assert "payload_base64" not in page["messages"][0]
+        assert gateway.queries == [Query("orders", key="k", due_from=NOW, limit=7, cursor="c")]
+        gateway.found = None
+        for unknown in ("m1", "a%20b", "%00", "x" * 5000):
+            refused(await ask("GET", f"/v1/messages/{unknown}"), 404, "unknown_message")
+
+    with_app(scenario)
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "status=maybe", "state=dead", "topic=a&topic=b", "key=%ff", "limit=1%0A"]
+)
+def test_a_query_that_is_not_understood_is_refused(query: str) -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        refused(await ask("GET", f"/v1/messages?{query}"), 400, "bad_query")
+
+    with_app(scenario)
+
+
+def test_a_cancel_tells_what_the_ledger_says() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        won = {"id": "m1", "status": "cancelled", "cancelled_at": NOW_TEXT, "cancelled_at_ms": NOW}
+        for answer in (Answer.OK, Answer.CANCELLED_BEFORE):
+            gateway.outcome = Outcome("m1", answer, NOW)
+            assert (await ask("DELETE", "/v1/messages/m1")).json() == won
+        gateway.outcome = Outcome("m1", Answer.DELIVERED, NOW)
+        late = refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_delivered")
+        assert (late["delivered_at"], late["delivered_at_ms"]) == (NOW_TEXT, NOW)
+        gateway.outcome = Outcome("m1", Answer.DEAD, NOW)
+        assert refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_delivered")["dead_at_ms"] == NOW
+        gateway.outcome = Outcome("m1", None)
+        pending = await ask("DELETE", "/v1/messages/order-17")
+        assert (pending.status_code, pending.json()["status"]) == (202, "pending")
+        assert pending.headers["Location"] == "/v1/messages/m1"
+        gateway.outcome = None
+        refused(await ask("DELETE", "/v1/messages/m1"), 404, "unknown_message")
+
+    with_app(scenario)
+
+
+def test_move_deliver_now_and_redrive_answer_with_the_state() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        assert (await ask("PATCH", "/v1/messages/m1", json={"deliver_after": "1s"})).json()["id"] == "m1"
+        assert (await ask("PATCH", "/v1/messages/m1", json={"deliver_at": 5})).status_code == 200
+        assert (await ask("POST", "/v1/messages/m1:deliver-now")).status_code == 200
+        assert (await ask("POST", "/v1/dlq/m1:redrive")).status_code == 200
+        assert gateway.changes == [
+            (MOVE, ("m1",), NOW + 1000),
+            (MOVE, ("m1",), NOW),
+            (DELIVER_NOW, ("m1",), 0),
+            (REDRIVE, ("m1",), 0),
+        ]
+        gateway.outcome = Outcome("m1", Answer.NOT_DEAD)
+        refused(await ask("POST", "/v1/dlq/m1:redrive"), 400, "bad_field")
+        gateway.found = MessageState("m1", "delivered", "orders", NOW, delivered_at=NOW)
+        refused(await ask("POST", "/v1/dlq/m1:redrive"), 409, "already_delivered")
+        gateway.outcome = Outcome("m1", Answer.CANCELLED_BEFORE, NOW)
+        refused(await ask("PATCH", "/v1/messages/m1", json={"delay_level": 1}), 409, "already_cancelled")
+
+    with_app(scenario)
+
+
+def test_cancelling_many_keeps_the_order_asked() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        answer = (await ask("POST", "/v1/messages:cancel", json={"ids": ["m1", "a b", "m1"]})).json()
+        assert [result["id"] for result in answer["results"]] == ["m1", "a b", "m1"]
+        assert answer["counts"] == {"cancelled": 2, "already_delivered": 0, "unknown": 1, "pending": 0}
+        gateway.pages = [Page([], "next"), Page([STATE], None)]
+        answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}})).json()
+        assert answer["results"] == [{"id": "m1", "status": "cancelled"}]
+        assert gateway.queries[1].cursor == "next"
+        assert {change[0] for change in gateway.changes} == {CANCEL}
+        wrong: list[dict[str, Any]] = [{"filter": {}}, {"filter": {"status": "scheduled"}}, {"ids": [1]}, {}]
+        for body in wrong:
+            refused(await ask("POST", "/v1/messages:cancel", json=body), 400, "bad_field")
+        refused(await ask("POST", "/v1/messages:cancel", json={"ids": ["m"] * 10_001}), 413, "batch_too_large")
+
+    with_app(scenario)

@@ -1,0 +1,249 @@
+"""Reading topics over HTTP: pages, cursors, places, long polls and event streams, on the memory bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Stored, TopicInfo
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.gateway import Gateway
+from duemq.model.errors import Rejected
+from duemq.model.record import pack_record
+from duemq.proxy.app import create_app
+from duemq.proxy.cursor import decode_cursor, encode_cursor
+from duemq.proxy.ingress import Ingress, Limits
+from duemq.proxy.render import records_bytes
+from duemq.proxy.sections import HttpSettings
+
+ID = "Aa0-_" + "z" * 27
+SYSTEM = {"duemq-id": ID, "duemq-due": "1795255200000", "duemq-attempt": "1"}
+Get = Callable[..., Awaitable[httpx.Response]]
+Scenario = Callable[["Site"], Awaitable[None]]
+
+
+class Site:
+    """An application over a memory bus with the topic `t` of three partitions."""
+
+    def __init__(self) -> None:
+        self.bus, self.closing = MemoryBus(MemoryLog()), asyncio.Event()
+        gateway = SimpleNamespace(bus=self.bus, topic_lateness=lambda topic: {"count": 0})
+        settings = HttpSettings(max_wait_s=60)
+        self.app = create_app(
+            cast(Gateway, gateway), Ingress(Limits()), settings, CollectorRegistry(), lambda: 0, self.closing
+        )
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://duemq")
+
+    async def append(self, partition: int, *payloads: str) -> None:
+        frames = [
+            pack_record(None, ((name, value.encode()) for name, value in SYSTEM.items()), p.encode()) for p in payloads
+        ]
+        await self.bus.append({("t", partition): frames})
+
+    async def page(self, **query: Any) -> tuple[list[str], str]:
+        response = await self.http.get("/v1/topics/t/records", params=query)
+        assert response.status_code == 200, response.text
+        return [record["payload"] for record in response.json()["records"]], response.json()["cursor"]
+
+    async def stream(self, sent: asyncio.Queue[bytes], gone: asyncio.Event) -> None:
+        """What a server does with an event stream: `sent` gets the body, `gone` says that the client went."""
+        headers = [(b"accept", b"text/event-stream")]
+        path = "/v1/topics/t/records"
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "query_string": b""}
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.put_nowait(message.get("body", b""))
+
+        await cast(Any, self.app)(scope, receive, send)
+
+
+async def someone_waits() -> None:
+    while not any(task.get_name() == "topic growth" for task in asyncio.all_tasks()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def with_site(scenario: Scenario) -> None:
+    async def run() -> None:
+        site = Site()
+        await site.bus.create_topic("t", 3)
+        async with asyncio.timeout(20), site.http:
+            await scenario(site)
+
+    asyncio.run(run())
+
+
+def test_pages_follow_on_one_another_across_partitions() -> None:
+    async def scenario(site: Site) -> None:
+        await site.append(0, *(f"a{i}" for i in range(50)))
+        await site.append(2, "c0", "c1")
+        first, cursor = await site.page(max=10)
+        assert first == ["c0", "c1", *(f"a{i}" for i in range(8))]  # the short partition leaves its share to the long
+        rest: list[str] = []
+        while True:
+            more, cursor = await site.page(max=7, after=cursor)
+            if not more:
+                break
+            rest += more
+        assert rest == [f"a{i}" for i in range(8, 50)]
+        topic = (await site.http.get("/v1/topics/t")).json()
+        assert (topic["records"], topic["end_offsets"], topic["cursor"]) == (52, [50, 0, 2], cursor)
+
+    with_site(scenario)
+
+
+def test_a_consumer_goes_on_at_its_place_and_after_wins() -> None:
+    async def scenario(site: Site) -> None:
+        await site.append(0, "a", "b", "c")
+        _, cursor = await site.page(max=1)
+        place = "/v1/topics/t/consumers/billing"
+        assert (await site.http.put(place, json={"cursor": cursor})).status_code == 204
+        for _ in range(2):
+            assert (await site.page(consumer="billing"))[0] == ["b", "c"]
+        _, end = await site.page()
+        assert (await site.page(consumer="billing", after=end))[0] == []
+        assert len((await site.page(consumer="other"))[0]) == 3
+        for body in ({"cursor": "nonsense"}, {"cursor": encode_cursor("other", [0])}):
+            assert (await site.http.put(place, json=body)).json()["code"] == "bad_cursor"
+
+    with_site(scenario)
+
+
+def test_a_topic_nobody_wrote_to_is_empty_and_can_be_waited_for() -> None:
+    async def scenario(site: Site) -> None:
+        answer = (await site.http.get("/v1/topics/none/records")).json()
+        assert answer["records"] == []
+        assert (await site.http.get("/v1/topics/none")).json()["code"] == "unknown_topic"
+        waiting = asyncio.create_task(
+            site.http.get("/v1/topics/none/records", params={"after": answer["cursor"], "wait": "10s"})
+        )
+        await someone_waits()
+        await site.bus.create_topic("none", 1)
+        await site.bus.append({("none", 0): [pack_record(b"\xff", (), b"x")]})
+        (record,) = (await waiting).json()["records"]
+        assert (record["payload"], record["key_base64"], record["headers"]) == ("x", "/w==", {})
+
+    with_site(scenario)
+
+
+def test_a_poll_ends_at_its_time_and_when_the_server_closes() -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.page(wait="20ms"))[0] == []
+        waiting = asyncio.create_task(site.page(wait="60s"))
+        await someone_waits()
+        assert not waiting.done()
+        site.closing.set()
+        assert (await waiting)[0] == []
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_an_event_stream_carries_records_with_their_cursors(end: str) -> None:
+    async def scenario(site: Site) -> None:
+        await site.append(0, "old", "line\nfeed")
+        sent: asyncio.Queue[bytes] = asyncio.Queue()
+        gone = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(site.stream(sent, gone), name="stream")
+            assert await sent.get() == b""
+            first, second, _ = (await sent.get()).decode().split("\n\n")
+            await site.append(1, "new")
+            third = (await sent.get()).decode()
+            (gone if end == "client" else site.closing).set()
+        assert await sent.get() == b"" and sent.empty()
+        payloads = []
+        for event in (first, second, third):
+            id_, data = event.strip().split("\n")
+            payloads.append(orjson.loads(data.removeprefix("data: "))["payload"])
+        assert payloads == ["old", "line\nfeed", "new"]
+        assert (await site.page(after=first.split("\n")[0].removeprefix("id: ")))[0] == ["line\nfeed", "new"]
+        assert id_.removeprefix("id: ") == (await site.page())[1]
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/v1/topics/t/records?max=0", "bad_query"),
+        ("/v1/topics/t/records?max=10001", "bad_query"),
+        ("/v1/topics/t/records?wait=soon", "bad_query"),
+        ("/v1/topics/t/records?consumer=a%20b", "bad_query"),
+        ("/v1/topics/t/records?after=%21%21", "bad_cursor"),
+        ("/v1/topics/t/records?after=", "bad_cursor"),
+        ("/v1/topics/a%20b/records", "bad_topic"),
+        ("/v1/topics/duemq.ledger/records", "forbidden"),
+    ],
+)
+def test_a_read_that_is_not_understood_is_refused(path: str, code: str) -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.http.get(path)).json()["code"] == code
+
+    with_site(scenario)
+
+
+def test_a_cursor_is_good_for_its_topic_only() -> None:
+    info = TopicInfo("t", 3, (0, 0, 0), (9, 9, 2**47))
+    text = encode_cursor("t", [5, 0, 2**40])
+    assert decode_cursor(text, "t", info, "after") == [5, 0, 2**40]
+    assert decode_cursor(encode_cursor("t", [5]), "t", info, "after") == [5, 0, 0]
+    beyond, padded = encode_cursor("t", [10, 0, 0]), text + "="
+    for wrong in (
+        encode_cursor("u", [5, 0, 0]),
+        beyond,
+        padded,
+        text[:-1],
+        text + "AAAA",
+        "é",
+        "",
+        text[:6] + "!" + text[7:],
+    ):
+        with pytest.raises(Rejected, match=r"cursor|anew"):
+            decode_cursor(wrong, "t", info, "after")
+
+
+@pytest.mark.parametrize("key", [None, b"", b'quo"te', b"\xfe"])
+@pytest.mark.parametrize("payload", [b"", 'a"\n\u2028☃'.encode(), b"\xff\x00"])
+@pytest.mark.parametrize(
+    "system",
+    [
+        SYSTEM,
+        SYSTEM | {"duemq-attempt": "12"},
+        SYSTEM | {"own": "grüße", "own2": ""},
+        SYSTEM | {"duemq-id": '"' * 32},
+        {"duemq-due": "1"},
+        {},
+    ],
+)
+def test_a_record_reads_the_same_by_template_and_by_dict(
+    key: bytes | None, payload: bytes, system: dict[str, str]
+) -> None:
+    frame = pack_record(key, ((name, value.encode()) for name, value in system.items()), payload)
+    (text,) = records_bytes(3, [Stored(7, 1_795_255_200_000, frame)])
+    record = orjson.loads(text)
+    assert (record["partition"], record["offset"], record["timestamp_ms"]) == (3, 7, 1_795_255_200_000)
+    assert record["headers"] == system
+    if payload == b"\xff\x00":
+        assert record["payload_base64"] == "/wA="
+    else:
+        assert record["payload"].encode() == payload
+    if key == b"\xfe":
+        assert record["key_base64"] == "/g=="
+    else:
+        assert record["key"] == (None if key is None else key.decode())
+
+
+def test_a_header_that_is_not_text_is_escaped() -> None:
+    frame = pack_record(None, (("h", b"a\xff"),), b"")
+    assert orjson.loads(records_bytes(0, [Stored(0, 0, frame)])[0])["headers"] == {"h": "a\\xff"}
