@@ -7,6 +7,7 @@ from duemq.client.client import Client, Message
 from duemq.client.drafts import Draft
 from duemq.client.errors import (
     AlreadyCancelled,
+    AlreadyDead,
     AlreadyDelivered,
     BatchInterrupted,
     NaiveTimeError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyCancelled",
+    "AlreadyDead",
     "AlreadyDelivered",
     "AsyncClient",
     "AsyncMessage",

@@ -133,6 +133,14 @@ class AlreadyCancelled(TooLate):
         return from_ms(self.extra.get("cancelled_at_ms"))
 
 
+class AlreadyDead(TooLate):
+    """It went to the dead letters at `dead_at`, before the request took effect."""
+
+    @property
+    def dead_at(self) -> datetime | None:
+        return from_ms(self.extra.get("dead_at_ms"))
+
+
 class NameInUse(RejectedError):
     """The chosen name or idempotency key belongs to another message."""
 
@@ -230,6 +238,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_topic": UnknownTopic,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
+    "already_dead": AlreadyDead,
     "name_taken": NameTaken,
     "name_conflict": NameConflict,
     "idempotency_conflict": IdempotencyConflict,

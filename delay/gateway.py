@@ -80,7 +80,7 @@ class Query:
 
 
 class Page(NamedTuple):
-    """Messages in the order of their due times; `cursor` is None after the last page.
+    """Messages in the order of their due times, without payloads; `cursor` is None after the last page.
 
     A page may hold fewer than `limit` messages, even none, and still have a cursor: a search looks at a bounded number
     of messages per call so that it never holds up deliveries.

@@ -39,7 +39,7 @@ class NodeOptions:
     """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made."""
 
     pace: Pace = field(default_factory=Pace)
-    gather_s: float = 0.004
+    gather_s: float = 0.005
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -168,16 +168,21 @@ class Node:
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
-        try:
-            await self.flush()
-        except Unavailable as error:
-            log.warning("node could not flush its stores: %s", error, extra={"action": "close"})
-        shards, self.shards = list(self.shards.values()), {}
+        shards = list(self.shards.values())
+        await self._attempt(self.flush)
+        self.shards = {}
         for shard in shards:
-            await shard.close()
+            await self._attempt(shard.close)
         await self._election.leave()
         if hasattr(self, "bus"):
-            await self.bus.close()
+            await self._attempt(self.bus.close)
+
+    async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
+        # A failing disk refuses the last flush. It is not needed: all that was acknowledged is in the synced log.
+        try:
+            await step()
+        except Unavailable as error:
+            log.warning("node could not write all it holds: %s", error, extra={"action": "close"})
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 

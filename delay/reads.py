@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from duemq.delay.gateway import MessageState, Query, Status
@@ -96,7 +97,8 @@ class Reads:
                 return Found(found, None)
             for key, raw in zip(keys, rows, strict=True):
                 if (state := self._match(query, key, raw)) is not None:
-                    found.append((key, state))
+                    # Without its payload: a page of a thousand could hold a gigabyte.
+                    found.append((key, replace(state, payload=None)))
                     if len(found) == query.limit:
                         return Found(found, key)
             after = keys[-1]

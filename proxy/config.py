@@ -50,7 +50,7 @@ class Settings(BaseSettings):
 
     data: Path = Path("./duemq-data")
     listen: str = "127.0.0.1:8787"
-    shards: Annotated[int, Field(ge=1, le=256)] = 2
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     limits: LimitSettings = LimitSettings()

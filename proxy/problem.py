@@ -45,6 +45,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "method_not_allowed": Meaning(405, "The path does not know this method"),
     "already_delivered": Meaning(409, "Too late: already delivered"),
     "already_cancelled": Meaning(409, "Too late: already cancelled"),
+    "already_dead": Meaning(409, "Too late: in the dead letters"),
     "name_conflict": Meaning(409, "The name belongs to another message"),
     "name_taken": Meaning(412, "The name is taken"),
     "payload_too_large": Meaning(413, "The payload is too large"),

@@ -165,7 +165,7 @@ class Pending(BaseModel):
 
 class CancelOutcome(BaseModel):
     id: str
-    status: Literal["cancelled", "already_delivered", "unknown", "pending"]
+    status: Literal["cancelled", "already_delivered", "already_dead", "unknown", "pending"]
 
 
 class CancelReport(BaseModel):

@@ -88,6 +88,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             uvicorn.Config(
                 app, loop="uvloop", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
                 timeout_graceful_shutdown=int(settings.http.shutdown_grace_s), server_header=False, date_header=False,
+                proxy_headers=False,
             )
         )  # fmt: skip
         _tune_interpreter()

@@ -20,6 +20,7 @@ VERSION = 1
 _META = "duemq.json"
 _SECRET = "id.key"
 _LOCK = "lock"
+_UNFINISHED = frozenset((_LOCK, _SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Folder:
 
     @staticmethod
     def open(path: Path, shards: int | None = None) -> Folder:
-        """Take the folder, making it (with `shards` shards, 2 if None) when it is new or empty.
+        """Take the folder, making it (with `shards` shards, 1 if None) when it is new or empty.
 
         Raises FolderRefused for a folder that another process holds, that is not duemq's, or of another format.
         """
@@ -50,14 +51,14 @@ class Folder:
         except OSError as error:
             raise FolderRefused(f"data folder {path}: {error.strerror}; choose another one with --data") from error
         meta = path / _META
-        if not meta.exists() and any(name != _LOCK for name in os.listdir(path)):
+        if not meta.exists() and not _UNFINISHED.issuperset(os.listdir(path)):
             raise FolderRefused(
                 f"data folder {path} has files but no {_META}: it is not duemq's. Choose an empty folder with --data."
             )
         lock = _take_lock(path)
         try:
             if not meta.exists():
-                _make(path, shards or 2)
+                _make(path, shards or 1)
             info = read_info(path)
             if shards is not None and shards != info.shards:
                 raise FolderRefused(
@@ -110,7 +111,8 @@ def _take_lock(path: Path) -> int:
         holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
         os.close(lock)
         raise FolderRefused(
-            f"data folder {path} is in use by process {holder or 'unknown'}: stop it, or choose another folder with --data"
+            f"data folder {path} is in use by process {holder or 'unknown'}: "
+            "stop it, or choose another folder with --data"
         ) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

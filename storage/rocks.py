@@ -30,7 +30,7 @@ class Memory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         self.cache = Cache(cache_bytes)
         self.write_buffer_bytes = write_buffer_bytes
-        # Stalling writers would stop the event loop; the buffers are flushed when the sum is reached, that is bound enough.
+        # Stalling writers would stop the event loop; that the buffers are flushed at this sum is bound enough.
         self.buffers = WriteBufferManager(write_buffer_bytes, False)
 
 

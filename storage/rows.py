@@ -31,7 +31,7 @@ _ENDED = Struct(">BQH")
 
 
 class Ended(NamedTuple):
-    """A message that was cancelled or died `at` ms; `row` without its payload unless it is dead (it may be redriven)."""
+    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
 
     status: int
     at: int

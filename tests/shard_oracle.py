@@ -15,7 +15,7 @@ from duemq.delay.outbox import partition_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, offset_of, read_key
 from duemq.model.ledger import Answer, Deferred, Entry, Fates
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
+from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.record import Headers, Record, unpack_headers
 
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
@@ -141,8 +141,8 @@ class Oracle:
             message.state, message.attempt = PENDING, 0
             self.revived += 1
         message.key = make_key(change.due if change.kind == MOVE else timestamp, offset, 0)
-        if change.kind != DELIVER_NOW:
-            message.shown = due_of(message.key)
+        if change.kind == MOVE:
+            message.shown = change.due
         self.pending[message.key] = message
         return Answer.OK, message
 
@@ -170,9 +170,7 @@ class Oracle:
         else:
             self._bury(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry, expected)
 
-    def _defer(
-        self, told: Deferred | None, message: Message, reason: str, attempt: int, at: int, entry: Entry
-    ) -> None:
+    def _defer(self, told: Deferred | None, message: Message, reason: str, attempt: int, at: int, entry: Entry) -> None:
         assert told is not None and told.to is not None, f"{message.key.hex()} should be deferred: {reason}"
         assert (told.reason, told.attempt) == (reason, attempt)
         assert told.to > entry.cursor, f"deferred to a key the cursor has passed: lost ({reason})"
@@ -213,9 +211,7 @@ class Oracle:
         own = unpack_headers(draft.headers, 0, draft.header_count)
         return Record(draft.key, system + labels + own, draft.payload)
 
-    def _dead_letter(
-        self, command: Plain, offset: int, entry: Entry, expected: dict[Partition, list[Record]]
-    ) -> None:
+    def _dead_letter(self, command: Plain, offset: int, entry: Entry, expected: dict[Partition, list[Record]]) -> None:
         where = (("duemq-reason", b"malformed"), ("duemq-offset", str(offset).encode()))
         record = command.record._replace(headers=where + command.record.headers)
         self._send(expected, entry, self.pace.dead_letter_topic, record.key, record)

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
+from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
@@ -26,7 +27,6 @@ from duemq.model.record import pack_record, unpack_record
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
 from duemq.storage.store import ShardStore
-from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
@@ -50,7 +50,6 @@ class NodeBus(MemoryBus):
 @dataclass
 class NodeContext:
     targets: Targets
-    ids: IdCodec
     observer: Observer
     clock: Callable[[], int]
 
@@ -71,7 +70,7 @@ class SimNode:
         self.store = ShardStore(self.path, self.world.memory)
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
         self.store._db.set_options({"disable_auto_compactions": "true"})
-        self.replica = Replica(SHARD, self.store)
+        self.replica = Replica(SHARD, self.store, self.world.ids)
 
     def _step(self, name: str) -> None:
         if name == self.fault:
@@ -97,7 +96,7 @@ class SimNode:
         committer = await self.bus.committer(committer_name(SHARD))
         await self.follow()
         world = self.world
-        context = NodeContext(Targets(self.bus, 0), world.ids, world.observer, lambda: world.now)
+        context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now)
         self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress())
 
     def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:

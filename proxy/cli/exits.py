@@ -23,7 +23,7 @@ MEANING = {
     Exit.DONE: "done; the message is cancelled",
     Exit.ERROR: "something else went wrong",
     Exit.USAGE: "the command was not understood",
-    Exit.ALREADY_DELIVERED: "too late: already delivered",
+    Exit.ALREADY_DELIVERED: "too late: already delivered, or in the dead letters",
     Exit.UNKNOWN: "no such message or topic",
     Exit.PENDING: "not known yet: ask again",
     Exit.ALREADY_CANCELLED: "already cancelled",
@@ -34,6 +34,7 @@ MEANING = {
 BY_CODE = {
     "already_delivered": Exit.ALREADY_DELIVERED,
     "already_cancelled": Exit.ALREADY_CANCELLED,
+    "already_dead": Exit.ALREADY_DELIVERED,
     "unknown_message": Exit.UNKNOWN,
     "unknown_topic": Exit.UNKNOWN,
 }
@@ -41,6 +42,7 @@ BY_CODE = {
 BY_STATUS = {
     "cancelled": Exit.DONE,
     "already_delivered": Exit.ALREADY_DELIVERED,
+    "already_dead": Exit.ALREADY_DELIVERED,
     "unknown": Exit.UNKNOWN,
     "pending": Exit.PENDING,
 }

@@ -28,7 +28,7 @@ _STATUS_OF: Final = {
     Answer.OK: "cancelled",
     Answer.CANCELLED_BEFORE: "cancelled",
     Answer.DELIVERED: "already_delivered",
-    Answer.DEAD: "already_delivered",
+    Answer.DEAD: "already_dead",
     Answer.UNKNOWN: "unknown",
     None: "pending",
 }
@@ -145,9 +145,8 @@ def _too_late(outcome: Outcome, target: str) -> Rejected:
             detail = f"message {id_} has been cancelled"
             return Rejected("already_cancelled", detail, id=id_, **_when("cancelled_at", outcome.at))
         case Answer.DEAD:
-            # It has left for a topic, though not for its own one.
-            detail = f"message {id_} has been delivered to the dead letters; GET tells why"
-            return Rejected("already_delivered", detail, id=id_, **_when("dead_at", outcome.at))
+            detail = f"message {id_} is in the dead letters; GET tells why"
+            return Rejected("already_dead", detail, id=id_, **_when("dead_at", outcome.at))
         case Answer.UNKNOWN:
             return unknown(target)
     raise AssertionError(f"{outcome.answer!r} is no answer to a change")

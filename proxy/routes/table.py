@@ -136,8 +136,8 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages:cancel", changing.cancel_many, "Cancel many messages, by id or by filter", "messages",
         {200: Answer("What became of each.", schemas.CancelReport)},
-        ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN), (),
-        schemas.CancelMany,
+        ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN),
+        (), schemas.CancelMany,
         examples={"by id or name": {"ids": ["order-17"]},
                   "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -50,3 +51,11 @@ def test_the_message_has_the_fields_that_are_accepted_and_its_examples_are() -> 
         if endpoint.raw_body:
             for example in endpoint.examples.values():
                 ingress.draft(example, 1_795_200_000_000)
+
+
+def test_the_page_about_the_api_names_every_field_and_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    for code in CODES:
+        assert f"`{code}`" in page, code
+    for name in FIELDS | {"after", "consumer", "max", "wait", "due_from", "due_to", "limit", "cursor"}:
+        assert f"`{name}`" in page, name

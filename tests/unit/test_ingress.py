@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft, read_row, schedule_frame
+from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import unpack_headers
+from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
 from duemq.proxy.ingress import Ingress, Limits, check_idempotency_key, check_name, fingerprint, parse_json
 
@@ -148,10 +149,9 @@ def test_whatever_passes_fits_the_envelope() -> None:
         },
         NOW,
     )
-    frame = schedule_frame(draft, NOW)
-    start = frame.index(b"duemq-command") + len(b"duemq-command")
-    row = read_row(NOW.to_bytes(8, "big") + bytes(12), b"\0\0\0" + frame[start:])
-    assert (row.topic, row.key, row.labels, row.headers) == (draft.topic, draft.key, draft.labels, draft.headers)
+    row = read_row(row_of(schedule_frame(draft, NOW), b"i" * 32))
+    headers = unpack_headers(draft.headers, 0, draft.header_count)
+    assert (row.topic, row.key, row.labels, row.headers) == (draft.topic, draft.key, draft.labels, headers)
 
 
 def test_raw_bodies_take_their_fields_from_dashed_headers() -> None:

@@ -1,0 +1,56 @@
+"""Stopping: promptly, cleanly, whatever is going on, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from tests.e2e.server import Server
+
+
+def test_sigterm_ends_long_polls_and_streams_and_keeps_what_is_pending(new_server: Callable[..., Server]) -> None:
+    server = new_server().start()
+    later = server.send("t", payload="later", deliver_after="1h")
+    soon = server.send("t", payload="soon", deliver_after="2s")
+    opened = httpx.Client(base_url=server.url, timeout=30)
+    with opened, ThreadPoolExecutor(2) as pool:
+        with opened.stream("GET", "/v1/topics/t/records", headers={"Accept": "text/event-stream"}) as stream:
+            poll = pool.submit(opened.get, "/v1/topics/t/records?wait=30s")
+            events = pool.submit(lambda: list(stream.iter_lines()))
+            # Both are being served once the server has answered a request that came after them.
+            assert stream.status_code == server.call("GET", "/readyz").status_code == 200
+            started = time.monotonic()
+            assert server.stop() == 0, server.log
+            assert time.monotonic() - started < 3
+            assert poll.result().json()["records"] == []
+            assert not any(line.startswith("data:") for line in events.result())
+    assert "Traceback" not in server.log
+
+    server.start()
+    page = server.call("GET", "/v1/topics/t/records?wait=5s").json()
+    assert [record["headers"]["duemq-id"] for record in page["records"]] == [soon]
+    assert server.state(later)["status"] == "scheduled"
+
+
+def test_ctrl_c_twice_is_as_good_as_once(new_server: Callable[..., Server]) -> None:
+    server = new_server().start()
+    server.process.send_signal(signal.SIGINT)
+    try:
+        server.process.wait(0.02)
+    except subprocess.TimeoutExpired:
+        server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(10) == 0
+    assert "Traceback" not in server.log
+
+
+def test_ctrl_c_while_it_starts(new_server: Callable[..., Server]) -> None:
+    server = new_server()
+    for wait_s in (0.3, 0.6):
+        server.spawn()
+        time.sleep(wait_s)  # the point is to meet it anywhere
+        assert server.stop(signal.SIGINT) in (0, 130, -signal.SIGINT), server.log
+    server.start()

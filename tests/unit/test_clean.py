@@ -1,0 +1,102 @@
+"""Forgetting what ended: whole windows, and nothing that is still held."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.shard_world import START, World
+
+from duemq.delay import clean
+from duemq.delay.clean import forget_before
+from duemq.delay.master import Pace
+from duemq.model.key import make_key
+from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW_MS, window_of
+from duemq.storage.store import ShardStore
+
+BASE = window_of(START)
+FIRST, SECOND, FAR = BASE + 10, BASE + WINDOW_MS + 10, BASE + 9 * WINDOW_MS
+F = b"f" * 16
+
+
+def draft(due: int, name: bytes) -> Draft:
+    return Draft("orders", b"payload", due, name=name, fingerprint=F)
+
+
+async def history(folder: Path) -> World:
+    """Messages of two windows that ended in every way, and some that are still held under first keys of the first."""
+    world = World(folder, Pace(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+    await world.start(1)
+    await world.nodes[0].promote()
+    await world.produce([
+        draft(FIRST, b"delivered"), draft(FIRST, b"cancelled"), draft(FIRST, b"moved on"), draft(FIRST, b"moved far"),
+        draft(FIRST, b"expired")._replace(expires=FIRST - 1), draft(SECOND, b"second"), draft(FAR, b"far"),
+    ])  # fmt: skip
+    await world.produce([
+        Change(CANCEL, make_key(FIRST, 1, 0), 0), Change(MOVE, make_key(FIRST, 2, 0), SECOND),
+        Change(MOVE, make_key(FIRST, 3, 0), FAR),
+    ])  # fmt: skip
+    for world.now in (BASE, FIRST + 1, SECOND + 1):
+        while await world.tick(world.nodes[0]) == 0:
+            pass
+    return world
+
+
+def left(store: ShardStore) -> tuple[set[bytes], int, int, int]:
+    """Names that are taken, and how many rows, ends and moves there are."""
+    rows, ended, moved = (sum(1 for _ in store.each(kind)) for kind in (ROW, ENDED, MOVED))
+    return {name for name, _ in store.each(NAME)}, rows, ended, moved
+
+
+@pytest.mark.parametrize("part", [0, 5_000])
+def test_windows_are_forgotten_one_after_the_other(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "_PART", part)
+
+    async def run() -> None:
+        world = await history(tmp_path)
+        node = world.nodes[0]
+        everything = {b"delivered", b"cancelled", b"moved on", b"moved far", b"expired", b"second", b"far"}
+        assert left(node.store) == (everything, 5, 2, 2)
+        assert forget_before(node.store, BASE + WINDOW_MS - 1) == BASE
+        assert left(node.store) == (everything, 5, 2, 2)
+
+        assert forget_before(node.store, BASE + WINDOW_MS) == BASE + WINDOW_MS
+        assert left(node.store) == ({b"moved on", b"moved far", b"second", b"far"}, 4, 0, 2)
+
+        assert forget_before(node.store, FAR * 2) == BASE + WINDOW_MS, "never past the cursor"
+        world.now = FAR + 1
+        while await world.tick(node) == 0:
+            pass
+        assert forget_before(node.store, BASE + 2 * WINDOW_MS) == BASE + 2 * WINDOW_MS
+        assert left(node.store) == ({b"moved far", b"far"}, 2, 0, 1)
+        assert forget_before(node.store, FAR * 2) == FAR
+
+        # A name that was forgotten is free again.
+        del world.oracle.names[b"delivered"]
+        await world.produce([draft(FAR + 5, b"delivered")])
+        world.now += 10
+        await world.tick(node)
+        assert world.oracle.messages[make_key(FAR + 5, 10, 0)].state == "delivered"
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_times_of_delivery_are_kept_as_long_as_their_messages(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = await history(tmp_path)
+        node = world.nodes[0]
+        forget_before(node.store, BASE + WINDOW_MS)
+        assert node.store.delivered_at(make_key(SECOND, 5, 0), 5) == SECOND + 1
+        assert len(list(node.store.each(CURSOR))) == 1
+        assert len(list(node.store.each(APPLIED))) == 1
+        assert {row[8:] for row, _ in node.store.each(NAME_DUE)} == {b"moved on", b"moved far", b"second", b"far"}
+        node.store.flush()
+        node.kill()
+        await node.promote()
+        assert node.replica.recount() == node.replica.entry.pending == 2
+        world.close()
+
+    asyncio.run(run())

@@ -1,0 +1,54 @@
+"""Ledger entries: what is written is read, and other bytes are refused."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.model.errors import CorruptStore
+from duemq.model.ledger import START, Answer, Deferred, Entry, Fates
+
+keys = st.binary(min_size=20, max_size=20)
+numbers = st.integers(0, 2**53)
+deferrals = st.builds(Deferred, keys, st.none() | keys, st.integers(0, 65_535), st.text("ab ", max_size=9))
+entries = st.builds(
+    Entry, numbers, numbers, keys, numbers,
+    st.dictionaries(st.integers(0, 60), st.sampled_from(Answer)).map(lambda answers: dict(sorted(answers.items()))),
+    st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
+    st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)),
+)  # fmt: skip
+
+
+@given(entries)
+def test_round_trip(entry: Entry) -> None:
+    assert Entry.decode(entry.encode()) == entry
+
+
+def test_consecutive_equal_answers_are_one_run() -> None:
+    answers = dict.fromkeys(range(5, 10_005), Answer.OK) | {10_005: Answer.UNKNOWN, 10_007: Answer.UNKNOWN}
+    entry = Entry(1, 10_008, b"\0" * 20, 9, answers)
+    assert orjson.loads(entry.encode())["answers"] == [[5, 10_000, 0], [10_005, 1, 5], [10_007, 1, 5]]
+    assert Entry.decode(entry.encode()).answers == answers
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("v", 2),
+        ("cursor", "00"),
+        ("cursor", "x"),
+        ("answers", [[1, 1, 99]]),
+        ("fates", [1, 2, 3, 4, 5]),
+        ("checksum", "-"),
+    ],
+)
+def test_what_this_version_does_not_know_is_refused(name: str, value: object) -> None:
+    document = orjson.loads(START.encode()) | {name: value}
+    with pytest.raises(CorruptStore):
+        Entry.decode(orjson.dumps(document))
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"null", b"{}", START.encode()[:-1], b"\xff"])
+def test_other_bytes_are_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptStore):
+        Entry.decode(raw)

@@ -1,0 +1,136 @@
+"""Commands and rows: what a producer said is what the store holds and what a consumer gets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.model.ids import IdCodec
+from duemq.model.key import make_key
+from duemq.model.message import (
+    CANCEL,
+    COMMAND_BODY,
+    DELIVER_NOW,
+    MOVE,
+    REDRIVE,
+    SCHEDULE,
+    Change,
+    Draft,
+    change_frame,
+    is_command,
+    read_change,
+    read_name,
+    schedule_frame,
+)
+from duemq.model.record import Headers, pack_headers, pack_record, unpack_record
+from duemq.model.row import (
+    any_expires,
+    attempt_of,
+    changed,
+    dead_frame,
+    direct_frame,
+    expires_of,
+    first_key_of,
+    frame_in,
+    id_of,
+    message_key_in,
+    name_of,
+    read_row,
+    row_of,
+    topic_of,
+    topics_of,
+    without_payload,
+)
+
+IDS = IdCodec(b"k" * 32)
+OFFSET = 2**33 + 1
+
+words = st.text("abcäß", min_size=1, max_size=8)
+header_lists = st.lists(st.tuples(words, st.binary(max_size=9)), max_size=3)
+# Years of 12, 13 and 14 digits of ms, and the very first one: the fast path is for 13 digits only.
+dues = st.sampled_from([0, 10**12 - 1, 10**12, 1_700_000_000_000, 10**13 - 1, 10**13, 253_402_300_799_999])
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> tuple[Draft, Headers]:
+    pairs = tuple(draw(header_lists))
+    name = draw(st.just(b"") | st.binary(min_size=1, max_size=255))
+    draft = Draft(
+        draw(words), draw(st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
+        *pack_headers(pairs), tuple(draw(st.lists(words, max_size=3))), draw(st.just(0) | st.integers(1, 2**50)),
+        name, b"f" * 16 if name else b"",
+    )  # fmt: skip
+    return draft, pairs
+
+
+def row_from(draft: Draft) -> tuple[bytes, bytes]:
+    """Row and id of a draft that was scheduled."""
+    assert draft.due is not None
+    id_ = IDS.issue_bytes(1, draft.due, OFFSET)
+    return row_of(schedule_frame(draft, draft.due), id_), id_
+
+
+@given(drafts())
+def test_a_row_says_what_the_producer_said(given_: tuple[Draft, Headers]) -> None:
+    draft, pairs = given_
+    row, id_ = row_from(draft)
+    assert read_row(row) == (
+        id_.decode(), draft.topic, draft.payload, draft.due, draft.key, pairs, draft.labels, draft.expires,
+        draft.name, 0,
+    )  # fmt: skip
+    assert (name_of(row), topic_of(row), expires_of(row), attempt_of(row)) == (
+        draft.name, draft.topic.encode(), draft.expires, 0,
+    )  # fmt: skip
+    assert (id_of(row), message_key_in(row)) == (id_, draft.key)
+    assert draft.due is not None and first_key_of(row) == make_key(draft.due, OFFSET, 0)
+    assert topics_of([(b"", row)]) == {draft.topic.encode()}
+    assert any_expires([(b"", row)]) == bool(draft.expires)
+
+
+@given(drafts())
+def test_a_consumer_gets_the_system_headers_first(given_: tuple[Draft, Headers]) -> None:
+    draft, pairs = given_
+    row, id_ = row_from(draft)
+    labels = (("duemq-labels", ",".join(draft.labels).encode()),) if draft.labels else ()
+    system = (("duemq-id", id_), ("duemq-due", str(draft.due).encode()), ("duemq-attempt", b"1"))
+    assert unpack_record(frame_in(row)) == (draft.key, system + labels + pairs, draft.payload)
+    assert direct_frame(draft, id_, draft.due or 0) == frame_in(row)
+    dead = unpack_record(dead_frame(row, "expired"))
+    more = (("duemq-topic", draft.topic.encode()), ("duemq-reason", b"expired"))
+    assert dead == (draft.key, system + more + labels + pairs, draft.payload)
+
+
+@given(drafts(), st.none() | dues, st.none() | st.integers(0, 65_000))
+def test_a_changed_row_keeps_everything_else(
+    given_: tuple[Draft, Headers], due: int | None, attempt: int | None
+) -> None:
+    row, _ = row_from(given_[0])
+    before, after = read_row(row), changed(changed(row, attempt=2), due=due, attempt=attempt)
+    tried = 2 if attempt is None else attempt
+    assert read_row(after) == before._replace(due=before.due if due is None else due, attempt=tried)
+    assert unpack_record(frame_in(after)).header("duemq-attempt") == b"%d" % (tried + 1)
+
+
+@given(drafts())
+def test_an_ended_row_loses_only_its_payload(given_: tuple[Draft, Headers]) -> None:
+    row, _ = row_from(given_[0])
+    assert read_row(without_payload(row)) == read_row(row)._replace(payload=b"")
+
+
+@given(drafts())
+def test_a_schedule_is_a_command_with_its_name(given_: tuple[Draft, Headers]) -> None:
+    draft, _ = given_
+    frame = schedule_frame(draft, 5)
+    assert is_command(frame) and frame[COMMAND_BODY] == SCHEDULE
+    assert read_name(frame, COMMAND_BODY) == (draft.name, draft.fingerprint)
+    assert unpack_record(frame).value == draft.payload
+
+
+@given(st.sampled_from([CANCEL, MOVE, DELIVER_NOW, REDRIVE]), st.binary(min_size=20, max_size=20), dues)
+def test_changes_come_back(kind: int, first_key: bytes, due: int) -> None:
+    frame = change_frame(kind, first_key, due)
+    assert is_command(frame) and frame[COMMAND_BODY] == kind
+    assert read_change(frame) == Change(kind, first_key, due)
+
+
+@given(st.none() | st.binary(max_size=30), header_lists, st.binary(max_size=99))
+def test_a_plain_record_is_no_command(key: bytes | None, pairs: list[tuple[str, bytes]], value: bytes) -> None:
+    assert not is_command(pack_record(key, pairs, value))

@@ -1,0 +1,69 @@
+"""What a cycle sends, and to which partitions."""
+
+import pytest
+
+from duemq.delay.outbox import Outbox, _murmur2, partition_of
+from duemq.delay.rules import Due
+from duemq.model.ids import IdCodec
+from duemq.model.key import make_key
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.row import frame_in, row_of
+
+IDS = IdCodec(b"k" * 32)
+
+# From the tests of org.apache.kafka.common.utils.Utils.
+MURMUR2 = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize("key", MURMUR2)
+def test_keys_go_where_kafkas_own_partitioner_sends_them(key: bytes) -> None:
+    assert _murmur2(key) == MURMUR2[key] & 0xFFFF_FFFF
+    assert partition_of(key, 7) == (MURMUR2[key] & 0x7FFF_FFFF) % 7
+
+
+def due(offset: int, topic: str, key: bytes | None = None) -> Due:
+    frame = schedule_frame(Draft(topic, b"%d" % offset, 5, key), 5)
+    return make_key(5, offset, 0), row_of(frame, IDS.issue_bytes(0, 5, offset))
+
+
+def test_unkeyed_messages_of_a_cycle_share_a_partition_that_rotates() -> None:
+    messages = [due(number, "many") for number in range(4)]
+    for turn in range(7):
+        outbox = Outbox(turn, {"many": 3})
+        outbox.add(messages, {b"many"})
+        assert outbox.batches == {("many", turn % 3): [frame_in(row) for _, row in messages]}
+
+
+def test_keyed_messages_go_by_their_key_in_order() -> None:
+    messages = [due(number, "many", b"k%d" % (number % 2)) for number in range(6)] + [due(6, "one", b"k")]
+    outbox = Outbox(0, {"many": 3, "one": 1})
+    outbox.add(messages, {b"many", b"one"})
+    filled = {where: frames for where, frames in outbox.batches.items() if frames}
+    expected: dict[tuple[str, int], list[bytes]] = {("one", 0): [frame_in(messages[6][1])]}
+    for number in range(6):
+        where = ("many", partition_of(b"k%d" % (number % 2), 3))
+        expected.setdefault(where, []).append(frame_in(messages[number][1]))
+    assert filled == expected
+    assert outbox.keys["many"] == [key for key, _ in messages[:6]]
+
+
+@pytest.mark.parametrize("topics", [{b"gone"}, {b"gone", b"lost"}])
+def test_nothing_goes_to_topics_that_refused_all_of_their_messages(topics: set[bytes]) -> None:
+    outbox = Outbox(0, {})
+    outbox.add([], topics)
+    assert not any(outbox.batches.values())
+
+
+def test_dead_letters_are_not_counted_as_deliveries() -> None:
+    outbox = Outbox(4, {"dlq": 3})
+    outbox.add_frame("dlq", None, b"a")
+    outbox.add_frame("dlq", b"21", b"b")
+    assert outbox.batches == {("dlq", 1): [b"a"], ("dlq", partition_of(b"21", 3)): [b"b"]}
+    assert not outbox.keys
