@@ -2,60 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from itertools import islice
+
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WHEN, window_of
 from duemq.storage.store import ShardStore
 
-_PART = 5_000
+_PART = 1_000  # a few milliseconds
 
 
-def forget_before(store: ShardStore, cutoff_ms: int) -> int:
-    """Drop the history of messages that were due in windows that ended before `cutoff_ms`. Returns that horizon (ms).
+def forget_before(store: ShardStore, cutoff_ms: int) -> Generator[None, None, int]:
+    """Drop the history of messages that were due in windows that ended before `cutoff_ms`, in parts.
+
+    The generator returns the horizon (ms): what was due before it is forgotten.
 
     A message that was moved counts by its current due time; a name is free again once its message is forgotten. Runs
-    in a thread beside the master: it touches only rows below the cursor, which no cycle writes.
+    in the master's event loop, which may turn at each `yield`: what a part reads it deletes before the next one, so
+    that a cycle never writes in between (a redrive gives an old message a new place).
     """
     horizon = window_of(min(cutoff_ms, due_of(store.position.entry.cursor)))
     end = first_key_at(horizon)
-    _forget_names(store, horizon)
-    _forget_moves(store, end)
+    yield from _forget_names(store, horizon)
+    yield from _forget_moves(store, end)
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
+    yield
     boundary = None
-    for applied, when in store.each(APPLIED):
+    for count, (applied, when) in enumerate(store.each(APPLIED)):
+        boundary = applied
         if WHEN.unpack(when)[1] >= horizon:
-            boundary = applied
             break
+        if count % _PART == _PART - 1:
+            yield
     if boundary is not None:
         store.drop(APPLIED, b"", boundary)
     return horizon
 
 
-def _forget_names(store: ShardStore, horizon: int) -> None:
-    gone: list[bytes] = []
-    for row, _ in store.each(NAME_DUE):
-        if U64.unpack_from(row)[0] >= horizon:
-            break
-        gone.append(NAME_DUE + row)
-        name = row[U64.size :]
-        (holder,) = store.names([name])
-        if holder is not None:
-            first_key = holder[:KEY_BYTES]
-            current = store.moved([first_key])[0] or first_key
-            if due_of(current) < horizon:
-                gone.append(NAME + name)
-        if len(gone) > _PART:
-            store.delete(gone)
-            gone.clear()
-    store.delete(gone)
+def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
+    start = b""
+    while True:
+        rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
+        gone = [NAME_DUE + row for row in rows]
+        names = [row[U64.size :] for row in rows]
+        for name, holder in zip(names, store.names(names), strict=True):
+            if holder is not None:
+                first_key = holder[:KEY_BYTES]
+                current = store.moved([first_key])[0] or first_key
+                if due_of(current) < horizon:
+                    gone.append(NAME + name)
+        store.delete(gone)
+        if len(rows) < _PART:
+            return
+        start = rows[-1]
+        yield
 
 
-def _forget_moves(store: ShardStore, end: bytes) -> None:
+def _forget_moves(store: ShardStore, end: bytes) -> Iterator[None]:
     """Moves of messages that are still held stay, however old their first due time is."""
-    gone: list[bytes] = []
-    for first_key, current in store.each(MOVED):
-        if first_key >= end:
-            break
-        if current < end:
-            gone.append(MOVED + first_key)
-    store.delete(gone)
+    start = b""
+    while True:
+        moves = [(first, now) for first, now in islice(store.each(MOVED, start), _PART) if first < end]
+        store.delete([MOVED + first for first, now in moves if now < end])
+        if len(moves) < _PART:
+            return
+        start = moves[-1][0] + b"\x00"
+        yield

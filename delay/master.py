@@ -15,7 +15,7 @@ from duemq.delay.replica import Replica
 from duemq.delay.rules import Cycle, Due
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.key import make_key, offset_of
+from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.ledger import Deferred
 from duemq.model.record import pack_record, unpack_record
 from duemq.model.row import any_expires, attempt_of, dead_frame, expires_of, message_key_in, topic_of, topics_of
@@ -88,7 +88,8 @@ class Master:
         replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
         self._progress.publish(entry)
         self._observer.cycle(self._shard, entry, outbox, commands=len(commands), started=now, ended=self._clock())
-        if expanding or not complete or len(commands) == pace.max_commands:
+        # A read may give fewer commands than there are: for their bytes, or as the bus likes.
+        if expanding or not complete or cycle.applied < await self._bus.end_offset(BUFFER, self._shard):
             return _MORE
         return self._pause(self._clock())
 
@@ -132,8 +133,10 @@ class Master:
             await self._bury(cycle, outbox, due, attempt, "unknown_topic")
             return
         wait = self._pace.retry_ms[min(attempt, len(self._pace.retry_ms)) - 1]
+        # Above the cursor even where the clock went back: below it nothing is ever delivered.
+        at = max(now + wait, due_of(cycle.cursor) + 1)
         # The offset and row stay, so that two deferred messages never meet under one key.
-        to = make_key(now + wait, offset_of(key), int.from_bytes(key[16:], "big"))
+        to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
         cycle.defer(due, Deferred(key, to, attempt, "unknown_topic"))
 
     async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str) -> None:

@@ -106,9 +106,11 @@ class Node:
 
     async def _open(self) -> None:
         info, options = self.folder.info, self.options
+        self.shards = {}
         self.bus = await self._open_bus()
         for topic in sorted(INTERNAL):
             await self.bus.create_topic(topic, info.shards)
+        await self.bus.create_topic(options.pace.dead_letter_topic, 1)
         self.targets = Targets(self.bus, options.target_partitions)
         memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         await self._election.join()
@@ -168,10 +170,9 @@ class Node:
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
-        shards = list(self.shards.values())
         await self._attempt(self.flush)
-        self.shards = {}
-        for shard in shards:
+        # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
+        for shard in self.shards.values():
             await self._attempt(shard.close)
         await self._election.leave()
         if hasattr(self, "bus"):
@@ -195,7 +196,8 @@ class Node:
         now, options = self.clock(), self.options
         self._cleanings += 1
         for shard in list(self.shards.values()):
-            await asyncio.to_thread(forget_before, shard.store, now - int(options.history_s * 1000))
+            for _ in forget_before(shard.store, now - int(options.history_s * 1000)):
+                await asyncio.sleep(0)
             if self._cleanings % _COMPACT_EVERY == 0:
                 await asyncio.to_thread(shard.store.compact)
         for info in await self.bus.topics():

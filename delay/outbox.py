@@ -25,7 +25,7 @@ class Outbox:
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
         """Append messages in the order given; `topics` are the targets they have."""
-        if len(topics) == 1:
+        if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
             (topic,) = topics
             partitions, batch, keys = self._target(topic)
             if partitions == 1:

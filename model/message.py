@@ -31,6 +31,8 @@ _COMMAND_START = HEAD.pack(-1, 1, 0)[:6]
 _COMMAND_AT = HEAD.size + HEADER.size
 COMMAND_BODY = _COMMAND_AT + len(COMMAND_HEADER)  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
+_FORMAT_BYTE = bytes([FORMAT])
+_SHORTEST = COMMAND_BODY + min(_CHANGE.size, ENVELOPE.size)
 
 
 class Draft(NamedTuple):
@@ -95,7 +97,13 @@ def change_frame(kind: int, first_key: bytes, due: int = 0) -> bytes:
 
 def is_command(frame: bytes) -> bool:
     """Whether the frame was made by `command_frame`. Others are plain records from a broker's own clients."""
-    return frame[:6] == _COMMAND_START and frame[_COMMAND_AT:COMMAND_BODY] == COMMAND_HEADER
+    return (
+        frame[:6] == _COMMAND_START
+        and frame[_COMMAND_AT:COMMAND_BODY] == COMMAND_HEADER
+        and frame[COMMAND_BODY + 1 : COMMAND_BODY + 2] == _FORMAT_BYTE
+        and len(frame) >= _SHORTEST
+        and SCHEDULE <= frame[COMMAND_BODY] <= REDRIVE
+    )
 
 
 def read_change(frame: bytes) -> Change:

@@ -125,12 +125,6 @@ class ShardStore:
                     break
         return keys, rows
 
-    def scan_back(self, prefix: bytes, before: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Up to `count` rows of a kind below `before`, latest first."""
-        with translated(self.path):
-            found = list(islice(self._db.items(backwards=True, from_key=prefix + before), count))
-        return [(key[1:], row) for key, row in found if key[:1] == prefix]
-
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
         """The keys above `after` that are due before `before_ms`, to be read in parts."""
         with translated(self.path):

@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
@@ -27,6 +26,7 @@ from duemq.model.record import pack_record, unpack_record
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
 from duemq.storage.store import ShardStore
+from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0

@@ -22,7 +22,7 @@ _MESSAGE = (
     *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
     "bad_json", "both_payloads", "bad_base64", "payload_too_large",
 )  # fmt: skip
-_CHANGE = ("unknown_message", "already_delivered", "already_cancelled", *_DOWN)
+_CHANGE = ("unknown_message", "already_delivered", "already_cancelled", "already_dead", *_DOWN)
 _LIST = ("bad_query", "bad_topic", "bad_cursor", "bad_time", "naive_time", *_DOWN)
 
 _FILTERS = (
@@ -108,7 +108,7 @@ ENDPOINTS = (
     Endpoint(
         "DELETE", "/v1/messages/{id}", changing.delete_message, "Cancel a message", "messages",
         {200: Answer("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
-        ("unknown_message", "already_delivered", *_DOWN),
+        ("unknown_message", "already_delivered", "already_dead", *_DOWN),
     ),
     Endpoint(
         "GET", "/v1/messages/{id}", finding.get_message, "Look a message up", "messages", {200: _STATE},

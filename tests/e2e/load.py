@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+
 from tests.e2e.fates import ABSENT, Kind, Message, State
 
 TOPIC = "load"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+
 from tests.e2e.load import TOPIC, Load, now_ms
 from tests.e2e.server import Server, run
 
@@ -108,7 +109,9 @@ def test_nothing_is_lost_twice_early_or_untrue(new_server: Callable[..., Server]
     # The load has to have been one: all kinds of requests, in every round, and some of them cut off.
     assert load.done["no answer"] >= ROUNDS, load.done
     assert len(records) > 100 * ROUNDS, (len(records), load.done)
-    assert all(load.done[kind] > ROUNDS for kind in ("batch", "named", "keyed", "cancel", "move", "deliver_now")), load.done
+    assert all(load.done[kind] > ROUNDS for kind in ("batch", "named", "keyed", "cancel", "move", "deliver_now")), (
+        load.done
+    )
 
 
 def same_places(read: list[Any], records: list[Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.e2e.server import Server, free_port, run
 
 
@@ -42,9 +43,7 @@ def test_a_second_process_on_one_folder(new_server: Callable[..., Server]) -> No
     ("change", "advice"),
     [({"version": 999}, "newer duemq"), ({"format": "somebody else's"}, "--data"), ({"shards": None}, "backup")],
 )
-def test_a_folder_of_another_format(
-    new_server: Callable[..., Server], change: dict[str, object], advice: str
-) -> None:
+def test_a_folder_of_another_format(new_server: Callable[..., Server], change: dict[str, object], advice: str) -> None:
     server = new_server().start()
     assert server.stop() == 0
     meta = server.data / "duemq.json"

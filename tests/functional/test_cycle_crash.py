@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.shard_world import START, NodeContext
 
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.master import Master, Pace
@@ -30,6 +29,7 @@ from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
 from duemq.model.record import unpack_record
 from duemq.storage.rocks import Memory
 from duemq.storage.store import ShardStore
+from tests.shard_world import START, NodeContext
 
 IDS = IdCodec(b"s" * 32)
 TOPIC = "orders"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.shard_world import SHARD, START, World
 
 from duemq.delay.master import Pace
 from duemq.delay.topics import BUFFER, LEDGER
@@ -17,6 +16,7 @@ from duemq.model.key import make_key
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.record import pack_record
 from duemq.storage.rows import ROW
+from tests.shard_world import SHARD, START, World
 
 
 def in_world(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, refused, with_app
 
 from duemq.delay.gateway import MessageState, Outcome, Page, Query
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, refused, with_app
 
 
 def test_a_message_gets_a_receipt() -> None:
@@ -103,7 +103,7 @@ def test_a_cancel_tells_what_the_ledger_says() -> None:
         late = refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_delivered")
         assert (late["delivered_at"], late["delivered_at_ms"]) == (NOW_TEXT, NOW)
         gateway.outcome = Outcome("m1", Answer.DEAD, NOW)
-        assert refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_delivered")["dead_at_ms"] == NOW
+        assert refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_dead")["dead_at_ms"] == NOW
         gateway.outcome = Outcome("m1", None)
         pending = await ask("DELETE", "/v1/messages/order-17")
         assert (pending.status_code, pending.json()["status"]) == (202, "pending")
@@ -140,7 +140,13 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         answer = (await ask("POST", "/v1/messages:cancel", json={"ids": ["m1", "a b", "m1"]})).json()
         assert [result["id"] for result in answer["results"]] == ["m1", "a b", "m1"]
-        assert answer["counts"] == {"cancelled": 2, "already_delivered": 0, "unknown": 1, "pending": 0}
+        assert answer["counts"] == {
+            "cancelled": 2,
+            "already_delivered": 0,
+            "already_dead": 0,
+            "unknown": 1,
+            "pending": 0,
+        }
         gateway.pages = [Page([], "next"), Page([STATE], None)]
         answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}})).json()
         assert answer["results"] == [{"id": "m1", "status": "cancelled"}]

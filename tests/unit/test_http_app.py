@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import DiskFull, Unavailable
 from duemq.proxy.app import create_app
 from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.sections import HttpSettings
+from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 
 def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
