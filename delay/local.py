@@ -170,14 +170,16 @@ class LocalGateway:
 
     async def _resolve(self, target: str) -> _Target | MessageState | None:
         """What a caller means by an id or a name: a message of a shard, a direct one's state, or nothing."""
+        found = self._node.ids.read(target)
+        return await self._by_client_name(target) if found is None else self._by_id(target, found)
+
+    def _by_id(self, target: str, found: MessageId) -> _Target | MessageState | None:
+        if found.direct:
+            return self._direct(target, found)
+        return _Target(target, found.shard, found.key) if found.shard < len(self._node.shards) else None
+
+    async def _by_client_name(self, target: str) -> _Target | None:
         node = self._node
-        found = node.ids.read(target)
-        if found is not None:
-            if found.direct:
-                return self._direct(target, found)
-            if found.shard >= len(node.shards):
-                return None
-            return _Target(target, found.shard, found.key)
         name = _CLIENT_NAME + target.encode()
         shard = zlib.crc32(name) % len(node.shards)
         await self._caught_up(shard)
@@ -217,7 +219,11 @@ class LocalGateway:
 
     async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
         self._check()
-        meant = [await self._resolve(target) for target in targets]
+        read = self._node.ids.read
+        meant = [
+            await self._by_client_name(target) if (found := read(target)) is None else self._by_id(target, found)
+            for target in targets
+        ]
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
         for one in meant:

@@ -5,6 +5,7 @@ Counting is done per cycle with numpy, not per message. Gauges are computed anew
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -95,8 +96,8 @@ class Observer:
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)
         self._delivered.inc(sent)
-        for answer in entry.answers.values():
-            self._cancels.labels(answer.name.lower()).inc()
+        for answer, count in Tally(entry.answers.values()).items():
+            self._cancels.labels(answer.name.lower()).inc(count)
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 

@@ -121,7 +121,8 @@ class Cycle:
         return True
 
     def _change(self, offset: int, timestamp: int, change: Change, answer: Answer | None, found: _Lookups) -> Answer:
-        key = self.moved.get(change.first_key) or found.current[change.first_key]
+        first_key = change.first_key
+        key = self.moved.get(first_key) or found.moved.get(first_key, first_key)
         ended = self.ended[key] if key in self.ended else found.ended.get(key)
         row = self.placed.get(key)
         if row is None and key not in self.removed:
@@ -277,9 +278,13 @@ class _Lookups:
                 first_keys[read_change(frame).first_key] = None
             elif name := read_name(frame, COMMAND_BODY)[0]:
                 names[name] = None
+        # A message has a row under one key only, and none once it ended: most are found by the first look-up.
         firsts = list(first_keys)
-        currents = [now or first for first, now in zip(firsts, view.moved(firsts), strict=True)]
-        self.current = dict(zip(firsts, currents, strict=True))
-        self.ended = dict(zip(currents, view.ended(currents), strict=True))
-        self.rows = dict(zip(currents, view.rows(currents), strict=True))
+        self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
+        gone = [first for first in firsts if self.rows[first] is None]
+        self.moved = {first: now for first, now in zip(gone, view.moved(gone), strict=True) if now is not None}
+        elsewhere = list(self.moved.values())
+        self.rows.update(zip(elsewhere, view.rows(elsewhere), strict=True))
+        without = [key for key in (self.moved.get(first, first) for first in gone) if self.rows[key] is None]
+        self.ended = dict(zip(without, view.ended(without), strict=True))
         self.names = dict(zip(names, view.names(list(names)), strict=True))

@@ -141,7 +141,7 @@ class StorageSettings(Section):
 
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
-    tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
 
 
 class HttpSettings(Section):

@@ -92,8 +92,11 @@ async def _cancel_ids(service: Service, ids: Any) -> list[dict[str, Any]]:
     if len(ids) > MAX_IDS:
         raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
     asked = [one for one in ids if may_exist(one)]
-    outcomes = iter(await service.gateway.change(CANCEL, asked) if asked else ())
-    return [_result(next(outcomes)) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
+    outcomes = await service.gateway.change(CANCEL, asked) if asked else []
+    if len(asked) == len(ids):
+        return list(map(_result, outcomes))
+    answered = iter(outcomes)
+    return [_result(next(answered)) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
 
 
 async def _cancel_matching(service: Service, fields: Any) -> list[dict[str, Any]]:

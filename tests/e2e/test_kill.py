@@ -84,7 +84,9 @@ def everything_is_due(server: Server) -> None:
 
 
 def test_nothing_is_lost_twice_early_or_untrue(new_server: Callable[..., Server]) -> None:
-    server = new_server("--set", "topics.partitions=3", "--set", "storage.flush_interval_s=0.7").start()
+    server = new_server(
+        "--shards", "2", "--set", "topics.partitions=3", "--set", "storage.flush_interval_s=0.7"
+    ).start()
     load, read = asyncio.run(kill_under_load(server))
     everything_is_due(server)
 

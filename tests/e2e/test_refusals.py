@@ -41,7 +41,7 @@ def test_a_second_process_on_one_folder(new_server: Callable[..., Server]) -> No
 
 @pytest.mark.parametrize(
     ("change", "advice"),
-    [({"version": 999}, "newer duemq"), ({"format": "somebody else's"}, "--data"), ({"shards": None}, "backup")],
+    [({"version": 999}, "newer duemq"), ({"format": "somebody else's"}, "--data")],
 )
 def test_a_folder_of_another_format(new_server: Callable[..., Server], change: dict[str, object], advice: str) -> None:
     server = new_server().start()

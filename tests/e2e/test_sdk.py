@@ -1,0 +1,68 @@
+"""The SDK against a real server: the same round trip, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import pytest
+
+from duemq.client import AlreadyDelivered, AsyncClient, Client, Draft, Message, NameTaken, UnknownMessage
+from duemq.client.aio import AsyncMessage
+from tests.e2e.server import Server
+
+
+def test_round_trip(shared_server: Server) -> None:
+    with Client(shared_server.url) as duemq:
+        kept = duemq.send("sdk", {"order": 42}, deliver_after=timedelta(hours=1), key="k", labels=["eu"], name="sdk-42")
+        assert duemq.get("sdk-42").id == kept.id
+        with pytest.raises(NameTaken):
+            duemq.send("sdk", "other", deliver_after="1h", name="sdk-42")
+        dropped = duemq.send("sdk", b"\xff\x00", deliver_at=datetime.now(UTC) + timedelta(hours=2), idempotency_key="i")
+        again = duemq.send("sdk", b"\xff\x00", deliver_at=dropped.deliver_at_ms, idempotency_key="j")
+        batch = duemq.send_batch(Draft("sdk", f"b{i}", deliver_after="3h") for i in range(2_500))
+        assert all(isinstance(message, Message) for message in batch)
+        assert [message.id for message in islice(duemq.list(topic="sdk"), 3)][0] == kept.id
+        assert len(list(duemq.list(topic="sdk"))) == 2_503
+
+        assert dropped.cancel().id == dropped.cancel().id == dropped.id
+        assert duemq.get(dropped.id).status == "cancelled"
+        moved = again.reschedule(deliver_after=timedelta(milliseconds=50))
+        assert moved.deliver_at_ms < kept.deliver_at_ms
+        (record,) = islice(duemq.tail("sdk"), 1)
+        assert (record.id, record.payload, record.due_ms) == (again.id, b"\xff\x00", moved.deliver_at_ms)
+        with pytest.raises(AlreadyDelivered) as told:
+            again.cancel()
+        assert told.value.extra["delivered_at_ms"] >= moved.deliver_at_ms
+        kept.deliver_now()
+        (last,) = duemq.records("sdk", after=record.cursor, wait=5_000).records
+        assert (last.key, last.payload, last.headers["duemq-id"]) == ("k", b'{"order":42}', kept.id)
+        report = duemq.cancel_many(filter={"topic": "sdk"})
+        assert report.counts["cancelled"] == 2_500
+        with pytest.raises(UnknownMessage):
+            duemq.cancel("no-such-message")
+
+
+def test_async_round_trip(shared_server: Server) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(shared_server.url) as duemq:
+            drafts = [Draft("aio", f"m{i}", deliver_after=300) for i in range(20)]
+            sent = [m for m in await duemq.send_batch(drafts) if isinstance(m, AsyncMessage)]
+            await asyncio.gather(*(message.cancel() for message in sent[:5]))
+            await sent[5].reschedule(deliver_after=timedelta(hours=1))
+            received = []
+            async with asyncio.timeout(10), aclosing(duemq.tail("aio")) as records:
+                async for record in records:
+                    received.append(record)
+                    if len(received) == 14:
+                        break
+            assert {record.id for record in received} == {message.id for message in sent[6:]}
+            assert all(record.timestamp_ms >= (record.due_ms or 0) for record in received)
+            assert (await sent[0].refresh()).status == "cancelled"
+            assert (await sent[5].deliver_now()).status == "delivered"
+            with pytest.raises(AlreadyDelivered):
+                await sent[6].cancel()
+
+    asyncio.run(scenario())
