@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from rich.console import Console
-from rich.panel import Panel
 from rich.text import Text
 
 from duemq.client import AsyncClient, Draft, Record
@@ -35,7 +34,8 @@ async def show(url: str, stop: asyncio.Event) -> None:
     stopped.cancel()
     if demonstration.done():
         demonstration.result()
-        console.print(_next_steps(url, topic))
+        # No frame and no wrapping: these lines are there to be copied.
+        console.print(_next_steps(url, topic), soft_wrap=True)
     else:
         demonstration.cancel()
 
@@ -86,12 +86,13 @@ def _sum_up(console: Console, sent: int, tally: _Tally) -> None:
     p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
     console.print(
         f"\n[green]{sent} scheduled = {len(ordered)} delivered + {_CANCELLED} cancelled[/green], "
-        f"{tally.wrong} wrong; lateness p50 {p50} ms, p99 {p99} ms, max {ordered[-1]} ms\n"
+        f"{tally.wrong} wrong\nlateness p50 {p50} ms, p99 {p99} ms, max {ordered[-1]} ms\n"
     )
 
 
-def _next_steps(url: str, topic: str) -> Panel:
+def _next_steps(url: str, topic: str) -> Text:
     text = Text()
+    text.append("What to try next\n\n", "bold green")
     text.append("curl\n", "bold")
     text.append(
         f"  curl -s {url}/v1/messages -H 'content-type: application/json' \\\n"
@@ -115,4 +116,5 @@ def _next_steps(url: str, topic: str) -> Panel:
         '      message = duemq.send("orders", "pay order 44", deliver_after=timedelta(minutes=5))\n'
         "      message.cancel()\n"
     )
-    return Panel(text, title="What to try next", subtitle="Ctrl-C stops duemq; what is pending stays", padding=(1, 2))
+    text.append("\nCtrl-C stops duemq; what is pending stays.\n", "dim")
+    return text

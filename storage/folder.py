@@ -96,11 +96,14 @@ def read_info(path: Path) -> FolderInfo:
         raise FolderRefused(
             f"data folder {path} has format {meta['version']}, this duemq reads format {VERSION}: {advice}"
         )
+    shards, cluster = meta.get("shards"), meta.get("cluster")
+    if not isinstance(shards, int) or shards < 1 or not isinstance(cluster, str):
+        raise FolderRefused(f"{path / _META} names no shards or no cluster: restore it from a backup")
     try:
         secret = (path / _SECRET).read_bytes()
     except OSError as error:
         raise FolderRefused(f"{path / _SECRET} is missing: without it no id can be checked; restore it") from error
-    return FolderInfo(path, int(meta["shards"]), str(meta["cluster"]), secret)
+    return FolderInfo(path, shards, cluster, secret)
 
 
 def _take_lock(path: Path) -> int:

@@ -56,6 +56,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
         ({"version": VERSION - 1}, "CHANGELOG"),
         ({"version": "1"}, "another program"),
         ({"format": "other"}, "another program"),
+        ({"shards": None}, "names no shards"),
     ],
 )
 def test_another_format_is_refused_with_advice(change: dict[str, object], words: str, tmp_path: Path) -> None:
