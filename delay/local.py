@@ -37,7 +37,7 @@ class _Target(NamedTuple):
 
 
 class LocalGateway:
-    """See `Gateway`. `answer_s`: how long a change waits for its answer; `partitions`: of the shards' topics."""
+    """See `Gateway`. `answer_s`: how long a change waits for its answer."""
 
     def __init__(self, node: Node, answer_s: float = 2.0) -> None:
         self._node, self._answer_s = node, answer_s
@@ -92,6 +92,8 @@ class LocalGateway:
             places.append((where, len(batch)))
             batch.append(frame)
         landed = await node.bus.append(batches)
+        if direct_ids:
+            node.observer.direct.inc(len(direct_ids))
         receipts = []
         issue = node.ids.issue
         named: list[int] = []

@@ -39,7 +39,7 @@ class NodeOptions:
     """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made."""
 
     pace: Pace = field(default_factory=Pace)
-    gather_s: float = 0.005
+    gather_s: float = 0.008
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -112,6 +112,7 @@ class Node:
             await self.bus.create_topic(topic, info.shards)
         await self.bus.create_topic(options.pace.dead_letter_topic, 1)
         self.targets = Targets(self.bus, options.target_partitions)
+        await self.targets.resolve([topic.name for topic in await self.bus.topics() if topic.name not in INTERNAL])
         memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         await self._election.join()
         for number in sorted(self._election.owned()):

@@ -19,12 +19,13 @@ from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
 from duemq.model.key import dues_of
-from duemq.model.ledger import Entry
+from duemq.model.ledger import Answer, Entry
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
 _SAMPLE = 20_000
+_NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 
 
 @dataclass
@@ -71,9 +72,19 @@ class Observer:
         self._retries = Counter(
             "duemq_deferred_total", "Due messages deferred to a later attempt", ["reason"], registry=registry
         )
-        self._cancels = Counter(
-            "duemq_cancel_answers_total", "Answers to cancel, move and deliver-now", ["answer"], registry=registry
+        self._changes = Counter(
+            "duemq_cancel_answers_total",
+            "Answers to cancel, move, deliver-now and redrive",
+            ["answer"],
+            registry=registry,
         )
+        self._names = Counter(
+            "duemq_name_answers_total",
+            "Answers to schedules with a name or idempotency key",
+            ["answer"],
+            registry=registry,
+        )
+        self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._messages = Histogram(
             "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
         )
@@ -97,7 +108,10 @@ class Observer:
         self._commands.inc(commands)
         self._delivered.inc(sent)
         for answer, count in Tally(entry.answers.values()).items():
-            self._cancels.labels(answer.name.lower()).inc(count)
+            if answer is Answer.MALFORMED:
+                self._dead.labels("malformed").inc(count)
+            else:
+                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower()).inc(count)
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 

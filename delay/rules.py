@@ -28,12 +28,14 @@ from duemq.model.ledger import Answer, Deferred, Entry, Fates
 from duemq.model.message import (
     CANCEL,
     COMMAND_BODY,
-    ENVELOPE,
+    MALFORMED,
     MOVE,
     REDRIVE,
     SCHEDULE,
     Change,
-    is_command,
+    due_in,
+    is_named,
+    kind_of,
     read_change,
     read_name,
 )
@@ -80,20 +82,20 @@ class Cycle:
             return
         found = _Lookups(self.view, commands)
         placed, issue, shard = self.placed, self._ids.issue_bytes, self._shard
-        for offset, timestamp, frame in commands:
-            if not is_command(frame):
-                self._refuse(offset, timestamp, frame)
-                continue
-            if frame[COMMAND_BODY] != SCHEDULE:
+        for (offset, timestamp, frame), kind in zip(commands, found.kinds, strict=True):
+            if kind != SCHEDULE:
+                if kind == MALFORMED:
+                    self._refuse(offset, timestamp, frame)
+                    continue
                 change = read_change(frame)
                 given = None if answers is None else answers[offset]
                 self.answers[offset] = self._change(offset, timestamp, change, given, found)
                 continue
-            fields = ENVELOPE.unpack_from(frame, COMMAND_BODY)
-            key = make_key(fields[3], offset, 0)
-            if fields[8] and not self._take_name(key, offset, frame, answers, found):
+            due = due_in(frame)
+            key = make_key(due, offset, 0)
+            if is_named(frame) and not self._take_name(key, offset, frame, answers, found):
                 continue
-            placed[key] = row_of(frame, issue(shard, fields[3], offset))
+            placed[key] = row_of(frame, issue(shard, due, offset))
             self._accepted += 1
         self.applied = commands[-1].offset + 1
 
@@ -269,15 +271,15 @@ class _Lookups:
     """What the store knows of all messages and names that a batch of commands speaks of, read in few calls."""
 
     def __init__(self, view: View, commands: Sequence[Stored]) -> None:
+        self.kinds = [kind_of(frame) for _, _, frame in commands]
         first_keys: dict[bytes, None] = {}
         names: dict[bytes, None] = {}
-        for _, _, frame in commands:
-            if not is_command(frame):
-                continue
-            if frame[COMMAND_BODY] != SCHEDULE:
+        for (_, _, frame), kind in zip(commands, self.kinds, strict=True):
+            if kind == SCHEDULE:
+                if is_named(frame):
+                    names[read_name(frame, COMMAND_BODY)[0]] = None
+            elif kind != MALFORMED:
                 first_keys[read_change(frame).first_key] = None
-            elif name := read_name(frame, COMMAND_BODY)[0]:
-                names[name] = None
         # A message has a row under one key only, and none once it ended: most are found by the first look-up.
         firsts = list(first_keys)
         self.rows = dict(zip(firsts, view.rows(firsts), strict=True))

@@ -20,18 +20,20 @@ from duemq.model.key import KEY_BYTES
 from duemq.model.record import HEAD, HEADER
 
 FORMAT = 1
-SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE = 1, 2, 3, 4, 5
+MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE = range(6)
 
 ENVELOPE = Struct(">BBIQQBHHBHI")
 FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
 COMMAND_HEADER = b"duemq-command"
+_COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
 _COMMAND_START = HEAD.pack(-1, 1, 0)[:6]
 _COMMAND_AT = HEAD.size + HEADER.size
 COMMAND_BODY = _COMMAND_AT + len(COMMAND_HEADER)  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
-_FORMAT_BYTE = bytes([FORMAT])
+_DUE = slice(COMMAND_BODY + 6, COMMAND_BODY + 14)
+_NAME_BYTES_AT = COMMAND_BODY + 27
 _SHORTEST = COMMAND_BODY + min(_CHANGE.size, ENVELOPE.size)
 
 
@@ -58,52 +60,50 @@ class Change(NamedTuple):
     due: int
 
 
-def envelope_of(draft: Draft, due: int) -> bytes:
-    """The envelope of a schedule command that is due at `due` ms."""
+def schedule_frame(draft: Draft, due: int) -> bytes:
+    """The frame of a schedule command that is due at `due` ms."""
     topic, key, name = draft.topic.encode(), draft.key, draft.name
     labels = "\n".join(draft.labels).encode() if draft.labels else b""
-    body = b"".join((topic, key or b"", labels, draft.headers, name, draft.fingerprint if name else b""))
-    return (
+    key_bytes, more = (NO_KEY, b"") if key is None else (len(key), key)
+    fingerprint = draft.fingerprint if name else b""
+    size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(draft.headers) + len(name) + len(fingerprint)
+    return b"".join((
+        HEAD.pack(-1, 1, _COMMAND_HEAD + size), HEADER.pack(len(COMMAND_HEADER), size), COMMAND_HEADER,
         ENVELOPE.pack(
-            SCHEDULE, FORMAT, ENVELOPE.size + len(body), due, draft.expires, len(topic),
-            NO_KEY if key is None else len(key), len(labels), len(name), draft.header_count, len(draft.headers),
-        )
-        + body
-    )  # fmt: skip
-
-
-def command_frame(envelope: bytes, payload: bytes = b"") -> bytes:
-    """The frame of a command: one header with the envelope, the payload as value, no key."""
-    header_bytes = HEADER.size + len(COMMAND_HEADER) + len(envelope)
-    return b"".join(
-        (
-            HEAD.pack(-1, 1, header_bytes),
-            HEADER.pack(len(COMMAND_HEADER), len(envelope)),
-            COMMAND_HEADER,
-            envelope,
-            payload,
-        )
-    )
-
-
-def schedule_frame(draft: Draft, due: int) -> bytes:
-    return command_frame(envelope_of(draft, due), draft.payload)
+            SCHEDULE, FORMAT, size, due, draft.expires, len(topic), key_bytes, len(labels), len(name),
+            draft.header_count, len(draft.headers),
+        ),
+        topic, more, labels, draft.headers, name, fingerprint, draft.payload,
+    ))  # fmt: skip
 
 
 def change_frame(kind: int, first_key: bytes, due: int = 0) -> bytes:
     """The frame of a cancel, move (with `due` in ms), deliver-now or redrive."""
-    return command_frame(_CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due))
+    head = HEAD.pack(-1, 1, _COMMAND_HEAD + _CHANGE.size) + HEADER.pack(len(COMMAND_HEADER), _CHANGE.size)
+    return head + COMMAND_HEADER + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due)
 
 
-def is_command(frame: bytes) -> bool:
-    """Whether the frame was made by `command_frame`. Others are plain records from a broker's own clients."""
-    return (
-        frame[:6] == _COMMAND_START
+def kind_of(frame: bytes) -> int:
+    """Which command a frame is; MALFORMED for a record that is none, such as another program's."""
+    if (
+        len(frame) >= _SHORTEST
         and frame[_COMMAND_AT:COMMAND_BODY] == COMMAND_HEADER
-        and frame[COMMAND_BODY + 1 : COMMAND_BODY + 2] == _FORMAT_BYTE
-        and len(frame) >= _SHORTEST
-        and SCHEDULE <= frame[COMMAND_BODY] <= REDRIVE
-    )
+        and frame[:6] == _COMMAND_START
+        and frame[COMMAND_BODY + 1] == FORMAT
+        and frame[COMMAND_BODY] <= REDRIVE
+    ):
+        return frame[COMMAND_BODY]
+    return MALFORMED
+
+
+def due_in(frame: bytes) -> int:
+    """The due time (ms) of a schedule command."""
+    return int.from_bytes(frame[_DUE], "big")
+
+
+def is_named(frame: bytes) -> bool:
+    """Whether a schedule command has a name."""
+    return frame[_NAME_BYTES_AT] != 0
 
 
 def read_change(frame: bytes) -> Change:

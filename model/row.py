@@ -165,7 +165,7 @@ def expires_of(row: bytes) -> int:
 
 def any_expires(due: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether one of many messages, given as keys and rows, may expire at all."""
-    return any(row[_EXPIRES] != _NEVER for _, row in due)
+    return not {row[_EXPIRES] for _, row in due} <= {_NEVER}
 
 
 def changed(row: bytes, *, due: int | None = None, attempt: int | None = None) -> bytes:

@@ -123,7 +123,7 @@ class TopicSettings(Section):
 
 
 class DeliverySettings(Section):
-    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 5
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 8
     max_cycle_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
     max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16

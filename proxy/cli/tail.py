@@ -85,5 +85,7 @@ def _print(record: Record, as_json: bool) -> None:
         when = f"{format_ms(record.timestamp_ms)}\t(no due time)"
     else:
         colour = typer.colors.YELLOW if late >= _LATE_MS else typer.colors.GREEN
-        when = f"{format_ms(due)}\t{typer.style(f'{late:+} ms', fg=colour)}"
+        # Before its due time comes only what was asked for with deliver-now.
+        shown = f"{late:+} ms" if late >= 0 else "now"
+        when = f"{format_ms(due)}\t{typer.style(shown, fg=colour)}"
     typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload)}")
