@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
@@ -12,16 +12,18 @@ from duemq.storage.store import ShardStore
 _PART = 1_000  # a few milliseconds
 
 
-def forget_before(store: ShardStore, cutoff_ms: int) -> Generator[None, None, int]:
-    """Drop the history of messages that were due in windows that ended before `cutoff_ms`, in parts.
+def horizon_for(store: ShardStore, cutoff_ms: int) -> int:
+    """The start (ms) of the window that holds the cutoff; never past the cursor's, for that one is not over."""
+    return window_of(min(cutoff_ms, due_of(store.position.entry.cursor)))
 
-    The generator returns the horizon (ms): what was due before it is forgotten.
+
+def forget_before(store: ShardStore, horizon: int) -> Iterator[None]:
+    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts.
 
     A message that was moved counts by its current due time; a name is free again once its message is forgotten. Runs
     in the master's event loop, which may turn at each `yield`: what a part reads it deletes before the next one, so
     that a cycle never writes in between (a redrive gives an old message a new place).
     """
-    horizon = window_of(min(cutoff_ms, due_of(store.position.entry.cursor)))
     end = first_key_at(horizon)
     yield from _forget_names(store, horizon)
     yield from _forget_moves(store, end)
@@ -37,7 +39,6 @@ def forget_before(store: ShardStore, cutoff_ms: int) -> Generator[None, None, in
             yield
     if boundary is not None:
         store.drop(APPLIED, b"", boundary)
-    return horizon
 
 
 def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from duemq.bus.base import Bus, Partition
 from duemq.delay.gateway import MessageState, Outcome, Page, Query, Receipt
 from duemq.delay.node import Node
 from duemq.delay.outbox import partition_of
-from duemq.delay.reads import Reads, before, merge
+from duemq.delay.reads import Reads, before, merge, read_cursor, write_cursor
 from duemq.delay.topics import BUFFER, INTERNAL
 from duemq.model.errors import DiskFull, Rejected, Unavailable
 from duemq.model.ids import DIRECT, MessageId
@@ -209,13 +208,13 @@ class LocalGateway:
         self._check()
         key, last_shard = LOWEST, -1
         if query.cursor is not None:
-            key, last_shard = _read_cursor(query.cursor)
+            key, last_shard = read_cursor(query.cursor)
         shards = range(len(self._node.shards))
         await asyncio.gather(*map(self._caught_up, shards))
         starts = [key if shard <= last_shard or query.cursor is None else before(key) for shard in shards]
         found = [await self._reads(shard).find(query, start) for shard, start in zip(shards, starts, strict=True)]
         messages, position = merge(found, query.limit)
-        return Page(messages, None if position is None else _write_cursor(*position))
+        return Page(messages, None if position is None else write_cursor(*position))
 
     # --- changing -------------------------------------------------------------------------------------------------
 
@@ -283,19 +282,3 @@ class LocalGateway:
             "nodes": [{"name": "local", "state": "ready" if node.why_not_ready is None else "joining"}],
             "shards": shards,
         }
-
-
-def _write_cursor(key: bytes, shard: int) -> str:
-    raw = key + shard.to_bytes(2, "big")
-    return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
-
-
-def _read_cursor(text: str) -> tuple[bytes, int]:
-    try:
-        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError as error:
-        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor") from error
-    body, check = raw[:-4], raw[-4:]
-    if len(body) != KEY_BYTES + 2 or zlib.crc32(body).to_bytes(4, "big") != check:
-        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor")
-    return body[:KEY_BYTES], int.from_bytes(body[KEY_BYTES:], "big")

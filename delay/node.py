@@ -15,7 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.clean import forget_before
+from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.master import Pace
 from duemq.delay.observe import NodeCollector, Observer
 from duemq.delay.shard import Shard
@@ -24,14 +24,15 @@ from duemq.delay.topics import BUFFER, INTERNAL, LEDGER
 from duemq.election.base import Election
 from duemq.model.errors import Fenced, Unavailable
 from duemq.model.ids import IdCodec
+from duemq.model.key import first_key_at
 from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
+from duemq.storage.rows import ROW
 from duemq.storage.store import disk_bytes
 
 log = logging.getLogger(__name__)
 
 _REOPEN_S = 1.0
-_COMPACT_EVERY = 8  # cleanings
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Node:
         self._open_bus, self._election = open_bus, election
         self._ready: set[int] = set()
         self._used_bytes = 0
-        self._cleanings = 0
+        self._horizons: dict[int, int] = {}  # per shard: what was due before is forgotten
         registry.register(
             NodeCollector(
                 self.observer,
@@ -195,12 +196,15 @@ class Node:
     async def clean(self) -> None:
         """Forget what ended longer ago than the history is kept, and what consumers have had time enough to read."""
         now, options = self.clock(), self.options
-        self._cleanings += 1
         for shard in list(self.shards.values()):
-            for _ in forget_before(shard.store, now - int(options.history_s * 1000)):
+            horizon = horizon_for(shard.store, now - int(options.history_s * 1000))
+            if horizon == self._horizons.get(shard.number):
+                continue
+            for _ in forget_before(shard.store, horizon):
                 await asyncio.sleep(0)
-            if self._cleanings % _COMPACT_EVERY == 0:
-                await asyncio.to_thread(shard.store.compact)
+            # A dropped range gives its space back only when it is compacted.
+            await asyncio.to_thread(shard.store.compact, ROW, ROW + first_key_at(horizon))
+            self._horizons[shard.number] = horizon
         for info in await self.bus.topics():
             if info.name not in (BUFFER, LEDGER):
                 await self.bus.trim_older_than(info.name, now - int(options.retention_s * 1000))

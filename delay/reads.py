@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from duemq.delay.gateway import MessageState, Query, Status
 from duemq.delay.shard import Shard
-from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
+from duemq.model.errors import Rejected
+from duemq.model.key import HIGHEST, KEY_BYTES, LOWEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
 from duemq.storage.rows import CANCELLED, ENDED, ROW, Ended
 
@@ -149,3 +152,21 @@ def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple
 def before(key: bytes) -> bytes:
     """The key just below another, so that a search above it starts with that key itself."""
     return key if key == LOWEST else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
+
+
+def write_cursor(key: bytes, shard: int) -> str:
+    """The cursor of a list that goes on above this key, or with the next shard at it."""
+    raw = key + shard.to_bytes(2, "big")
+    return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> tuple[bytes, int]:
+    """Key and shard of a cursor. Raises Rejected `bad_cursor`."""
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as error:
+        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor") from error
+    body, check = raw[:-4], raw[-4:]
+    if len(body) != KEY_BYTES + 2 or zlib.crc32(body).to_bytes(4, "big") != check:
+        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor")
+    return body[:KEY_BYTES], int.from_bytes(body[KEY_BYTES:], "big")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.delay import clean
-from duemq.delay.clean import forget_before
+from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.master import Pace
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
@@ -23,12 +23,10 @@ F = b"f" * 16
 
 def forget(store: ShardStore, cutoff_ms: int) -> int:
     """All parts at once."""
-    parts = forget_before(store, cutoff_ms)
-    while True:
-        try:
-            next(parts)
-        except StopIteration as done:
-            return int(done.value)
+    horizon = horizon_for(store, cutoff_ms)
+    for _ in forget_before(store, horizon):
+        pass
+    return horizon
 
 
 def draft(due: int, name: bytes) -> Draft:

@@ -1,0 +1,133 @@
+"""`duemq verify` finds what is wrong in a folder, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.embedded import EmbeddedBus
+from duemq.delay.local import LocalGateway
+from duemq.delay.node import Node, NodeOptions
+from duemq.delay.verify import Check, verify
+from duemq.election.single import SingleElection
+from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.record import pack_record
+from duemq.storage.folder import Folder
+from duemq.storage.rocks import Memory
+from duemq.storage.rows import ENDED, MOVED, ROW
+from duemq.storage.store import ShardStore
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder at rest with messages of every fate."""
+    path = tmp_path_factory.mktemp("filled") / "data"
+    asyncio.run(_fill(path))
+    return path
+
+
+async def _fill(path: Path) -> None:
+    folder = Folder.open(path, 1)
+    node = Node(
+        folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), NodeOptions(), CollectorRegistry(), now
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(node.run(stop))
+    await node.ready.wait()
+    gateway = LocalGateway(node)
+    later = now() + 3_600_000
+    await gateway.send([Draft("t", b"soon", now() + i) for i in range(20)])
+    far = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
+    await gateway.send([Draft("t", b"named", later, name=b"n:a", fingerprint=b"f" * 16)])
+    await gateway.change(CANCEL, [receipt.id for receipt in far[:5]])
+    await gateway.change(MOVE, [receipt.id for receipt in far[5:10]], later + 7_200_000)
+    records = node.bus.subscribe("t")
+    while await node.bus.end_offset("t", 0) < 20:
+        assert await records.wait(10), "not delivered in time"
+    stop.set()
+    await running
+    folder.close()
+
+
+def wrong(path: Path) -> list[Check]:
+    async def run() -> list[Check]:
+        folder = Folder.open(path)
+        bus = await EmbeddedBus.open(path / "bus")
+        try:
+            return await verify(folder, bus, Memory(8 << 20, 8 << 20), lambda what, rows: None)
+        finally:
+            await bus.close()
+            folder.close()
+
+    return [check for check in asyncio.run(run()) if not check.good]
+
+
+@pytest.fixture
+def copy(filled: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(filled, tmp_path / "data")
+
+
+def test_a_sound_folder_passes_every_check(copy: Path) -> None:
+    assert wrong(copy) == []
+
+
+def _lose_a_pending_row(store: ShardStore) -> None:
+    store.delete([ROW + [key for key, _ in store.each(ROW)][-1]])
+
+
+def _revive_a_cancelled_one(store: ShardStore) -> None:
+    key = next(store.each(ENDED))[0]
+    row = next(store.each(ROW))[1]
+    store.write([(ROW + key, row)], [], store.position, {})
+
+
+def _lead_a_move_nowhere(store: ShardStore) -> None:
+    first_key, _ = next(store.each(MOVED))
+    store.write([(MOVED + first_key, bytes(20))], [], store.position, {})
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_lose_a_pending_row, "pending rows"),
+        (_revive_a_cancelled_one, "nowhere else"),
+        (_lead_a_move_nowhere, "lead to a message"),
+    ],
+)
+def test_damage_in_the_store_is_found(copy: Path, damage: Callable[[ShardStore], None], words: str) -> None:
+    store = ShardStore(copy / "shards" / "000", Memory(8 << 20, 8 << 20))
+    damage(store)
+    store.close()
+    assert any(words in check.what for check in wrong(copy))
+
+
+def test_a_record_too_many_is_found(copy: Path) -> None:
+    async def send_again() -> None:
+        bus = await EmbeddedBus.open(copy / "bus")
+        first = (await bus.read("t", 0, 0, 1))[0]
+        await bus.append({("t", 0): [first.frame, pack_record(None, (), b"not ours")]})
+        await bus.close()
+
+    asyncio.run(send_again())
+    assert [check.what for check in wrong(copy)] == ["records: no message twice"]
+
+
+def test_a_lost_record_is_found(copy: Path) -> None:
+    """A message the store calls delivered, of which the topic has nothing."""
+    store = ShardStore(copy / "shards" / "000", Memory(8 << 20, 8 << 20))
+    key, row = next(store.each(ROW))
+    # The same row with another id: flip a character within it.
+    at = row.index(b"duemq-id") + len(b"duemq-id") + 20
+    store.write([(ROW + key, row[:at] + bytes([row[at] ^ 1]) + row[at + 1 :])], [], store.position, {})
+    store.close()
+    assert any(check.what == "records: every delivered message is there" for check in wrong(copy))
