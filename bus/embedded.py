@@ -14,15 +14,17 @@ from rocksdict import Rdict
 from duemq.bus import layout
 from duemq.bus.base import Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
 from duemq.bus.chunk import Chunk, take
+from duemq.bus.committer import EpochCommitter
 from duemq.bus.compaction import Compactor
 from duemq.bus.group_commit import Group, GroupCommit, Trim
 from duemq.bus.history import History
 from duemq.bus.layout import Start
 from duemq.bus.log_topic import LogPartition, LogTopic, load_topics, new_topic
-from duemq.bus.rocks import folder_bytes, open_log, translated
+from duemq.bus.rocks import folder_bytes, open_log
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.tail import TailCache
-from duemq.model.errors import DuemqError, Fenced, Unavailable
+from duemq.model.errors import DuemqError, Fenced
+from duemq.model.foreign import translated
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +102,12 @@ class EmbeddedBus:
         self._commits.check()
         return self._subscriptions.add(topic, partition)
 
-    async def committer(self, name: str) -> EmbeddedCommitter:
+    async def committer(self, name: str) -> EpochCommitter:
         epoch = await self._commits.submit(partial(self._stage_epoch, name))
-        return EmbeddedCommitter(self, name, epoch)
+        return EpochCommitter(self, name, epoch)
 
     async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
-        """Only for `EmbeddedCommitter`."""
+        """Only for `EpochCommitter`."""
         stage = partial(self._stage_commit, self._targets(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
@@ -251,19 +253,3 @@ class EmbeddedBus:
 
     def _ended(self) -> None:
         self._subscriptions.wake_all()
-
-
-class EmbeddedCommitter:
-    """The one writer of its name, as long as its epoch is the newest."""
-
-    def __init__(self, bus: EmbeddedBus, name: str, epoch: int) -> None:
-        self._bus, self._name, self._epoch = bus, name, epoch
-        self._closed = False
-
-    async def commit(self, batches: Batches) -> Landed:
-        if self._closed:
-            raise Unavailable(f"committer {self._name!r} is closed")
-        return await self._bus.commit(batches, self._name, self._epoch)
-
-    async def close(self) -> None:
-        self._closed = True

@@ -22,8 +22,8 @@ from duemq.bus.base import Appended
 from duemq.bus.chunk import Chunk, cut, pack_chunk
 from duemq.bus.layout import Start
 from duemq.bus.log_topic import LogPartition, LogTopic
-from duemq.bus.rocks import translate
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
+from duemq.model.foreign import translate
 
 # A group takes no further requests from here on: it bounds what one write copies, and how long it holds the GIL.
 GROUP_BYTES = 8 << 20

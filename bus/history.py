@@ -9,8 +9,9 @@ from rocksdict import Rdict
 from duemq.bus.base import Stored
 from duemq.bus.chunk import Chunk, take, unpack_chunk
 from duemq.bus.log_topic import LogPartition
-from duemq.bus.rocks import scan_options, translated
+from duemq.bus.rocks import scan_options
 from duemq.model.errors import CorruptStore
+from duemq.model.foreign import translated
 
 # RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.
 MAX_READ_BYTES = 2 << 20

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duemq.bus.base import Appended, Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
+from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
 
@@ -83,7 +84,7 @@ class MemoryBus:
         return await self._add(batches)
 
     async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
-        """Only for `MemoryCommitter`."""
+        """Only for `EpochCommitter`."""
         return await self._add(batches, name, epoch)
 
     async def read(
@@ -111,10 +112,10 @@ class MemoryBus:
         self._check()
         return self.subscriptions.add(topic, partition)
 
-    async def committer(self, name: str) -> MemoryCommitter:
+    async def committer(self, name: str) -> EpochCommitter:
         await self._turn()
         epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
-        return MemoryCommitter(self, name, epoch)
+        return EpochCommitter(self, name, epoch)
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         if not 1 <= partitions <= 0xFFFF:
@@ -196,17 +197,3 @@ class MemoryBus:
         self._ended = reason
         self._log.buses.discard(self)
         self.subscriptions.wake_all()
-
-
-class MemoryCommitter:
-    def __init__(self, bus: MemoryBus, name: str, epoch: int) -> None:
-        self._bus, self._name, self._epoch = bus, name, epoch
-        self._closed = False
-
-    async def commit(self, batches: Batches) -> Landed:
-        if self._closed:
-            raise Unavailable(f"committer {self._name!r} is closed")
-        return await self._bus.commit(batches, self._name, self._epoch)
-
-    async def close(self) -> None:
-        self._closed = True

@@ -1,20 +1,15 @@
-"""The border to RocksDB: how the log's database is opened, and what its errors mean to duemq."""
+"""The border to RocksDB: how the log's database is opened."""
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions
 
 from duemq.bus import layout
-from duemq.model.errors import CorruptStore, DiskFull, DuemqError, FolderRefused, StoreFailed
-
-_NO_SPACE = ("no space left", "enospc", "max allowed space", "disk quota exceeded")
-_IN_USE = ("lock hold by current process", "while lock file", "/lock:")
+from duemq.model.errors import FolderRefused
+from duemq.model.foreign import translated
 
 
 def log_options() -> Options:
@@ -79,29 +74,6 @@ def _is_empty(db: Rdict) -> bool:
     rows.seek_to_first()
     rows.status()
     return not rows.valid()
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Foreign errors as ours, the cause kept."""
-    try:
-        yield
-    except DuemqError:
-        raise
-    except Exception as error:
-        raise translate(what, error) from error
-
-
-def translate(what: str, error: Exception) -> DuemqError:
-    """RocksDB reports everything as a plain `Exception`: its text is all there is to go by."""
-    text = str(error).lower()
-    if any(sign in text for sign in _NO_SPACE) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-        return DiskFull(f"{what}: the disk is full ({error})")
-    if any(sign in text for sign in _IN_USE):
-        return FolderRefused(f"{what}: another process (or another part of this one) has it open")
-    if "corruption" in text or "checksum mismatch" in text:
-        return CorruptStore(f"{what}: {error}")
-    return StoreFailed(f"{what}: {error}")
 
 
 def folder_bytes(folder: Path) -> int:

@@ -107,7 +107,7 @@ class LocalGateway:
                 named.append(index)
         if named:
             await self._settle_names(drafts, receipts, named, places, landed)
-        for where, _ in batches.items():
+        for where in batches:
             if where[0] == BUFFER:
                 await self._hold_up(where[1], landed[where].first_offset)
         return receipts

@@ -22,13 +22,12 @@ from duemq.delay.shard import Shard
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, INTERNAL, LEDGER
 from duemq.election.base import Election
-from duemq.model.errors import Fenced, Unavailable
+from duemq.model.errors import Fenced, Unavailable, first_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
-from duemq.storage.folder import Folder
+from duemq.storage.folder import Folder, disk_bytes
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ROW
-from duemq.storage.store import disk_bytes
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class Node:
                 await self._open()
                 await self._serve(stop)
             except* (Unavailable, Fenced) as group:
-                reason = _first(group)
+                reason = first_of(group)
                 self.why_not_ready = f"the store or the log failed and is being opened anew: {reason}"
                 log.error("node stopped its shards: %s", reason, extra={"action": "reopen"})
             finally:
@@ -225,11 +224,3 @@ class Node:
                 "disk has %d MiB free, %s messages below %d MiB", free >> 20, "refusing" if full else "accepting",
                 least >> 20, extra={"action": "disk"},
             )  # fmt: skip
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first plain exception of a group."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

@@ -3,11 +3,11 @@
 `shard_model.py` in the design folder is the specification; `tests/functional/test_shard_model.py` holds this code to
 it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
 
-    cycle = Cycle(before, view)
+    cycle = Cycle(before, view, ids, shard)
     cycle.apply(commands)                    # the master decides; a follower passes the ledger's answers
     cycle.take(now, keys, rows, complete)    # what is due
     ... commit outbox and cycle.entry() ...
-    store.write(*cycle.changes())
+    store.write(*store_changes(cycle, entry), ...)   # delay/changes.py
 
 Sets of keys, T = cursor before, T' = cursor after:
 * a pending message is a row above T in the store that this cycle did not remove, or one it placed;

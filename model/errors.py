@@ -71,3 +71,10 @@ class Diverged(Fatal):
 
 class BadConfig(Fatal):
     """A setting is wrong; the message names the key."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first plain exception of a group, however deep; one that is no group is its own first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -8,13 +8,13 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
+from duemq.bus.base import wall_clock
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.local import LocalGateway
 from duemq.delay.master import Pace
@@ -29,11 +29,6 @@ from duemq.storage.folder import Folder
 log = logging.getLogger(__name__)
 
 Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # gets the server's URL and the stop event
-
-
-def wall_clock() -> int:
-    """Epoch ms."""
-    return time.time_ns() // 1_000_000
 
 
 def node_options(settings: Settings) -> NodeOptions:

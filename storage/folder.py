@@ -20,6 +20,7 @@ VERSION = 1
 _META = "duemq.json"
 _SECRET = "id.key"
 _LOCK = "lock"
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
 _UNFINISHED = frozenset((_LOCK, _SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
 
 
@@ -146,3 +147,15 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(parent)
     finally:
         os.close(parent)
+
+
+def disk_bytes(path: Path) -> int:
+    """Bytes that all files below a folder take on the disk; files that vanish meanwhile count nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
+            except FileNotFoundError:  # RocksDB removes files while we look
+                continue
+    return total

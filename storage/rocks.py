@@ -1,4 +1,4 @@
-"""RocksDB as duemq opens it, and its errors translated. The one place that knows rocksdict's traps.
+"""RocksDB as a shard's store opens it, and the traps of rocksdict that readers of this folder must know.
 
 * `items()` ends silently at a corrupt block; a caller that must know counts what it got and calls `check`.
 * `ReadOptions.set_iterate_lower_bound` of rocksdict 0.3.29 sets the upper bound; it is not used here.
@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import (
@@ -21,7 +19,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
+from duemq.model.foreign import translated
 
 
 class Memory:
@@ -62,21 +60,3 @@ def without_log() -> WriteOptions:
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, typed as a method
     return options
-
-
-@contextmanager
-def translated(path: Path | str) -> Iterator[None]:
-    """Turn RocksDB's exceptions (which are bare `Exception`s with a text) into ours."""
-    try:
-        yield
-    except (StoreFailed, CorruptStore, DiskFull, FolderRefused):
-        raise
-    except Exception as error:
-        text = str(error)
-        if "No space left" in text:
-            raise DiskFull(f"no space left on the disk of {path}", retry_after_s=5) from error
-        if "Corruption" in text:
-            raise CorruptStore(f"{path}: {text}. Restore this folder from a backup or a peer.") from error
-        if "lock" in text.lower() and "LOCK" in text:
-            raise FolderRefused(f"{path} is in use by another process") from error
-        raise StoreFailed(f"{path}: {text}") from error

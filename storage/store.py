@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from rocksdict import WriteBatch
 
+from duemq.model.foreign import translated
 from duemq.model.key import dues_of, first_key_at
-from duemq.storage.rocks import Memory, open_store, translated, without_log
+from duemq.storage.rocks import Memory, open_store, without_log
 from duemq.storage.rows import (
     APPLIED,
     CURSOR,
@@ -202,15 +202,3 @@ class ShardStore:
     def close(self) -> None:
         with translated(self.path):
             self._db.close()
-
-
-def disk_bytes(path: Path) -> int:
-    """The size of all files below a folder, in bytes; files that vanish meanwhile count nothing."""
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(folder, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total

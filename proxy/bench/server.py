@@ -12,7 +12,8 @@ import urllib.parse
 from pathlib import Path
 from types import TracebackType
 
-from duemq.proxy.bench.usage import Usage, disk_bytes, filesystem, usage
+from duemq.proxy.bench.usage import Usage, filesystem, usage
+from duemq.storage.folder import disk_bytes
 
 _READY_WITHIN_S = 120.0
 _STOP_WITHIN_S = 60.0

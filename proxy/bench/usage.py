@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the block size of the filesystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,6 @@ def usage(pid: int) -> Usage:
     memory = [_memory_bytes(each) for each in pids]
     ticks = sum(_cpu_ticks(each) for each in pids)
     return Usage(ticks / _TICKS_PER_S, sum(now for now, _ in memory), sum(peak for _, peak in memory))
-
-
-def disk_bytes(folder: Path) -> int:
-    """Allocated bytes of all files below `folder`; holes and preallocated room count as they do on the disk."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * _BLOCK_BYTES
-            except OSError:  # compaction removes files while we look
-                continue
-    return total
 
 
 def filesystem(folder: Path) -> str:

@@ -34,7 +34,7 @@ def serve(
 
     import uvloop
 
-    from duemq.model.errors import DuemqError
+    from duemq.model.errors import DuemqError, first_of
     from duemq.proxy import demo as demonstration
     from duemq.proxy.config import Settings
     from duemq.proxy.logs import set_up
@@ -63,13 +63,7 @@ def serve(
         known = group.subgroup(DuemqError)
         if known is None:
             raise
-        _fail(_first(known))
-
-
-def _first(group: BaseException) -> BaseException:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
+        _fail(first_of(known))
 
 
 def _fail(error: BaseException) -> None:

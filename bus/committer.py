@@ -1,0 +1,28 @@
+"""The committer of every log in this process: it carries its epoch, by which the log fences an older one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from duemq.bus.base import Batches, Landed
+from duemq.model.errors import Unavailable
+
+
+class _Log(Protocol):
+    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed: ...
+
+
+class EpochCommitter:
+    """The one writer of its name, as long as its epoch is the newest."""
+
+    def __init__(self, log: _Log, name: str, epoch: int) -> None:
+        self._log, self._name, self._epoch = log, name, epoch
+        self._closed = False
+
+    async def commit(self, batches: Batches) -> Landed:
+        if self._closed:
+            raise Unavailable(f"committer {self._name!r} is closed")
+        return await self._log.commit(batches, self._name, self._epoch)
+
+    async def close(self) -> None:
+        self._closed = True
