@@ -1,6 +1,6 @@
 """The port to a log: topics of partitions of frames, and one transaction per cycle.
 
-Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), later `kafka`. All pass `tests/contract/test_bus.py`.
+Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), `kafka`. All pass `tests/contract/test_bus.py`.
 What a plug promises:
 
 * `append` returns when the frames are durable; offsets of one partition are dense for committed frames on the
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from duemq.model.errors import Rejected
+from duemq.model.errors import Fatal, Rejected, Unavailable
 
 Partition = tuple[str, int]  # topic and partition number
 
@@ -30,6 +30,18 @@ class UnknownTopic(Rejected):
             f"there is no topic {topic!r}" if partition is None else f"topic {topic!r} has no partition {partition}"
         )
         super().__init__("unknown_topic", detail, "topic")
+
+
+class TargetRefused(Unavailable):
+    """A partition did not take its part of a commit: nothing of the commit was written. `reason`: in a word or two."""
+
+    def __init__(self, topic: str, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.topic, self.reason = topic, reason
+
+
+class TopicRefused(Fatal):
+    """A topic of duemq's own exists, and is not as it must be. The message says what it is and what to do."""
 
 
 class Stored(NamedTuple):
@@ -46,10 +58,24 @@ def wall_clock() -> int:
 
 
 class Appended(NamedTuple):
-    """Where a batch of frames landed: they have consecutive offsets from `first_offset` on."""
+    """Where the frames of one partition landed.
+
+    They have consecutive offsets from `first_offset` on, except that a broker may take them in several parts:
+    `parts` holds, for each part after the first, the position of its first frame in the batch, and its offset.
+    """
 
     first_offset: int
     timestamp: int
+    parts: tuple[tuple[int, int], ...] = ()
+
+    def offset(self, position: int) -> int:
+        """The offset of the frame at this position of the batch."""
+        found = self.first_offset + position
+        for start, offset in self.parts:
+            if start > position:
+                break
+            found = offset + position - start
+        return found
 
 
 Batches = Mapping[Partition, Sequence[bytes]]
@@ -64,10 +90,21 @@ class TopicInfo:
     partitions: int
     start_offsets: tuple[int, ...]
     end_offsets: tuple[int, ...]
+    max_frame_bytes: int | None = None  # larger frames are refused; None = any size is taken
 
     @property
     def records(self) -> int:
         return sum(self.end_offsets) - sum(self.start_offsets)
+
+
+def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
+    """The topic, if it has this many partitions. Raises TopicRefused."""
+    if info.partitions != partitions:
+        raise TopicRefused(
+            f"topic {info.name!r} has {info.partitions} partitions and must have {partitions}, one per shard: "
+            "the number of shards is chosen once. Set shards to it, or give duemq topics of other names."
+        )
+    return info
 
 
 class Subscription(Protocol):
@@ -89,8 +126,9 @@ class Committer(Protocol):
     async def commit(self, batches: Batches) -> Landed:
         """Append all batches atomically; returns once they are durable.
 
-        Raises Fenced (a newer committer exists) or UnknownTopic: nothing was written; or StoreFailed or DiskFull:
-        the outcome is unknown until the ledger was read again.
+        Raises Fenced (a newer committer exists) or UnknownTopic: nothing was written; TargetRefused: nothing was
+        written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is unknown until a new
+        committer was made and the ledger read again.
         """
         ...
 
@@ -118,7 +156,14 @@ class Bus(Protocol):
         ...
 
     async def end_offset(self, topic: str, partition: int) -> int:
-        """The next offset a reader will see (0 for an unknown topic)."""
+        """The next offset a reader will see (0 for an unknown topic), as the log itself says it now."""
+        ...
+
+    def reach(self, topic: str, partition: int) -> int:
+        """Frames below this offset can be read without waiting. A remote log's readers lag behind its end a little.
+
+        So one who must read to the end asks `end_offset`, and reads until `reach` is there.
+        """
         ...
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
@@ -129,6 +174,13 @@ class Bus(Protocol):
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         """Make the topic (1..65535 partitions), or return it as it is when it exists."""
+        ...
+
+    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+        """Make one of duemq's own topics, as a shared log must be: frames stamped by the log's clock, kept for long.
+
+        Raises TopicRefused when it exists and does not fit.
+        """
         ...
 
     async def topic(self, topic: str) -> TopicInfo | None: ...
@@ -145,6 +197,14 @@ class Bus(Protocol):
 
     def disk_bytes(self) -> int:
         """What the log takes on this machine's disk just now."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Why the log cannot be used just now, in a sentence; None if it can."""
+        ...
+
+    async def clock_offset_ms(self) -> float:
+        """The log's clock minus this machine's, as well as it can be told; 0 where they are the same."""
         ...
 
     async def get_place(self, topic: str, consumer: str) -> bytes | None:

@@ -12,7 +12,16 @@ from typing import Final
 from rocksdict import Rdict
 
 from duemq.bus import layout
-from duemq.bus.base import Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
+from duemq.bus.base import (
+    Batches,
+    Landed,
+    Stored,
+    Subscription,
+    TopicInfo,
+    UnknownTopic,
+    log_that_fits,
+    wall_clock,
+)
 from duemq.bus.chunk import Chunk, take
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.compaction import Compactor
@@ -23,7 +32,7 @@ from duemq.bus.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.rocks import folder_bytes, open_log
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.tail import TailCache
-from duemq.model.errors import DuemqError, Fenced
+from duemq.model.errors import DuemqError, Fenced, Unavailable
 from duemq.model.foreign import translated
 
 log = logging.getLogger(__name__)
@@ -94,6 +103,9 @@ class EmbeddedBus:
         return records
 
     async def end_offset(self, topic: str, partition: int) -> int:
+        return self.reach(topic, partition)
+
+    def reach(self, topic: str, partition: int) -> int:
         self._commits.check()
         found = self._find(topic, partition)
         return 0 if found is None else found.end
@@ -119,6 +131,9 @@ class EmbeddedBus:
         if known is None:
             known = await self._commits.submit(partial(self._stage_topic, topic, partitions))
         return known.info()
+
+    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+        return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()
@@ -154,6 +169,16 @@ class EmbeddedBus:
 
     def disk_bytes(self) -> int:
         return folder_bytes(self._folder)
+
+    def trouble(self) -> str | None:
+        try:
+            self._commits.check()
+        except Unavailable as error:
+            return error.detail
+        return None
+
+    async def clock_offset_ms(self) -> float:
+        return 0.0
 
     async def close(self) -> None:
         """Finishes what waits, then gives the folder back. Idempotent; every other call raises Unavailable from now."""

@@ -9,7 +9,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from duemq.bus.base import Appended, Batches, Landed, Stored, Subscription, TopicInfo, UnknownTopic, wall_clock
+from duemq.bus.base import (
+    Appended,
+    Batches,
+    Landed,
+    Stored,
+    Subscription,
+    TopicInfo,
+    UnknownTopic,
+    log_that_fits,
+    wall_clock,
+)
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
@@ -104,6 +114,9 @@ class MemoryBus:
         return records
 
     async def end_offset(self, topic: str, partition: int) -> int:
+        return self.reach(topic, partition)
+
+    def reach(self, topic: str, partition: int) -> int:
         self._check()
         found = self._log.find(topic, partition)
         return 0 if found is None else found.end
@@ -123,6 +136,9 @@ class MemoryBus:
         await self._turn()
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
+
+    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+        return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
@@ -155,6 +171,12 @@ class MemoryBus:
 
     def disk_bytes(self) -> int:
         return 0
+
+    def trouble(self) -> str | None:
+        return None if self._ended is None else str(self._ended)
+
+    async def clock_offset_ms(self) -> float:
+        return 0.0
 
     async def close(self) -> None:
         self._end(Unavailable("the log is closed"))

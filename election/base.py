@@ -1,27 +1,96 @@
-"""The port to mastership: which shards this node should be master of.
+"""The port to mastership: which shards this node should be master of, and who else is there.
 
-Plugs: `single` (one node owns all), later `zookeeper`. The election says who should; fencing by the bus makes a
-mistake harmless.
+Plugs: `single` (one node owns all) and `zookeeper`. The election says who should; fencing by the bus makes a mistake
+harmless.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 
+class NodeState(StrEnum):
+    """What a node says of itself. Only ready ones are given shards (draining ones where none is ready)."""
+
+    JOINING = "joining"  # catching up
+    READY = "ready"
+    DRAINING = "draining"  # an operator asked it to hand over what it is master of
+    OUT = "out"  # it took itself out: `reason` says why
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a node tells the others about itself.
+
+    `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
+    """
+
+    state: NodeState
+    reason: str = ""
+    lag: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A live node. `url`: where its shards are read; `link`: HOST:PORT where its life is watched.
+
+    `holds`: the shards it has a replica of; None = all.
+    """
+
+    name: str
+    url: str
+    link: str = ""
+    rack: str = ""
+    holds: frozenset[int] | None = None
+    standing: Standing = Standing(NodeState.JOINING)
+
+    def has(self, shard: int) -> bool:
+        return self.holds is None or shard in self.holds
+
+
 class Election(Protocol):
-    """One node's part in the election."""
+    """One node's part in the election. All calls are made in one event loop."""
 
     async def join(self) -> None:
         """Take part. Idempotent."""
         ...
 
     def owned(self) -> frozenset[int]:
-        """The shards this node should be master of now."""
+        """The shards this node should be master of now: it was given them, and nobody else holds them."""
+        ...
+
+    def paused(self) -> bool:
+        """Whether the coordinator is out of reach: a master starts no new cycle until that is over."""
         ...
 
     async def changed(self, timeout_s: float | None = None) -> bool:
-        """Wait until `owned` may have changed; False after the time-out."""
+        """Wait until `owned`, `paused`, `members` or `masters` may have changed; False after the time-out.
+
+        For any number of waiters: each change wakes all who wait at that time.
+        """
+        ...
+
+    async def release(self, shard: int) -> None:
+        """This node is no longer master of a shard it does not own any more: another may take it. Idempotent."""
+        ...
+
+    async def report(self, standing: Standing) -> None:
+        """Tell the others how this node is."""
+        ...
+
+    def members(self) -> Sequence[Member]:
+        """The live nodes, this one included, by name."""
+        ...
+
+    def masters(self) -> Mapping[int, str]:
+        """The master's name of each shard that has one."""
+        ...
+
+    def draining(self) -> bool:
+        """Whether an operator asked this node to hand over."""
         ...
 
     async def leave(self) -> None:

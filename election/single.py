@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+
+from duemq.election.base import Member, Standing
+from duemq.election.changes import Changes
+
+_NAME = "local"
 
 
 class SingleElection:
-    def __init__(self, shards: int) -> None:
+    """`url`: where this node is reached, for those who list it."""
+
+    def __init__(self, shards: int, url: str = "") -> None:
         self._all = frozenset(range(shards))
         self._owned: frozenset[int] = frozenset()
-        self._changed = asyncio.Event()
+        self._changes = Changes()
+        self._me = Member(_NAME, url)
 
     async def join(self) -> None:
         self._set(self._all)
@@ -17,14 +26,26 @@ class SingleElection:
     def owned(self) -> frozenset[int]:
         return self._owned
 
+    def paused(self) -> bool:
+        return False
+
     async def changed(self, timeout_s: float | None = None) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        self._changed.clear()
-        return True
+        return await self._changes.wait(timeout_s)
+
+    async def release(self, shard: int) -> None:
+        await asyncio.sleep(0)
+
+    async def report(self, standing: Standing) -> None:
+        self._me = Member(_NAME, self._me.url, standing=standing)
+
+    def members(self) -> Sequence[Member]:
+        return [self._me]
+
+    def masters(self) -> Mapping[int, str]:
+        return dict.fromkeys(sorted(self._owned), _NAME)
+
+    def draining(self) -> bool:
+        return False
 
     async def leave(self) -> None:
         self._set(frozenset())
@@ -32,4 +53,4 @@ class SingleElection:
     def _set(self, owned: frozenset[int]) -> None:
         if owned != self._owned:
             self._owned = owned
-            self._changed.set()
+            self._changes.tell()

@@ -49,6 +49,13 @@ class StoreFailed(Unavailable):
     """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
 
 
+class LogFailed(StoreFailed):
+    """A shared log did not answer in time or refused: the outcome is unknown. The bus itself goes on.
+
+    A shard makes a new committer, which settles what the old one left behind, and reads the ledger to its end.
+    """
+
+
 class Fenced(DuemqError):
     """A commit was refused because a newer master of the shard exists."""
 
@@ -63,6 +70,10 @@ class CorruptStore(Fatal):
 
 class FolderRefused(Fatal):
     """The data folder is in use, foreign, or of another format version."""
+
+
+class Behind(Fatal):
+    """The logs no longer reach back to where this replica is: it must be rebuilt from a peer or a backup."""
 
 
 class Diverged(Fatal):
