@@ -2,13 +2,14 @@
 PYTHON ?= python3
 LISTEN ?= 127.0.0.1:8787
 DATA   ?= .data
+PORT   ?= 8787
 VENV   := .venv
 BIN    := $(VENV)/bin
 # A top-level folder called `wheel` must not shadow the distribution of that name.
 export PYTHONSAFEPATH = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run test test-fast check bench install install-dev clean
+.PHONY: help run cluster cluster-down test test-fast check bench chaos install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,8 +18,16 @@ help: ## list the targets
 run: install ## start duemq on the embedded bus and show a short live demonstration (LISTEN=HOST:PORT DATA=DIR)
 	@$(BIN)/duemq serve --data "$(DATA)" --listen "$(LISTEN)" --demo
 
+cluster cluster-down: DATA = .cluster
+
+cluster: install ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
+	@$(BIN)/python -m duemq.proxy.local up --data "$(DATA)" --port "$(PORT)" $(ARGS)
+
+cluster-down: install ## end what `make cluster` started; its data stays (DATA=.cluster)
+	@$(BIN)/python -m duemq.proxy.local down --data "$(DATA)"
+
 test: install-dev ## everything: unit, contract, functional, end to end
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not chaos or smoke" $(ARGS)
 
 test-fast: install-dev ## only what needs no server
 	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)
@@ -28,6 +37,9 @@ check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+chaos: install-dev ## break everything under load, and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
+	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

@@ -117,6 +117,10 @@ class Subscription(Protocol):
         """
         ...
 
+    def wake(self) -> None:
+        """Let the reader look now, as if there were more."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -21,7 +21,7 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Cancelled, CancelReport, MessageState, Record, RecordPage, Topic
+from duemq.client.values import Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -165,6 +165,15 @@ class AsyncClient:
 
     async def redrive(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(plans.redrive(message_id)))
+
+    async def cluster(self) -> Cluster:
+        return await self._run(plans.cluster())
+
+    async def drain(self, node: str) -> None:
+        await self._run(plans.drain(node))
+
+    async def resume(self, node: str) -> None:
+        await self._run(plans.resume(node))
 
     async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
         cursor: str | None = None

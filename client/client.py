@@ -19,7 +19,7 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Cancelled, CancelReport, MessageState, Record, RecordPage, Topic
+from duemq.client.values import Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -201,6 +201,18 @@ class Client:
     def redrive(self, message_id: str) -> Message:
         """Take a message out of the dead letters and deliver it again."""
         return Message(self, self._run(plans.redrive(message_id)))
+
+    def cluster(self) -> Cluster:
+        """The nodes, and how far each shard has come."""
+        return self._run(plans.cluster())
+
+    def drain(self, node: str) -> None:
+        """Have a node hand over its shards; it does so in the next moments. Raises `UnknownNode`, `NotSupported`."""
+        self._run(plans.drain(node))
+
+    def resume(self, node: str) -> None:
+        """Let a drained node take part again."""
+        self._run(plans.resume(node))
 
     def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:
         cursor: str | None = None

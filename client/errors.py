@@ -113,6 +113,9 @@ class UnknownMessage(NotFound): ...
 class UnknownTopic(NotFound): ...
 
 
+class UnknownNode(NotFound): ...
+
+
 class TooLate(RejectedError):
     """The message has already ended."""
 
@@ -165,6 +168,10 @@ class Forbidden(NotAllowed): ...
 
 
 class RateLimited(NotAllowed): ...
+
+
+class NotSupported(NotAllowed):
+    """This server cannot do that at all: a single node has nobody to hand over to."""
 
 
 class Unavailable(model.Unavailable):
@@ -236,6 +243,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "bad_level": BadLevel,
     "unknown_message": UnknownMessage,
     "unknown_topic": UnknownTopic,
+    "unknown_node": UnknownNode,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,
@@ -245,6 +253,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unauthorised": Unauthorised,
     "forbidden": Forbidden,
     "rate_limited": RateLimited,
+    "not_supported": NotSupported,
 }
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {"unavailable": Unavailable, "disk_full": DiskFull}
 _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_id"}

@@ -12,7 +12,17 @@ from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body
 from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, Unavailable, from_problem
 from duemq.client.exchange import Call, Plan, json_of, quoted
 from duemq.client.instants import delay_ms
-from duemq.client.values import Cancelled, CancelReport, CancelResult, MessageState, Page, Record, RecordPage, Topic
+from duemq.client.values import (
+    Cancelled,
+    CancelReport,
+    CancelResult,
+    Cluster,
+    MessageState,
+    Page,
+    Record,
+    RecordPage,
+    Topic,
+)
 from duemq.model.errors import DuemqError
 
 M = TypeVar("M")
@@ -180,6 +190,22 @@ def topics() -> Plan[Sequence[Topic]]:
 def topic(name: str) -> Plan[Topic]:
     body = json_of((yield Call("GET", f"/v1/topics/{quoted(name)}")))
     return Topic(name, body)
+
+
+def cluster() -> Plan[Cluster]:
+    return Cluster.from_json(json_of((yield Call("GET", "/v1/cluster"))))
+
+
+def drain(node: str) -> Plan[None]:
+    return _operate(node, "drain")
+
+
+def resume(node: str) -> Plan[None]:
+    return _operate(node, "resume")
+
+
+def _operate(node: str, what: str) -> Plan[None]:
+    json_of((yield Call("POST", f"/v1/cluster/nodes/{quoted(node)}:{what}")))
 
 
 def _message(message_id: str) -> str:

@@ -176,6 +176,58 @@ class Topic:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A delay node. `state`: "joining", "ready", "draining" or "out"; `lag`: ledger entries behind, by shard."""
+
+    name: str
+    state: str
+    reason: str
+    rack: str
+    master_of: tuple[int, ...]
+    lag: Mapping[int, int]
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        lag = {int(shard): behind for shard, behind in body["lag"].items()}
+        return cls(body["name"], body["state"], body["reason"], body["rack"], tuple(body["master_of"]), lag, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """How far a shard has come, by its ledger. `master` is a node's name; the rest is None before the first entry."""
+
+    number: int
+    master: str | None
+    entry: int | None
+    entry_age_ms: int | None
+    applied: int | None
+    cursor_age_ms: int | None
+    pending: int | None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        known = {name: body.get(name) for name in ("entry", "entry_age_ms", "applied", "cursor_age_ms", "pending")}
+        return cls(number=body["shard"], master=body["master"], raw=body, **known)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Who is there, and who is master of what."""
+
+    id: str
+    nodes: tuple[Node, ...]
+    shards: tuple[Shard, ...]
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        nodes = tuple(Node.from_json(node) for node in body["nodes"])
+        return cls(body["cluster"], nodes, tuple(Shard.from_json(shard) for shard in body["shards"]), body)
+
+
 def _payload(body: Json) -> bytes | None:
     if (encoded := body.get("payload_base64")) is not None:
         return base64.b64decode(encoded)

@@ -12,9 +12,9 @@ from duemq.storage.store import ShardStore
 _PART = 1_000  # a few milliseconds
 
 
-def horizon_for(store: ShardStore, cutoff_ms: int) -> int:
+def horizon_for(cursor: bytes, cutoff_ms: int) -> int:
     """The start (ms) of the window that holds the cutoff; never past the cursor's, for that one is not over."""
-    return window_of(min(cutoff_ms, due_of(store.position.entry.cursor)))
+    return window_of(max(min(cutoff_ms, due_of(cursor)), 0))
 
 
 def forget_before(store: ShardStore, horizon: int) -> Iterator[None]:

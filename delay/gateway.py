@@ -1,7 +1,7 @@
 """What a front door needs of the delay service, and the values that pass between them.
 
-`LocalGateway` (in `delay/local.py`) answers from the same process; a proxy in front of remote nodes will be another
-implementation. Nothing here knows HTTP.
+`CommandGateway` (in `delay/commands.py`) is the one there is, for a node in the same process as for a proxy without a
+store. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
 from duemq.model.record import Headers
@@ -98,10 +99,12 @@ class Gateway(Protocol):
         """The log: topics and their records are read from it."""
         ...
 
-    async def send(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Accept messages, in order. Durable when it returns: all of them or none.
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        """Accept messages, in order. Durable when it returns.
 
-        A named draft is answered after the shard decided whether the name is new.
+        A draft that its target would not take is answered with the Rejected (`unknown_topic`, `payload_too_large`); of
+        all others, on the embedded bus, all are accepted or none. On a shared log a call that raises may have been
+        carried out in part. A named draft is answered after the shard decided whether the name is new.
         """
         ...
 
@@ -126,7 +129,15 @@ class Gateway(Protocol):
         ...
 
     def cluster(self) -> dict[str, Any]:
-        """Nodes, shards, masters, cursors and lag, as JSON-able values."""
+        """Nodes, shards, masters, cursors and lag, as JSON-able values. See `delay/cluster.py`."""
+        ...
+
+    async def drain(self, name: str) -> None:
+        """Have a node hand over its shards. Raises Rejected `unknown_node`, or `not_supported` by a single node."""
+        ...
+
+    async def resume(self, name: str) -> None:
+        """Let a drained node take part again. Raises as `drain` does."""
         ...
 
     def why_not_ready(self) -> str | None:

@@ -1,44 +1,54 @@
-"""A delay node: the bus, all shards, and their housekeeping, in one process.
+"""A delay node: a bus, replicas of shards, and their upkeep, in one process.
 
 A node that meets a failing disk closes everything and opens it anew, exactly as after a crash, until it works again:
-meanwhile requests are refused, and nothing that was accepted is touched. Where the books differ it stops loudly.
+meanwhile requests are refused, and nothing that was accepted is touched. Where the books differ a node that is alone
+stops loudly; one of several takes itself out of the election and says why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.master import Pace
 from duemq.delay.observe import NodeCollector, Observer
 from duemq.delay.shard import Shard
+from duemq.delay.standing import StandingKeeper
 from duemq.delay.targets import Targets
-from duemq.delay.topics import BUFFER, INTERNAL, LEDGER
-from duemq.election.base import Election
-from duemq.model.errors import Fenced, Unavailable, first_of
+from duemq.delay.topics import INTERNAL
+from duemq.delay.upkeep import Upkeep
+from duemq.election.base import Election, NodeState
+from duemq.model.errors import Fatal, Fenced, LogFailed, Unavailable, first_of
 from duemq.model.ids import IdCodec
-from duemq.model.key import first_key_at
-from duemq.storage.folder import Folder, disk_bytes
+from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import ROW
 
 log = logging.getLogger(__name__)
 
 _REOPEN_S = 1.0
+_FINISH_S = 5.0  # at stop, for cycles that run
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made."""
+    """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made.
+
+    `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
+    `holds`: the shards it has replicas of, None = all.
+    """
 
     pace: Pace = field(default_factory=Pace)
+    alone: bool = True
+    trims: bool = True
+    holds: frozenset[int] | None = None
     gather_s: float = 0.008
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
@@ -46,13 +56,25 @@ class NodeOptions:
     flush_interval_s: float = 5.0
     flush_bytes: int = 32 << 20
     clean_interval_s: float = 60.0
-    history_s: float = 24 * 3600.0
     retention_s: float = 7 * 24 * 3600.0
     min_free_bytes: int = 256 << 20
+    max_clock_offset_ms: int = 500
+
+
+class Peers(Protocol):
+    """Where a replica can be had from."""
+
+    def have(self, shard: int) -> bool:
+        """Whether there is one to ask."""
+        ...
+
+    async def fetch(self, shard: int, path: Path) -> bool:
+        """Replace the closed replica at this path by a peer's, durably; False where none could be had."""
+        ...
 
 
 class Node:
-    """Runs until stopped. `shards` are there while `why_not_ready` is None."""
+    """Runs until stopped. `shards` are there while it is open."""
 
     def __init__(
         self,
@@ -62,28 +84,31 @@ class Node:
         options: NodeOptions,
         registry: CollectorRegistry,
         clock: Callable[[], int],
+        peers: Peers | None = None,
+        jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
     ) -> None:
-        self.folder, self.options, self.clock = folder, options, clock
+        """`jobs`: further work to be done every so many seconds."""
+        self.folder, self.options, self.clock, self.election = folder, options, clock, election
         self.ids = IdCodec(folder.info.secret)
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}
         self.observer = Observer(registry)
-        self.disk_full = False
+        self.upkeep = Upkeep(folder, self.shards, options.min_free_bytes, options.flush_bytes)
+        self.standing = StandingKeeper(self.shards, clock, options.max_clock_offset_ms)
         self.why_not_ready: str | None = "starting"
-        self.ready = asyncio.Event()  # set once all shards have their master for the first time
-        self._open_bus, self._election = open_bus, election
-        self._ready: set[int] = set()
-        self._used_bytes = 0
-        self._horizons: dict[int, int] = {}  # per shard: what was due before is forgotten
+        self.ready = asyncio.Event()  # set once all shards have caught up for the first time
+        self._dead: set[int] = set()  # shards whose books differ
+        self._open_bus, self._peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(
-                self.observer,
-                lambda: [shard.gauges() for shard in self.shards.values()],
-                lambda: (self._used_bytes, self.folder.free_bytes()),
-                clock,
+                self.observer, lambda: [shard.gauges() for shard in self.shards.values()], self.upkeep.gauges, clock
             )
         )
+
+    @property
+    def disk_full(self) -> bool:
+        return self.upkeep.disk_full
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises Fatal (and what a bug raises) after closing everything."""
@@ -106,21 +131,23 @@ class Node:
 
     async def _open(self) -> None:
         info, options = self.folder.info, self.options
-        self.shards = {}
+        self.shards.clear()
         self.bus = await self._open_bus()
         for topic in sorted(INTERNAL):
-            await self.bus.create_topic(topic, info.shards)
+            await self.bus.create_log(topic, info.shards)
         await self.bus.create_topic(options.pace.dead_letter_topic, 1)
         self.targets = Targets(self.bus, options.target_partitions)
-        await self.targets.resolve([topic.name for topic in await self.bus.topics() if topic.name not in INTERNAL])
+        await self.targets.learn()
         memory = Memory(options.cache_bytes, options.write_buffer_bytes)
-        await self._election.join()
-        for number in sorted(self._election.owned()):
-            self.shards[number] = Shard(number, info.path / "shards" / f"{number:03d}", memory, self.bus, self.ids)
-        self._watch_disk()
+        for number in sorted(range(info.shards) if options.holds is None else options.holds):
+            path = info.path / "shards" / f"{number:03d}"
+            self.shards[number] = Shard(number, info.shards, path, memory, self.bus, self.ids, trims=options.trims)
+        self.upkeep.watch_disk()
+        await self.standing.measure_clock(self.bus)
+        await self.election.join()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        options = self.options
+        options, upkeep = self.options, self.upkeep
         scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         async with asyncio.TaskGroup() as group:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -139,43 +166,54 @@ class Node:
             async def watch_jobs() -> None:
                 await failed
 
-            tasks = [
-                group.create_task(
-                    shard.run(self, options.pace, options.gather_s, self._on_ready),
-                    name=f"shard-{shard.number}",
-                )
-                for shard in self.shards.values()
+            masters = [
+                group.create_task(self._run_shard(shard), name=f"shard-{number}")
+                for number, shard in self.shards.items()
             ]
-            tasks.append(group.create_task(watch_jobs(), name="housekeeping"))
-            scheduler.add_job(guarded(self.flush), "interval", seconds=options.flush_interval_s)
+            others = [
+                group.create_task(watch_jobs(), name="upkeep"),
+                group.create_task(self._watch_election(), name="election"),
+            ]
+            scheduler.add_job(guarded(upkeep.flush), "interval", seconds=options.flush_interval_s)
             scheduler.add_job(guarded(self.clean), "interval", seconds=options.clean_interval_s)
-            scheduler.add_job(guarded(self._measure), "interval", seconds=1)
+            scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
+            scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
+            for job, seconds in self._jobs:
+                scheduler.add_job(guarded(job), "interval", seconds=seconds)
             scheduler.start()
             try:
                 await stop.wait()
+                for shard in self.shards.values():
+                    shard.stop()
+                if masters:
+                    await asyncio.wait(masters, timeout=_FINISH_S)
             finally:
                 scheduler.shutdown(wait=False)
-                for task in tasks:
+                for task in (*masters, *others):
                     task.cancel()
 
-    def _on_ready(self, number: int) -> None:
-        self._ready.add(number)
-        if len(self._ready) == len(self.shards):
-            self.why_not_ready = None
-            self.ready.set()
+    async def _run_shard(self, shard: Shard) -> None:
+        try:
+            await shard.run(self, self.options.pace, self.options.gather_s)
+        except Fatal as error:
+            if self.options.alone:
+                raise
+            self.standing.take_out(str(error))
+            self._dead.add(shard.number)
+            await self._tell()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self.why_not_ready = self.why_not_ready or "stopping"
-        self._ready.clear()
+        self.standing.caught_up.clear()
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
-        await self._attempt(self.flush)
+        await self.election.leave()
+        await self._attempt(self.upkeep.flush)
         # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
-        await self._election.leave()
         if hasattr(self, "bus"):
             await self._attempt(self.bus.close)
 
@@ -186,41 +224,62 @@ class Node:
         except Unavailable as error:
             log.warning("node could not write all it holds: %s", error, extra={"action": "close"})
 
-    # --- housekeeping ---------------------------------------------------------------------------------------------
+    # --- its place among others -----------------------------------------------------------------------------------
 
-    async def flush(self) -> None:
-        for shard in list(self.shards.values()):
-            await shard.flush()
+    def on_ready(self, shard: int) -> None:
+        """See `Surroundings`."""
+        self.standing.caught_up.add(shard)
+        self._judge()
+        if len(self.standing.caught_up) == len(self.shards):
+            self.ready.set()
+
+    def _judge(self) -> None:
+        standing = self.standing.judge(self.bus.trouble(), self.election.draining())
+        self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
+
+    async def _tell(self) -> None:
+        self._judge()
+        standing = self.standing.judge(self.bus.trouble(), self.election.draining())
+        if self.standing.worth_telling(standing):
+            await self.election.report(standing)
+
+    async def _watch_election(self) -> None:
+        while True:
+            await self._tell()
+            await self.election.changed(0.2 if self.why_not_ready else None)
+            for shard in self.shards.values():
+                shard.wake()
+            for number in self._dead:  # its master is gone: another node may have it
+                await self.election.release(number)
+
+    async def _look_at_itself(self) -> None:
+        if self.options.alone:
+            self._judge()
+            return
+        try:
+            await self.standing.measure_lag(self.bus)
+            await self.standing.measure_clock(self.bus)
+        except LogFailed as error:
+            log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
+        await self._tell()
+
+    def has_peer(self, shard: int) -> bool:
+        """See `Surroundings`."""
+        return self._peers is not None and self._peers.have(shard)
+
+    async def rebuild(self, shard: int, path: Path) -> bool:
+        """See `Surroundings`."""
+        return self._peers is not None and await self._peers.fetch(shard, path)
+
+    async def checkpoint(self, shard: int, into: Path) -> None:
+        """For the snapshots that peers copy. Raises Unavailable for a shard that is not to be copied from here."""
+        held = self.shards.get(shard)
+        if held is None or held.rebuilding or self.why_not_ready is not None:
+            raise Unavailable(f"shard {shard} cannot be copied from here")
+        await held.checkpoint(into)
 
     async def clean(self) -> None:
-        """Forget what ended longer ago than the history is kept, and what consumers have had time enough to read."""
-        now, options = self.clock(), self.options
-        for shard in list(self.shards.values()):
-            horizon = horizon_for(shard.store, now - int(options.history_s * 1000))
-            if horizon == self._horizons.get(shard.number):
-                continue
-            for _ in forget_before(shard.store, horizon):
-                await asyncio.sleep(0)
-            # A dropped range gives its space back only when it is compacted.
-            await asyncio.to_thread(shard.store.compact, ROW, ROW + first_key_at(horizon))
-            self._horizons[shard.number] = horizon
-        for info in await self.bus.topics():
-            if info.name not in (BUFFER, LEDGER):
-                await self.bus.trim_older_than(info.name, now - int(options.retention_s * 1000))
-
-    async def _measure(self) -> None:
-        self._watch_disk()
-        for shard in list(self.shards.values()):
-            if shard.store.unflushed_bytes > self.options.flush_bytes:
-                await shard.flush()
-        self._used_bytes = await asyncio.to_thread(disk_bytes, self.folder.info.path)
-
-    def _watch_disk(self) -> None:
-        free, least = self.folder.free_bytes(), self.options.min_free_bytes
-        full = free < least
-        if full != self.disk_full:
-            self.disk_full = full
-            log.warning(
-                "disk has %d MiB free, %s messages below %d MiB", free >> 20, "refusing" if full else "accepting",
-                least >> 20, extra={"action": "disk"},
-            )  # fmt: skip
+        """Forget what ended long ago; in logs of its own also what consumers have had time enough to read."""
+        await self.upkeep.forget()
+        if self.options.trims:
+            await self.upkeep.trim_targets(self.bus, self.clock() - int(self.options.retention_s * 1000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -147,6 +147,20 @@ def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple
         return [state for _, _, state in rows[:limit]], (key, shard)
     position = None if bound is None else (bound, len(found))
     return [state for _, _, state in rows], position
+
+
+def shortened(found: Mapping[int, Found], limit: int) -> dict[int, Found]:
+    """The same parts without what is surely not among the first `limit` messages of all."""
+    keys = sorted(key for part in found.values() for key, _ in part.messages)
+    if len(keys) <= limit:
+        return dict(found)
+    last = keys[limit - 1]
+    return {shard: _through(last, part) for shard, part in found.items()}
+
+
+def _through(last: bytes, found: Found) -> Found:
+    kept = [message for message in found.messages if message[0] <= last]
+    return found if len(kept) == len(found.messages) else Found(kept, last)
 
 
 def before(key: bytes) -> bytes:

@@ -7,13 +7,15 @@ earlier entry, and follows the log from there.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
-from duemq.bus.base import Bus, Stored
+from duemq.bus.base import Bus, Stored, Subscription
 from duemq.delay.changes import count_changes, store_changes
 from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.errors import CorruptStore, Diverged, Fatal
+from duemq.model.errors import Behind, CorruptStore, Diverged
 from duemq.model.ids import IdCodec
 from duemq.model.key import last_key_at
 from duemq.model.ledger import Entry
@@ -28,13 +30,15 @@ log = logging.getLogger(__name__)
 
 _PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
 _READ = 5_000
+_LOOK_AGAIN_S = 1.0
 
 
 class Replica:
     """The state of one shard on this node."""
 
-    def __init__(self, shard: int, store: ShardStore, ids: IdCodec) -> None:
-        self.shard, self.store, self.ids = shard, store, ids
+    def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1) -> None:
+        """`shards`: how many the cluster has."""
+        self.shard, self.store, self.ids, self.shards = shard, store, ids, shards
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
             raise CorruptStore(
@@ -50,7 +54,7 @@ class Replica:
 
     def cycle(self) -> Cycle:
         """The next cycle, empty."""
-        return Cycle(self.entry, self.store, self.ids, self.shard)
+        return Cycle(self.entry, self.store, self.ids, self.shard, self.shards)
 
     def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
         """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
@@ -61,8 +65,11 @@ class Replica:
 
     # --- following ------------------------------------------------------------------------------------------------
 
-    async def follow(self, bus: Bus) -> int:
-        """Follow the ledger to its end; returns how many entries that were. Raises Diverged or Fatal."""
+    async def follow(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger as far as it can be read now; returns how many entries that were.
+
+        `tell` gets each entry once the replica holds it. Raises Behind, Diverged or another Fatal.
+        """
         followed = 0
         while True:
             records = await bus.read(LEDGER, self.shard, self.store.position.ledger_offset, 500)
@@ -70,14 +77,37 @@ class Replica:
                 return followed
             for offset, _, frame in records:
                 entry = Entry.decode(unpack_record(frame).value)
-                if entry.number > self.entry.number:
-                    await self._follow_entry(bus, entry, offset)
-                    followed += 1
+                await self._follow_entry(bus, entry, offset)
+                followed += 1
+                if tell is not None:
+                    tell(entry)
+            await asyncio.sleep(0)
+
+    async def follow_to_end(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger to where it ends now, however long its records take to come within reach."""
+        end, followed = await bus.end_offset(LEDGER, self.shard), 0
+        subscription = bus.subscribe(LEDGER, self.shard)
+        try:
+            while True:
+                # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
+                followed += await self.follow(bus, tell)
+                if self.store.position.ledger_offset >= end:
+                    return followed
+                if bus.reach(LEDGER, self.shard) >= end:
+                    return followed + await self.follow(bus, tell)
+                await subscription.wait(_LOOK_AGAIN_S)
+        finally:
+            subscription.close()
 
     async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int) -> None:
         before = self.entry
+        if entry.number <= before.number:
+            raise CorruptStore(
+                f"shard {self.shard}: entry {entry.number} comes again in the ledger, at {ledger_offset} and after "
+                f"entry {before.number}: two clusters have written to the same topics"
+            )
         if entry.number != before.number + 1:
-            raise Fatal(
+            raise Behind(
                 f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
                 "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
             )
@@ -86,7 +116,7 @@ class Replica:
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
-        held = cycle.entry(entry.at)
+        held = cycle.entry(entry.at, entry.horizon)
         if (held.pending, held.checksum, held.fates) != (entry.pending, entry.checksum, entry.fates):
             raise Diverged(
                 f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
@@ -95,18 +125,37 @@ class Replica:
         self.advance(cycle, entry, ledger_offset + 1)
 
     async def _commands(self, bus: Bus, start: int, end: int) -> list[Stored]:
+        """All commands from `start` on to the one below `end`, which is there: an entry applies up to a command.
+
+        Offsets may have gaps, where a transaction of another producer ended or was aborted.
+        """
         commands: list[Stored] = []
-        while start < end:
-            part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
-            part = [command for command in part if command.offset < end]
-            if not part or part[0].offset > start:
-                raise Fatal(
-                    f"shard {self.shard}: command {start} is no longer in the log. "
-                    "Rebuild this replica from a peer or a backup."
-                )
-            commands += part
-            start = part[-1].offset + 1
+        subscription: Subscription | None = None
+        try:
+            while start < end:
+                part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
+                if not part and subscription is None:
+                    subscription = bus.subscribe(BUFFER, self.shard)
+                    continue  # what came before the subscription would not wake it
+                if not part or part[0].offset > start:
+                    await self._refuse_trimmed(bus, start)
+                if part:
+                    commands += [command for command in part if command.offset < end]
+                    start = part[-1].offset + 1
+                elif subscription is not None:
+                    await subscription.wait(_LOOK_AGAIN_S)
+        finally:
+            if subscription is not None:
+                subscription.close()
         return commands
+
+    async def _refuse_trimmed(self, bus: Bus, start: int) -> None:
+        info = await bus.topic(BUFFER)
+        if info is not None and info.start_offsets[self.shard] > start:
+            raise Behind(
+                f"shard {self.shard}: command {start} is no longer in the log. "
+                "Rebuild this replica from a peer or a backup."
+            )
 
     # --- the wheel ------------------------------------------------------------------------------------------------
 

@@ -18,49 +18,30 @@ Sets of keys, T = cursor before, T' = cursor after:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from duemq.bus.base import Stored
+from duemq.delay.batch import Lookups, View, understand
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry, Fates
-from duemq.model.message import (
-    CANCEL,
-    COMMAND_BODY,
-    MALFORMED,
-    MOVE,
-    REDRIVE,
-    SCHEDULE,
-    Change,
-    due_in,
-    is_named,
-    kind_of,
-    read_change,
-    read_name,
-)
+from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
+from duemq.model.plain import ByName, Malformed, Place
 from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
 from duemq.storage.rows import CANCELLED, DEAD, Ended
-
-
-class View(Protocol):
-    """What the rules read of a shard's store, in batches."""
-
-    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]: ...
-    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]: ...
-    def names(self, names: Sequence[bytes]) -> list[bytes | None]: ...
-
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""
 
 
 class Cycle:
-    """One cycle of one shard, worked out but not yet in the store."""
+    """One cycle of one shard, worked out but not yet in the store.
 
-    def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int) -> None:
-        self.before, self.view, self._ids, self._shard = before, view, ids, shard
+    `shards`: how many the cluster has; None accepts names in plain records whatever partition they came by.
+    """
+
+    def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int, shards: int | None = None) -> None:
+        self.before, self.view, self._log = before, view, Place(shard, shards, ids)
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
@@ -68,7 +49,7 @@ class Cycle:
         self.ended: dict[bytes, Ended | None] = {}  # key -> how it ended; None = no longer ended (redriven)
         self.moved: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
-        self.malformed: list[Stored] = []
+        self.malformed: list[tuple[Stored, str]] = []  # with the reason
         self.deferred: list[Deferred] = []
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
@@ -80,34 +61,38 @@ class Cycle:
         """Apply commands in log order. `answers` None: decide (master); else obey what the ledger says (follower)."""
         if not commands:
             return
-        found = _Lookups(self.view, commands)
-        placed, issue, shard = self.placed, self._ids.issue_bytes, self._shard
-        for (offset, timestamp, frame), kind in zip(commands, found.kinds, strict=True):
-            if kind != SCHEDULE:
-                if kind == MALFORMED:
-                    self._refuse(offset, timestamp, frame)
-                    continue
-                change = read_change(frame)
-                given = None if answers is None else answers[offset]
-                self.answers[offset] = self._change(offset, timestamp, change, given, found)
+        batch = understand(commands, self._log, answers)
+        found = Lookups(self.view, batch)
+        placed, (shard, _, ids) = self.placed, self._log
+        issue = ids.issue_bytes
+        for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
+            if fields is None:
+                other = batch.others[offset]
+                if isinstance(other, Malformed):
+                    self.answers[offset] = Answer.MALFORMED
+                    self.malformed.append((Stored(offset, timestamp, frame), other.reason))
+                else:
+                    given = None if answers is None else answers[offset]
+                    self.answers[offset] = self._change(offset, timestamp, other, given, found)
                 continue
-            due = due_in(frame)
+            due = fields[1]
             key = make_key(due, offset, 0)
-            if is_named(frame) and not self._take_name(key, offset, frame, answers, found):
+            if fields[6] and not self._take_name(key, offset, read_name(frame, fields), answers, found):
                 continue
-            placed[key] = row_of(frame, issue(shard, due, offset))
+            placed[key] = row_of(frame, issue(shard, due, offset), fields)
             self._accepted += 1
         self.applied = commands[-1].offset + 1
 
-    def _refuse(self, offset: int, timestamp: int, frame: bytes) -> None:
-        self.answers[offset] = Answer.MALFORMED
-        self.malformed.append(Stored(offset, timestamp, frame))
-
     def _take_name(
-        self, key: bytes, offset: int, frame: bytes, answers: Mapping[int, Answer] | None, found: _Lookups
+        self,
+        key: bytes,
+        offset: int,
+        named: tuple[bytes, bytes],
+        answers: Mapping[int, Answer] | None,
+        found: Lookups,
     ) -> bool:
-        """Whether a named schedule is the first of its name, and so is placed."""
-        name, fingerprint = read_name(frame, COMMAND_BODY)
+        """Whether a named schedule is the first of its name, and so is placed. `named`: name and fingerprint."""
+        name, fingerprint = named
         if answers is not None:
             answer = answers[offset]
         else:
@@ -122,7 +107,18 @@ class Cycle:
         self.names[name] = key + fingerprint
         return True
 
-    def _change(self, offset: int, timestamp: int, change: Change, answer: Answer | None, found: _Lookups) -> Answer:
+    def _change(
+        self, offset: int, timestamp: int, change: Change | ByName, answer: Answer | None, found: Lookups
+    ) -> Answer:
+        if isinstance(change, ByName):
+            holder = self.names.get(change.name) or found.names.get(change.name)
+            if holder is None:
+                # A follower may have forgotten the name already where the master had not, but never that of a message
+                # that is held still: what the ledger says of it other than OK changes nothing.
+                if answer is Answer.OK:
+                    raise CorruptStore(f"command {offset} changes a message by a name that nothing has here")
+                return Answer.UNKNOWN if answer is None else answer
+            change = Change(change.kind, holder[:KEY_BYTES], change.due)
         first_key = change.first_key
         key = self.moved.get(first_key) or found.moved.get(first_key, first_key)
         ended = self.ended[key] if key in self.ended else found.ended.get(key)
@@ -158,6 +154,8 @@ class Cycle:
         return answer
 
     def _decide(self, kind: int, key: bytes, row: bytes | None, ended: Ended | None) -> Answer:
+        if due_of(key) < self.before.horizon and (ended is not None or self._delivered(key)):
+            return Answer.UNKNOWN  # whether or not this replica has cleaned it away yet
         if ended is not None:
             if ended.status == CANCELLED:
                 return Answer.CANCELLED_BEFORE
@@ -252,8 +250,8 @@ class Cycle:
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
 
-    def entry(self, at: int) -> Entry:
-        """The ledger entry of this cycle, committed `at` ms."""
+    def entry(self, at: int, horizon: int = 0) -> Entry:
+        """The ledger entry of this cycle, committed `at` ms; what was due before `horizon` ms is forgotten after it."""
         added, taken, before = self.added(), self.taken_away(), self.before
         pending = before.pending + len(added) - len(taken) - len(self.scanned)
         total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
@@ -264,29 +262,5 @@ class Cycle:
             number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
+            horizon=max(before.horizon, horizon),
         )  # fmt: skip
-
-
-class _Lookups:
-    """What the store knows of all messages and names that a batch of commands speaks of, read in few calls."""
-
-    def __init__(self, view: View, commands: Sequence[Stored]) -> None:
-        self.kinds = [kind_of(frame) for _, _, frame in commands]
-        first_keys: dict[bytes, None] = {}
-        names: dict[bytes, None] = {}
-        for (_, _, frame), kind in zip(commands, self.kinds, strict=True):
-            if kind == SCHEDULE:
-                if is_named(frame):
-                    names[read_name(frame, COMMAND_BODY)[0]] = None
-            elif kind != MALFORMED:
-                first_keys[read_change(frame).first_key] = None
-        # A message has a row under one key only, and none once it ended: most are found by the first look-up.
-        firsts = list(first_keys)
-        self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
-        gone = [first for first in firsts if self.rows[first] is None]
-        self.moved = {first: now for first, now in zip(gone, view.moved(gone), strict=True) if now is not None}
-        elsewhere = list(self.moved.values())
-        self.rows.update(zip(elsewhere, view.rows(elsewhere), strict=True))
-        without = [key for key in (self.moved.get(first, first) for first in gone) if self.rows[key] is None]
-        self.ended = dict(zip(without, view.ended(without), strict=True))
-        self.names = dict(zip(names, view.names(list(names)), strict=True))

@@ -1,75 +1,209 @@
-"""A shard that this node is master of: from taking it over to giving it back."""
+"""A shard on this node: standby or master, as the election says, and back again.
+
+stand by --given by the election--> fence the predecessor -> follow the ledger to its end -> cycles
+   ^                                                                                            |
+   +--- taken away (the cycle is finished, the shard released), fenced, or the log failed ------+
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from duemq.bus.base import Bus
+from duemq.bus.base import Bus, Subscription, TargetRefused
 from duemq.delay.master import Context, Master, Pace
 from duemq.delay.observe import ShardGauges
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
+from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
+from duemq.election.base import Election
+from duemq.model.errors import Behind, Fenced, LogFailed
 from duemq.model.ids import IdCodec
+from duemq.storage.checkpoint import make_checkpoint
+from duemq.storage.partial import settle
 from duemq.storage.rocks import Memory
 from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
+_STANDBY_S = 0.5  # how often a standby looks although nothing woke it
+_BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
+
+
+class Surroundings(Context, Protocol):
+    """What a shard needs of its node."""
+
+    @property
+    def election(self) -> Election: ...
+    def has_peer(self, shard: int) -> bool:
+        """Whether another node has a replica of the shard that can be copied."""
+        ...
+
+    async def rebuild(self, shard: int, path: Path) -> bool:
+        """Replace the closed replica at this path by a peer's; False where no peer gave one."""
+        ...
+
+    def on_ready(self, shard: int) -> None:
+        """The shard has caught up: it is master, or follows close behind."""
+        ...
+
 
 class Shard:
-    """Opens the store, fences the predecessor, follows the ledger to its end, then runs cycles until cancelled."""
+    """One replica with its store open, from `run` to `close`."""
 
-    def __init__(self, number: int, path: Path, memory: Memory, bus: Bus, ids: IdCodec) -> None:
-        self.number, self._bus = number, bus
-        self.store = ShardStore(path, memory)
-        self.replica = Replica(number, self.store, ids)
+    def __init__(
+        self, number: int, shards: int, path: Path, memory: Memory, bus: Bus, ids: IdCodec, *, trims: bool = True
+    ) -> None:
+        """`shards`: of the cluster. `trims`: the logs are this node's alone, and need not keep what it has flushed."""
+        self.number, self._shards, self._path = number, shards, path
+        self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
+        self.leading = False
+        self.rebuilding = False  # the store is closed
         self._flushing = asyncio.Lock()
+        self._stopping = False
+        self._buffer: Subscription | None = None
+        self._ledger: Subscription | None = None
+        self._open()
 
-    async def run(self, context: Context, pace: Pace, gather_s: float, ready: Callable[[int], None]) -> None:
-        """Be the master until cancelled; `ready` is called once it is. Raises what `Master.tick` raises."""
-        loop = asyncio.get_running_loop()
+    def _open(self) -> None:
+        self.store = ShardStore(self._path, self._memory)
+        self.replica = Replica(self.number, self.store, self._ids, self._shards)
+
+    # --- roles ----------------------------------------------------------------------------------------------------
+
+    async def run(self, node: Surroundings, pace: Pace, gather_s: float) -> None:
+        """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
+        self._buffer = self._bus.subscribe(BUFFER, self.number)
+        self._ledger = self._bus.subscribe(LEDGER, self.number)
+        failures = 0
+        try:
+            if self.replica.entry.number < 0:
+                await self._rebuild(node)
+            while not self._stopping:
+                try:
+                    if self._wanted(node):
+                        await self._lead(node, pace, gather_s)
+                    else:
+                        await self._stand_by(node)
+                    failures = 0
+                except Behind as error:
+                    log.warning("%s", error, extra={"action": "behind", "shard": self.number})
+                    if not await self._rebuild(node):
+                        raise
+                except (Fenced, LogFailed, TargetRefused) as error:
+                    log.warning(
+                        "shard %d starts anew from the ledger: %s", self.number, error,
+                        extra={"action": "restart", "shard": self.number},
+                    )  # fmt: skip
+                    if isinstance(error, TargetRefused):
+                        node.targets.refuse(error.topic, error.reason, node.clock(), pace.retry_ms)
+                    await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+                    failures += 1
+        finally:
+            self._buffer.close()
+            self._ledger.close()
+
+    def stop(self) -> None:
+        """Finish the cycle that runs, and no other."""
+        self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """The election has changed: look at it now."""
+        for subscription in (self._buffer, self._ledger):
+            if subscription is not None:
+                subscription.wake()
+
+    def _wanted(self, node: Surroundings) -> bool:
+        return not self._stopping and self.number in node.election.owned()
+
+    async def _lead(self, node: Surroundings, pace: Pace, gather_s: float) -> None:
+        loop, replica = asyncio.get_running_loop(), self.replica
+        assert self._buffer is not None
         # Fence first, then read the ledger to its end: nothing can be appended to it in between.
         committer = await self._bus.committer(committer_name(self.number))
-        subscription = self._bus.subscribe(BUFFER, self.number)
         try:
-            followed = await self.replica.follow(self._bus)
-            self.progress.publish(self.replica.entry)
-            master = Master(self.replica, self._bus, committer, context, pace, self.progress)
+            followed = await replica.follow_to_end(self._bus, self.progress.publish)
+            self.progress.publish(replica.entry)
+            master = Master(replica, self._bus, committer, node, pace, self.progress)
+            self.leading = True
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
-                self.number, self.replica.entry.number, followed, self.replica.entry.pending,
+                self.number, replica.entry.number, followed, replica.entry.pending,
                 extra={"action": "master", "shard": self.number},
             )  # fmt: skip
-            ready(self.number)
-            while True:
+            node.on_ready(self.number)
+            while self._wanted(node):
+                if node.election.paused():
+                    await node.election.changed(_STANDBY_S)
+                    continue
                 started = loop.time()
                 pause = await master.tick()
                 if pause > 0:
-                    await subscription.wait(pause)
+                    await self._buffer.wait(pause)
                 # Many small cycles cost more than few larger ones: let commands and due messages gather.
                 gap = started + gather_s - loop.time()
                 await asyncio.sleep(max(gap, 0))
         finally:
-            subscription.close()
+            self.leading = False
             await committer.close()
+            await node.election.release(self.number)
+        log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})
+
+    async def _stand_by(self, node: Surroundings) -> None:
+        """Follow until the election gives this shard to us."""
+        assert self._ledger is not None
+        replica = self.replica
+        await node.election.release(self.number)  # in case it was given and taken away while nothing worked
+        await replica.follow_to_end(self._bus, self.progress.publish)
+        self.progress.publish(replica.entry)
+        node.on_ready(self.number)
+        while not self._wanted(node) and not self._stopping:
+            await replica.follow(self._bus, self.progress.publish)
+            # The wheel goes on as a master's would, so that taking over finds it expanded.
+            more = replica.expand(node.clock())
+            if not self._wanted(node):
+                await self._ledger.wait(0 if more else _STANDBY_S)
+                await asyncio.sleep(0)
+
+    async def _rebuild(self, node: Surroundings) -> bool:
+        """Replace this replica by a peer's; False where no peer has one."""
+        if not node.has_peer(self.number):
+            return False
+        async with self._flushing:
+            self.rebuilding = True
+            self.store.close()
+            try:
+                return await node.rebuild(self.number, self._path)
+            finally:
+                settle(self._path)  # where a disk failed between two renames
+                self._open()
+                self.rebuilding = False
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Make the store durable, and let the logs go up to where it is now."""
+        """Make the store durable, and let logs of our own go up to where it is now."""
         async with self._flushing:
             position = self.store.position
-            await asyncio.to_thread(self.store.flush)
-            await self._bus.trim(BUFFER, self.number, position.entry.applied)
-            # The last entry stays, so that `duemq verify` can compare the store with the ledger.
-            await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
+            await in_thread(self.store.flush)
+            if self._trims:
+                await self._bus.trim(BUFFER, self.number, position.entry.applied)
+                # The last entry stays, so that `duemq verify` can compare the store with the ledger.
+                await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
     def gauges(self) -> ShardGauges:
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(self.number, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals())
+
+    async def checkpoint(self, into: Path) -> None:
+        """A copy of the store for a peer, made of links to its files."""
+        async with self._flushing:
+            await in_thread(make_checkpoint, self.store, into)
 
     async def close(self) -> None:
         async with self._flushing:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Entry
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
-from duemq.storage.folder import Folder
+from duemq.storage.folder import Folder, FolderInfo
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ENDED, MOVED, NAME, Ended, window_of
 from duemq.storage.store import ShardStore
@@ -54,7 +53,7 @@ async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[s
     checks: list[Check] = []
     held: list[_ShardIds] = []
     for number in range(folder.info.shards):
-        found = await _verify_shard(number, folder.info.path, bus, memory, ids, progress, checks)
+        found = await _verify_shard(number, folder.info, bus, memory, ids, progress, checks)
         if found is not None:
             held.append(found)
     if len(held) == folder.info.shards:
@@ -64,7 +63,7 @@ async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[s
 
 async def _verify_shard(
     number: int,
-    path: Path,
+    info: FolderInfo,
     bus: Bus,
     memory: Memory,
     ids: IdCodec,
@@ -73,12 +72,12 @@ async def _verify_shard(
 ) -> _ShardIds | None:
     name = f"shard {number}"
     try:
-        store = ShardStore(path / "shards" / f"{number:03d}", memory)
+        store = ShardStore(info.path / "shards" / f"{number:03d}", memory)
     except DuemqError as error:
         checks.append(Check(f"{name}: store opens", False, str(error)))
         return None
     try:
-        replica = Replica(number, store, ids)
+        replica = Replica(number, store, ids, info.shards)
         followed = await replica.follow(bus)
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
         return _verify_store(name, replica, progress, checks)

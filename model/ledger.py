@@ -63,7 +63,8 @@ class Entry:
 
     `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
     to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
-    it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up.
+    it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`: messages
+    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
     """
 
     number: int
@@ -75,12 +76,15 @@ class Entry:
     pending: int = 0
     checksum: int = 0
     fates: Fates = NO_FATES
+    horizon: int = 0
 
     def encode(self) -> bytes:
         document: dict[str, object] = {
             "v": ENTRY_FORMAT, "n": self.number, "applied": self.applied, "cursor": self.cursor.hex(), "at": self.at,
             "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.fates),
         }  # fmt: skip
+        if self.horizon:
+            document["horizon"] = self.horizon
         if self.answers:
             document["answers"] = _runs(self.answers.items())
         if self.deferred:
@@ -106,7 +110,7 @@ class Entry:
                 raise ValueError("cursor")
             return Entry(
                 d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                Fates(*d["fates"]),
+                Fates(*d["fates"]), d.get("horizon", 0),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error

@@ -8,16 +8,24 @@ the payload as the record's value.
              | header count (u16), bytes (u32)
              | topic | key | labels (joined by LF) | packed headers | name | fingerprint (16 bytes, if named)
 
+Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
+`read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
+
 Changing the layout: raise `FORMAT` here and the folder's version in `storage/folder.py`, and teach the reader both.
 """
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+from hashlib import blake2b
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from duemq.model.key import KEY_BYTES
 from duemq.model.record import HEAD, HEADER
+from duemq.model.timing import LAST_MS
 
 FORMAT = 1
 MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE = range(6)
@@ -26,15 +34,24 @@ ENVELOPE = Struct(">BBIQQBHHBHI")
 FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
+MOST_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
+OWN_TOPICS = b"duemq."  # no target: a stranger's record in a ledger would stop its shard
+
 COMMAND_HEADER = b"duemq-command"
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
-_COMMAND_START = HEAD.pack(-1, 1, 0)[:6]
-_COMMAND_AT = HEAD.size + HEADER.size
-COMMAND_BODY = _COMMAND_AT + len(COMMAND_HEADER)  # where the envelope starts in a command's frame
+COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
-_DUE = slice(COMMAND_BODY + 6, COMMAND_BODY + 14)
-_NAME_BYTES_AT = COMMAND_BODY + 27
-_SHORTEST = COMMAND_BODY + min(_CHANGE.size, ENVELOPE.size)
+_CHANGE_START = (
+    HEAD.pack(-1, 1, _COMMAND_HEAD + _CHANGE.size) + HEADER.pack(len(COMMAND_HEADER), _CHANGE.size) + COMMAND_HEADER
+)
+_CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
+_TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
+
+TOPIC_BYTES = 249  # the longest name a topic of Kafka can have
+_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % TOPIC_BYTES)
+
+Schedule = tuple[int, int, int, int, int, int, int, int, int]
+"""The fields of a schedule's envelope from `its own bytes` on: size, due, expires, lengths, header count and bytes."""
 
 
 class Draft(NamedTuple):
@@ -83,40 +100,97 @@ def change_frame(kind: int, first_key: bytes, due: int = 0) -> bytes:
     return head + COMMAND_HEADER + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due)
 
 
-def kind_of(frame: bytes) -> int:
-    """Which command a frame is; MALFORMED for a record that is none, such as another program's."""
+def read_schedule(frame: bytes) -> Schedule | None:
+    """What a schedule command says; None for any other record, and for an envelope that is not sound."""
+    if len(frame) < _TOPIC_AT:
+        return None
+    _, _, size, due, expires, topic, key, labels, named, header_count, headers = fields = ENVELOPE.unpack_from(
+        frame, COMMAND_BODY
+    )
+    end = ENVELOPE.size + topic + (0 if key == NO_KEY else key) + labels + headers
     if (
-        len(frame) >= _SHORTEST
-        and frame[_COMMAND_AT:COMMAND_BODY] == COMMAND_HEADER
-        and frame[:6] == _COMMAND_START
-        and frame[COMMAND_BODY + 1] == FORMAT
-        and frame[COMMAND_BODY] <= REDRIVE
+        size != (end + named + FINGERPRINT_BYTES if named else end)
+        or len(frame) < COMMAND_BODY + size
+        or not frame.startswith(_schedule_start(size))
+        or due > LAST_MS
+        or expires > LAST_MS
+        or not is_topic(frame[_TOPIC_AT : _TOPIC_AT + topic])
     ):
-        return frame[COMMAND_BODY]
-    return MALFORMED
+        return None
+    if headers or header_count or labels:
+        end += COMMAND_BODY
+        at = end - headers
+        if header_count > MOST_HEADERS or not are_headers(frame, at, end, header_count):
+            return None
+        if labels and not _is_text(frame[at - labels : at]):
+            return None
+    return fields[2:]
 
 
-def due_in(frame: bytes) -> int:
-    """The due time (ms) of a schedule command."""
-    return int.from_bytes(frame[_DUE], "big")
-
-
-def is_named(frame: bytes) -> bool:
-    """Whether a schedule command has a name."""
-    return frame[_NAME_BYTES_AT] != 0
-
-
-def read_change(frame: bytes) -> Change:
-    kind, _, _, first_key, due = _CHANGE.unpack_from(frame, COMMAND_BODY)
+def read_change(frame: bytes) -> Change | None:
+    """A command about an existing message; None for any other record."""
+    if len(frame) < _CHANGE_BYTES or not frame.startswith(_CHANGE_START):
+        return None
+    kind, form, size, first_key, due = _CHANGE.unpack_from(frame, COMMAND_BODY)
+    if form != FORMAT or size != _CHANGE.size or not CANCEL <= kind <= REDRIVE or due > LAST_MS:
+        return None
     return Change(kind, first_key, due)
 
 
-def read_name(envelope: bytes, start: int = 0) -> tuple[bytes, bytes]:
-    """Name and fingerprint of a schedule envelope that begins at `start`; both empty for one without a name."""
-    fields = ENVELOPE.unpack_from(envelope, start)
-    name_bytes = fields[8]
-    if not name_bytes:
-        return b"", b""
-    end = start + fields[2]
+@lru_cache(maxsize=4_096)
+def _schedule_start(size: int) -> bytes:
+    """How the frame of a schedule begins whose envelope has this size: all that comes before its due time."""
+    head = HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
+    return head + ENVELOPE.pack(SCHEDULE, FORMAT, size, *(0,) * 8)[:6]
+
+
+@lru_cache(maxsize=10_000)
+def is_topic(name: bytes) -> bool:
+    """Whether messages can go to a topic of this name, should it exist."""
+    return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(OWN_TOPICS)
+
+
+def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
+    """Whether `packed[start:end]` is so many headers (`model/record.py`), to the byte, with names that are text."""
+    at, lengths, size = start, HEADER.unpack_from, HEADER.size
+    try:
+        for _ in range(count):
+            name_bytes, value_bytes = lengths(packed, at)
+            at += size + name_bytes + value_bytes
+    except StructError:
+        return False
+    if at != end or end > len(packed):
+        return False
+    if packed[start:end].isascii():  # so are the lengths of short names and values
+        return True
+    for _ in range(count):
+        name_bytes, value_bytes = lengths(packed, start)
+        middle = start + size
+        start = middle + name_bytes + value_bytes
+        if not _is_text(packed[middle : middle + name_bytes]):
+            return False
+    return True
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_name(frame: bytes, fields: Schedule) -> tuple[bytes, bytes]:
+    """Name and fingerprint of a schedule command that has a name."""
+    end = COMMAND_BODY + fields[0]
     middle = end - FINGERPRINT_BYTES
-    return envelope[middle - name_bytes : middle], envelope[middle:end]
+    return frame[middle - fields[6] : middle], frame[middle:end]
+
+
+def fingerprint(*parts: bytes) -> bytes:
+    """16 bytes of BLAKE2b over the parts and their lengths, so that ("ab", "c") and ("a", "bc") differ."""
+    digest = blake2b(digest_size=FINGERPRINT_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from duemq.model.ids import ID_CHARS, peek
-from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft
+from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule
 from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_record
 
 ROW = Struct(">HIQBHB")
@@ -52,10 +52,13 @@ class Row(NamedTuple):
     attempt: int
 
 
-def row_of(command: bytes, id_: bytes) -> bytes:
-    """The row of a schedule command's frame, for a message with this id (32 ASCII bytes)."""
-    (_, _, size, due, expires, topic_bytes, key_bytes, label_bytes, name_bytes, header_count, header_bytes) = (
-        ENVELOPE.unpack_from(command, COMMAND_BODY)
+def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
+    """The row of a schedule command's frame, for a message with this id (32 ASCII bytes).
+
+    `fields`: what `read_schedule` said of it, where that was asked.
+    """
+    (size, due, expires, topic_bytes, key_bytes, label_bytes, name_bytes, header_count, header_bytes) = (
+        fields or ENVELOPE.unpack_from(command, COMMAND_BODY)[2:]
     )
     start = COMMAND_BODY + ENVELOPE.size
     end = start + topic_bytes

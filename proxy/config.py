@@ -25,18 +25,24 @@ from duemq.proxy.sections import (
     DeliverySettings,
     EmbeddedSettings,
     HttpSettings,
+    KafkaSettings,
     LimitSettings,
+    NodeSettings,
+    ProxySettings,
     StorageSettings,
+    TestingSettings,
     TimingSettings,
     TopicSettings,
+    ZooKeeperSettings,
+    host_and_port,
     no_switch,
 )
 
 CONFIG_VARIABLE = "DUEMQ_CONFIG"
 _PREFIX = "DUEMQ_"
+_SECRETS = frozenset(("password", "token"))
 # Others that may begin like ours: the client's, and what Kubernetes sets beside a service called duemq.
-_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|CONFIG|SERVICE_.*|PORT|PORT_.*)")
-_LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|CONFIG|TEST_CLOCK|SERVICE_.*|PORT|PORT_.*)")
 
 
 class Settings(BaseSettings):
@@ -50,6 +56,8 @@ class Settings(BaseSettings):
 
     data: Path = Path("./duemq-data")
     listen: str = "127.0.0.1:8787"
+    bus: Literal["embedded", "kafka"] = "embedded"
+    cluster: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "duemq"
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -59,6 +67,11 @@ class Settings(BaseSettings):
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    zookeeper: ZooKeeperSettings = ZooKeeperSettings()
+    node: NodeSettings = NodeSettings()
+    proxy: ProxySettings = ProxySettings()
+    testing: TestingSettings = TestingSettings()
     http: HttpSettings = HttpSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)
@@ -77,10 +90,7 @@ class Settings(BaseSettings):
     @field_validator("listen")
     @classmethod
     def _listen(cls, listen: str) -> str:
-        match = _LISTEN.fullmatch(listen)
-        if match is None or int(match[1]) > 65_535:
-            raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787")
-        return listen
+        return host_and_port(listen)
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -155,7 +165,7 @@ def _explain(problem: ErrorDetails) -> str:
         section = type(getattr(Settings(), path[0])) if path else Settings
         return f"{key} is not a setting; {_known(section)}"
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    was = "" if "api_keys" in key else f" = {shown(problem['input'])}"
+    was = "" if last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
     return f"{key}{was}: {rule}"
 
 

@@ -23,11 +23,13 @@ _PATH_PARAMETERS = {
     "id": "A message's id, or the name it was given by its sender.",
     "topic": "1 to 249 characters of A-Z a-z 0-9 . _ -",
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
+    "node": "A node's name, as the cluster lists it.",
 }
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
+    "node": "^[A-Za-z0-9._-]{1,128}$",
 }
 _EVERYWHERE = ("unauthorised", "internal")
 _DESCRIPTION = """\

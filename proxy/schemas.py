@@ -209,7 +209,37 @@ class State(BaseModel):
     status: Literal["ok", "ready"]
 
 
-class Cluster(BaseModel):
-    """Nodes, shards, masters, cursors and lag."""
+class Node(BaseModel):
+    name: str
+    url: str = Field(description="Where proxies read its shards.")
+    rack: str
+    state: Literal["joining", "ready", "draining", "out"]
+    reason: str = Field(description="Why it is not ready; empty if it is.")
+    master_of: list[int]
+    holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
+    lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")
 
-    model_config = ConfigDict(extra="allow")
+
+class Shard(BaseModel):
+    """Only shard and master where nothing was committed yet."""
+
+    shard: int
+    master: str | None = Field(description="The node's name; null while there is none.")
+    entry: int = Field(default=0, description="The number of the last ledger entry.")
+    entry_age_ms: int = Field(default=0, description="How long ago that was committed. Without work there is none.")
+    applied: int = Field(default=0, description="Commands below this offset are applied.")
+    cursor_ms: Ms = Field(default=0, description="Messages due up to here are delivered.")
+    cursor_age_ms: int | None = Field(default=None, description="How long ago that is. It rests where nothing is due.")
+    pending: int = Field(default=0, description="Messages held for later.")
+    fates: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
+
+
+class Cluster(BaseModel):
+    cluster: str = Field(description="The cluster's id.")
+    nodes: list[Node]
+    shards: list[Shard]
+
+
+class Drained(BaseModel):
+    name: str
+    draining: bool

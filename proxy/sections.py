@@ -27,6 +27,8 @@ from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_levels, sho
 from duemq.proxy.ingress import TOPIC
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _BYTE_SIZE = TypeAdapter(ByteSize)
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -74,6 +76,14 @@ Duration = Annotated[int, _reader(_duration), Field(ge=0)]
 Size = Annotated[int, _reader(_size), Field(ge=0)]
 Words = Annotated[tuple[str, ...], _reader(_words)]
 Delays = Annotated[tuple[Duration, ...], _reader(_delays), Field(min_length=1)]
+
+
+def host_and_port(listen: str) -> str:
+    """The address, if it is one. Raises ValueError."""
+    match = _LISTEN.fullmatch(listen)
+    if match is None or int(match[1]) > 65_535:
+        raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787")
+    return listen
 
 
 class Section(BaseModel):
@@ -142,6 +152,76 @@ class StorageSettings(Section):
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
     tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
+
+
+class KafkaSettings(Section):
+    """See `KafkaOptions`."""
+
+    bootstrap: Words = ()
+    replication_factor: Annotated[int, Field(ge=1, le=32)] = 1
+    min_insync_replicas: Annotated[int, Field(ge=1, le=32)] = 1
+    retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
+    max_message_bytes: Annotated[Size, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
+    tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
+    transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+class ZooKeeperSettings(Section):
+    """See `ZooKeeperOptions`."""
+
+    hosts: Words = ()
+    chroot: str = "/duemq"
+    session_timeout_s: Annotated[float, Field(ge=1, le=120)] = 6
+    user: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+    acl: Literal["open", "creator"] = "open"
+    tls: Literal["off", "on"] = "off"
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    strategy: Literal["consistent_hash", "average", "circle", "same_rack"] = "consistent_hash"
+
+
+class NodeSettings(Section):
+    """`name` and `advertise` empty: this machine's host name, and the host it listens on."""
+
+    name: str = ""
+    rack: str = ""
+    listen: str = "127.0.0.1:8788"
+    link_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    advertise: str = ""
+    token: Annotated[str, Field(repr=False)] = ""
+    max_clock_offset_ms: Annotated[int, Field(ge=10, le=60_000)] = 500
+
+    @field_validator("listen")
+    @classmethod
+    def _listen(cls, listen: str) -> str:
+        return host_and_port(listen)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name and not _NODE.fullmatch(name):
+            raise ValueError("a node's name has 1 to 64 characters of A-Z a-z 0-9 . _ -, the first a letter or digit")
+        return name
+
+
+class ProxySettings(Section):
+    selection: Literal["by_key", "round_robin", "least_latency"] = "by_key"
+
+
+class TestingSettings(Section):
+    """Faults on order, for the chaos suite. `die_at`: STEP:N, kill -9 of itself at a step of the N-th cycle."""
+
+    die_at: str = ""
 
 
 class HttpSettings(Section):

@@ -9,19 +9,33 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
 from duemq.model.errors import DiskFull, FolderRefused
+from duemq.model.foreign import translated
+from duemq.storage.durable import write_durably
+from duemq.storage.partial import settle_all
 
 VERSION = 1
+SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the process
 _META = "duemq.json"
 _SECRET = "id.key"
 _LOCK = "lock"
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
 _UNFINISHED = frozenset((_LOCK, _SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What all nodes of a cluster have in common. `secret`: the key of the ids' checksums (32 bytes)."""
+
+    cluster: str
+    shards: int
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +45,7 @@ class FolderInfo:
     path: Path
     shards: int
     cluster: str
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 class Folder:
@@ -42,11 +56,18 @@ class Folder:
         self._lock = lock
 
     @staticmethod
-    def open(path: Path, shards: int | None = None) -> Folder:
-        """Take the folder, making it (with `shards` shards, 1 if None) when it is new or empty.
+    def open(path: Path, shards: int | None = None, identity: Identity | None = None) -> Folder:
+        """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
+        (with `shards` shards, 1 if None). What a crash left half done is brought to its end.
 
-        Raises FolderRefused for a folder that another process holds, that is not duemq's, or of another format.
+        Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
+        another cluster.
         """
+        if identity is not None and shards is not None and shards != identity.shards:
+            raise FolderRefused(
+                f"cluster {identity.cluster} has {identity.shards} shards, the configuration says {shards}: "
+                f"a cluster keeps its number. Set shards = {identity.shards} or leave it out."
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -59,13 +80,16 @@ class Folder:
         lock = _take_lock(path)
         try:
             if not meta.exists():
-                _make(path, shards or 1)
+                _make(path, identity or Identity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
             info = read_info(path)
-            if shards is not None and shards != info.shards:
+            if identity is not None:
+                _refuse_other_cluster(info, identity)
+            elif shards is not None and shards != info.shards:
                 raise FolderRefused(
                     f"data folder {path} has {info.shards} shards, the configuration says {shards}: "
                     f"a folder keeps its number. Set shards = {info.shards}, or start with an empty folder."
                 )
+            _tidy(path)
             return Folder(info, lock)
         except BaseException:
             os.close(lock)
@@ -123,39 +147,54 @@ def _take_lock(path: Path) -> int:
     return lock
 
 
-def _make(path: Path, shards: int) -> None:
+def _make(path: Path, identity: Identity) -> None:
     """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
-    meta = {"format": "duemq", "version": VERSION, "shards": shards, "cluster": secrets.token_hex(8)}
+    meta = {"format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster}
     try:
-        _write(path / _SECRET, secrets.token_bytes(32))
-        _write(path / _META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+        write_durably(path / _SECRET, identity.secret)
+        write_durably(path / _META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise DiskFull(f"data folder {path}: {error.strerror}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(handle, content)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    temporary.rename(path)
-    parent = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+def _refuse_other_cluster(info: FolderInfo, identity: Identity) -> None:
+    if info.cluster != identity.cluster:
+        raise FolderRefused(
+            f"data folder {info.path} belongs to cluster {info.cluster}, this node is to join cluster "
+            f"{identity.cluster}: choose an empty folder with --data, or name the ZooKeeper of its own cluster"
+        )
+    if info.shards != identity.shards:
+        raise FolderRefused(
+            f"data folder {info.path} has {info.shards} shards, its cluster has {identity.shards}: "
+            "start with an empty folder, and the node copies what it needs from its peers"
+        )
+    if not secrets.compare_digest(info.secret, identity.secret):
+        raise FolderRefused(
+            f"{info.path / _SECRET} is not the secret of cluster {info.cluster}: ids of one would be unknown to the "
+            "other. Start with an empty folder, and the node copies what it needs from its peers."
+        )
+
+
+def _tidy(path: Path) -> None:
+    with translated(path):
+        if (path / SNAPSHOTS).exists():
+            shutil.rmtree(path / SNAPSHOTS)
+    settle_all(path / "shards")
 
 
 def disk_bytes(path: Path) -> int:
     """Bytes that all files below a folder take on the disk; files that vanish meanwhile count nothing."""
     total = 0
+    linked: set[int] = set()  # files that a snapshot shares with its store
     for folder, _, names in os.walk(path):
         for name in names:
             try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
+                stat = os.lstat(os.path.join(folder, name))
             except FileNotFoundError:  # RocksDB removes files while we look
                 continue
+            if stat.st_nlink > 1:
+                if stat.st_ino in linked:
+                    continue
+                linked.add(stat.st_ino)
+            total += stat.st_blocks * _BLOCK_BYTES
     return total

@@ -10,6 +10,7 @@ import httpx
 from prometheus_client import CollectorRegistry, Gauge
 
 from duemq.delay.gateway import Gateway, MessageState, Outcome, Page, Query, Receipt
+from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
 from duemq.proxy.app import create_app
@@ -29,20 +30,26 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.unreadable: Exception | None = None
         self.not_ready: str | None = None
         self.outcome: Outcome | None = Outcome("m1", Answer.OK, NOW)
         self.found: MessageState | None = STATE
         self.pages = [Page([STATE], None)]
         self.sent: list[Draft] = []
+        self.refused: dict[str, Rejected] = {}  # by topic
+        self.mastered: list[int] = []
         self.queries: list[Query] = []
         self.changes: list[tuple[int, tuple[str, ...], int]] = []
         self._names: dict[bytes, tuple[bytes, Receipt]] = {}
 
-    async def send(self, drafts: Sequence[Draft]) -> list[Receipt]:
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         if self.error:
             raise self.error
-        receipts = []
+        receipts: list[Receipt | Rejected] = []
         for draft in drafts:
+            if draft.topic in self.refused:
+                receipts.append(self.refused[draft.topic])
+                continue
             self.sent.append(draft)
             receipt = Receipt(f"m{len(self.sent)}", "scheduled", draft.topic, draft.due or NOW)
             if draft.name:
@@ -57,6 +64,8 @@ class FakeGateway:
         return [self.outcome or Outcome(target, Answer.UNKNOWN) for target in targets]
 
     async def state(self, target: str) -> MessageState | None:
+        if self.unreadable:
+            raise self.unreadable
         return self.found
 
     async def find(self, query: Query) -> Page:
@@ -64,7 +73,14 @@ class FakeGateway:
         return self.pages[len(self.queries) - 1]
 
     def cluster(self) -> dict[str, Any]:
-        return {"nodes": []}
+        return {"nodes": [{"name": "a", "master_of": self.mastered}]}
+
+    async def drain(self, name: str) -> None:
+        if name != "a":
+            raise Rejected("unknown_node", f"there is no node {name}", "node")
+
+    async def resume(self, name: str) -> None:
+        await self.drain(name)
 
     def why_not_ready(self) -> str | None:
         return self.not_ready

@@ -16,6 +16,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, offset_of, read_key
 from duemq.model.ledger import Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
+from duemq.model.plain import ByName
 from duemq.model.record import Headers, Record, unpack_headers
 
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
@@ -36,9 +37,24 @@ class Message:
 
 @dataclass
 class Plain:
-    """A record that is no command."""
+    """A record of a plain Kafka client, and what it means: a command, or (text) why it is none.
+
+    `delay`: ms from the append to when the message is due; None where the command says when.
+    """
 
     record: Record
+    means: Draft | Change | ByName | str
+    delay: int | None = None
+
+    def at(self, timestamp: int) -> Draft | Change | ByName | str:
+        """What it means when it was appended at this time."""
+        means = self.means
+        if isinstance(means, str):
+            return means
+        due = (means.due or 0) if self.delay is None else timestamp + self.delay
+        if not isinstance(means, Draft):
+            due = max(due, timestamp) if means.kind == MOVE else 0
+        return means._replace(due=due)
 
 
 Command = Draft | Change | Plain
@@ -88,8 +104,8 @@ class Oracle:
         assert not deferred, f"deferred without need: {deferred}"
         for offset in range(self.applied, entry.applied):
             command, _ = self.commands[offset]
-            if isinstance(command, Plain):
-                self._dead_letter(command, offset, entry, expected)
+            if isinstance(command, Plain) and isinstance(command.means, str):
+                self._dead_letter(command.record, command.means, offset, entry, expected)
         assert {where: list(records) for where, records in sent.items() if records} == expected
         self.number, self.applied, self.cursor = entry.number, entry.applied, entry.cursor
         self.answers |= answers
@@ -105,9 +121,14 @@ class Oracle:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _apply(self, offset: int) -> tuple[Answer | None, Message | None]:
-        command, timestamp = self.commands[offset]
-        if isinstance(command, Plain):
+        said, timestamp = self.commands[offset]
+        command = said.at(timestamp) if isinstance(said, Plain) else said
+        if isinstance(command, str):
             return Answer.MALFORMED, None
+        if isinstance(command, ByName):
+            if command.name not in self.names:
+                return Answer.UNKNOWN, None
+            command = Change(command.kind, self.names[command.name].first_key, command.due)
         if isinstance(command, Change):
             return self._change(command, offset, timestamp)
         assert command.due is not None
@@ -211,10 +232,14 @@ class Oracle:
         own = unpack_headers(draft.headers, 0, draft.header_count)
         return Record(draft.key, system + labels + own, draft.payload)
 
-    def _dead_letter(self, command: Plain, offset: int, entry: Entry, expected: dict[Partition, list[Record]]) -> None:
-        where = (("duemq-reason", b"malformed"), ("duemq-offset", str(offset).encode()))
-        record = command.record._replace(headers=where + command.record.headers)
-        self._send(expected, entry, self.pace.dead_letter_topic, record.key, record)
+    def _dead_letter(
+        self, record: Record, reason: str, offset: int, entry: Entry, expected: dict[Partition, list[Record]]
+    ) -> None:
+        where = (
+            ("duemq-reason", b"malformed"), ("duemq-error", reason.encode()), ("duemq-offset", str(offset).encode()),
+        )  # fmt: skip
+        dead = record._replace(headers=where + record.headers)
+        self._send(expected, entry, self.pace.dead_letter_topic, None, dead)
 
     def _send(
         self, expected: dict[Partition, list[Record]], entry: Entry, topic: str, key: bytes | None, record: Record

@@ -14,9 +14,10 @@ from duemq.delay.master import Pace
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
-from duemq.model.record import Record, pack_headers
+from duemq.model.record import pack_headers
 from duemq.storage.rocks import Memory
-from tests.shard_oracle import DEAD, Command, Plain
+from tests.shard_oracle import DEAD, Command
+from tests.shard_plain import CLIENT_NAMES, garbage, is_named, plain_change, plain_schedule
 from tests.shard_world import SimNode, World
 
 NEAR = (0, 1, 3, 20, 900)
@@ -72,9 +73,12 @@ class Schedule:
         rng, messages = self.rng, list(self.world.oracle.messages)
         kind = rng.random()
         if kind < 0.04:
-            return Plain(Record(rng.choice((None, b"k")), (("x-trace", b"1"),), b"not a command"))
+            return garbage(rng)
+        if kind < 0.08 and (said := [command for command, _ in self.world.oracle.commands[-30:] if is_named(command)]):
+            return rng.choice(said)
         if kind < 0.6 or not messages:
-            return self._schedule()
+            draft = self._schedule()
+            return draft if rng.random() < 0.7 else plain_schedule(rng, draft)
         if rng.random() < 0.4:  # of messages that are still pending, or just so: the races
             messages = messages[-6:]
         first_key = rng.choice(messages)
@@ -83,12 +87,16 @@ class Schedule:
         found = self.world.oracle.messages.get(first_key)
         odds = (1, 1, 1, 8) if found is not None and found.state == DEAD else (4, 4, 2, 1)
         kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE), odds)[0]
-        return Change(kind, first_key, self._due() if kind == MOVE else 0)
+        change = Change(kind, first_key, self._due() if kind == MOVE else 0)
+        if kind not in (CANCEL, MOVE) or rng.random() < 0.7:
+            return change
+        name = found.draft.name if found is not None else rng.choice(CLIENT_NAMES)
+        return plain_change(rng, change, name, self.world.ids)
 
     def _schedule(self) -> Draft:
         rng = self.rng
         count, headers = pack_headers([("h", b"1")] * rng.randint(0, 2))
-        name = b"n%d" % rng.randint(0, 12) if rng.random() < 0.3 else b""
+        name = rng.choice((b"i:1", b"i:2", *CLIENT_NAMES)) if rng.random() < 0.3 else b""
         expires = self.world.now + rng.choice(NEAR + FAR) if rng.random() < 0.1 else 0
         return Draft(
             topic=rng.choices(("one", "two", "later", "never"), (4, 4, 2, 1))[0],

@@ -1,7 +1,7 @@
 """Which scenarios run with which parameters, and the targets that duemq has set itself."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.markup import escape
@@ -37,44 +37,48 @@ class Step:
     title: str
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
+    shards: int | None = None  # of what the bench starts for this step, whatever the setup says
 
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
-    """Run a step `runs` times, each on a new server and folder unless the setup names them."""
+    """Run a step `runs` times, each on a new site and folder unless the setup names them."""
+    setup = replace(setup, shards=step.shards or setup.shards)
     outcomes = []
     for number in range(1, runs + 1):
         title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"
         screen.console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
         with Stage(setup, screen) as stage:
             outcome = SCENARIOS[step.name](stage, **step.parameters)
-        # A server that is not ours has neither memory nor a restart time: those targets fall away.
+        # A site that is not ours has neither memory nor a restart time: those targets fall away.
         known = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
     return Result(step.name, step.title, step.parameters, tuple(outcomes))
 
 
-def _steady(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:
+def steady_step(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:
+    """A stream that has to be accepted in full."""
     parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0}
     title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
     return Step("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
 
 
-def _hot(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> Step:
+def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> Step:
+    """A hot second, undisturbed or with a kill -9."""
     title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:.0f} %" if kill_at else "")
     return Step("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
 
 
 def everything(quick: bool) -> list[Step]:
-    """All figures of docs/benchmarks.md in their order; `quick`: a tenth of the messages, own server needed."""
+    """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
     race = {"count": 5_000 // part, "spread_ms": 200.0, "over_s": 5.0}
     return [
-        _steady(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
-        _steady(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
-        _hot(100_000 // part, {"last_s": Target(1.1)}),
-        _hot(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
-        _hot(100_000 // part, {}, kill_at=30),
+        steady_step(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
+        steady_step(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
+        hot_step(100_000 // part, {"last_s": Target(1.1)}),
+        hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
+        hot_step(100_000 // part, {}, kill_at=30),
         Step("drain", f"drain: {100_000 // part:,} overdue at start", {"count": 100_000 // part}),
         Step(
             "accept-singles",

@@ -34,14 +34,15 @@ _WAIT = "5s"
 class Received:
     """Every record that was read, in the order of reading; duplicates included.
 
-    `seq`, `due` (epoch ms, as the record says) and `at` (epoch ms, when its answer was complete) are arrays of one
-    length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records, `breaks` the
-    connections that broke.
+    `seq`, `due` (epoch ms, as the record says), `at` (epoch ms, when its answer was complete) and `partition` are
+    arrays of one length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records,
+    `breaks` the connections that broke.
     """
 
     seq: npt.NDArray[np.int64]
     due: npt.NDArray[np.int64]
     at: npt.NDArray[np.float64]
+    partition: npt.NDArray[np.int64]
     ids: list[str]
     answers: int
     breaks: int
@@ -53,7 +54,7 @@ class _Pages:
 
     keep_ids: bool
     raw: list[tuple[float, bytes, bool]] = field(default_factory=list)
-    parsed: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]] = field(default_factory=dict)
+    parsed: dict[int, tuple[npt.NDArray[np.int64], list[str]]] = field(default_factory=dict)
     held: int = 0
 
     def add(self, at_ms: float, body: bytes, events: bool) -> int:
@@ -65,9 +66,14 @@ class _Pages:
     def parse(self, index: int) -> None:
         at_ms, body, events = self.raw[index]
         records = _events(body) if events else orjson.loads(body)["records"]
-        seq = np.array([int(record["payload"][SEQUENCE]) for record in records], np.int64)
-        due = np.array([int(record["headers"]["duemq-due"]) for record in records], np.int64)
-        self.parsed[index] = seq, due, [record["headers"]["duemq-id"] for record in records] if self.keep_ids else []
+        columns = np.array(
+            [
+                (int(record["payload"][SEQUENCE]), int(record["headers"]["duemq-due"]), record["partition"])
+                for record in records
+            ],
+            np.int64,
+        ).reshape(-1, 3)
+        self.parsed[index] = columns, [record["headers"]["duemq-id"] for record in records] if self.keep_ids else []
         self.raw[index] = (at_ms, b"", events)
         self.held -= len(body)
 
@@ -77,12 +83,13 @@ class _Pages:
                 self.parse(index)
         pages = [self.parsed[index] for index in range(len(self.raw))]
         at = [np.full(len(page[0]), raw[0]) for page, raw in zip(pages, self.raw, strict=True)]
-        nothing = np.zeros(0, np.int64)
+        columns = np.concatenate([np.zeros((0, 3), np.int64), *(columns for columns, _ in pages)])
         return Received(
-            seq=np.concatenate([nothing, *(seq for seq, _, _ in pages)]),
-            due=np.concatenate([nothing, *(due for _, due, _ in pages)]),
-            at=np.concatenate([nothing.astype(np.float64), *at]),
-            ids=[each for _, _, ids in pages for each in ids],
+            seq=columns[:, 0],
+            due=columns[:, 1],
+            at=np.concatenate([np.zeros(0), *at]),
+            partition=columns[:, 2],
+            ids=[each for _, ids in pages for each in ids],
             answers=len(pages),
             breaks=breaks,
         )
@@ -201,3 +208,15 @@ async def read(link: Link, url: str, topic: str, sse: bool = False, keep_ids: bo
         reader = _Reader(http, link, topic, _Pages(keep_ids))
         await (reader.stream() if sse else reader.polls())
         return reader.pages.received(reader.breaks)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """Records as the HTTP API gives them: by long poll, or by server-sent events."""
+
+    url: str
+    sse: bool = False
+
+    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+        """As `read`."""
+        return await read(link, self.url, topic, self.sse, keep_ids)

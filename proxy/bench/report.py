@@ -17,7 +17,7 @@ from rich.table import Table
 
 from duemq import __version__
 from duemq.proxy.bench.figures import Outcome, Result, Row, Target, Trace
-from duemq.proxy.bench.stage import Setup
+from duemq.proxy.bench.stage import Setup, layout
 
 LATENESS_EDGES_MS = np.concatenate([[-np.inf, 0], np.logspace(-1, 5, 61), [np.inf]])
 
@@ -103,8 +103,16 @@ def machine(setup: Setup, filesystem: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "payload_bytes": setup.payload_bytes,
-        "read_by": "server-sent events" if setup.sse else "long poll",
+        "runs_on": "embedded bus" if setup.on == "embedded" else str(layout(setup)),
+        "shards": setup.shards or "default",
+        "read_by": _read_by(setup),
     }
+
+
+def _read_by(setup: Setup) -> str:
+    if setup.on != "embedded":
+        return "a read-committed Kafka consumer"
+    return "server-sent events" if setup.sse else "long poll"
 
 
 def document(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]:

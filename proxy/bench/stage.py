@@ -1,9 +1,9 @@
-"""Where a scenario plays: a server, a topic of its own, and the processes that send and read."""
+"""Where a scenario plays: a site, a topic of its own, and the processes that send and read."""
 
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,10 +12,11 @@ import orjson
 
 from duemq.proxy.bench import load
 from duemq.proxy.bench.load import Job, Sent, Window
-from duemq.proxy.bench.reader import Received, read
+from duemq.proxy.bench.reader import Received
 from duemq.proxy.bench.screen import Screen
 from duemq.proxy.bench.server import Server
 from duemq.proxy.bench.session import now_ms
+from duemq.proxy.bench.site import LAYOUTS, Layout, Site, get
 from duemq.proxy.bench.usage import Neighbours
 from duemq.proxy.bench.workers import Link, Worker
 
@@ -31,7 +32,10 @@ _SETTLE_WITHIN_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given."""
+    """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given.
+
+    `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default.
+    """
 
     url: str | None = None
     data: Path | None = None
@@ -39,20 +43,43 @@ class Setup:
     payload_bytes: int = 256
     sse: bool = False
     seed: int = 1
+    on: str = "embedded"
+    shards: int | None = None
+    nodes: int | None = None
+
+
+def _site(setup: Setup) -> Site:
+    if setup.on == "embedded":
+        return Server(setup.url, setup.data, setup.keep, setup.shards, setup.sse)
+    from duemq.proxy.bench.cluster import Cluster
+
+    return Cluster(layout(setup), setup.data, setup.keep, setup.shards)
+
+
+def layout(setup: Setup) -> Layout:
+    """The cluster that a setup asks for. Raises KeyError for the embedded bus."""
+    chosen = LAYOUTS[setup.on]
+    return chosen if setup.nodes is None else replace(chosen, nodes=setup.nodes)
 
 
 class Stage:
-    """A context manager around one run: entered, the server serves; left, it and all workers are gone."""
+    """A context manager around one run: entered, the site takes messages; left, it and all workers are gone."""
 
     def __init__(self, setup: Setup, screen: Screen) -> None:
         self.setup, self.screen = setup, screen
-        self.server = Server(setup.url, setup.data, setup.keep)
+        self.site = _site(setup)
         self.topic = f"bench.{secrets.token_hex(6)}"
         self.neighbours = Neighbours()
         self._workers: list[Worker[Any]] = []
 
     def __enter__(self) -> "Stage":
-        self.server.__enter__()
+        with self.screen.phase(f"starting {self.site}" if self.site.own else f"using {self.site}", 1):
+            self.site.__enter__()
+        try:
+            self.site.create_topic(self.topic)
+        except BaseException as error:
+            self.site.__exit__(type(error), error, error.__traceback__)
+            raise
         self.neighbours = Neighbours()
         return self
 
@@ -61,12 +88,12 @@ class Stage:
     ) -> None:
         for worker in self._workers:
             worker.end()
-        self.server.__exit__(kind, error, trace)
+        self.site.__exit__(kind, error, trace)
 
     def job(self, count: int, window: Window, keep_every: int = 0) -> Job:
         """The messages to send to this run's topic."""
         setup = self.setup
-        return Job(self.server.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
+        return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
 
     def spawn(self, job: Callable[Concatenate[Link, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Worker[R]:
         """Start a process; it is ended with the stage."""
@@ -87,7 +114,11 @@ class Stage:
 
     def reader(self, keep_ids: bool = False) -> Worker[Received]:
         """Start the consumer of this run's topic."""
-        return self.spawn(read, self.server.url, self.topic, self.setup.sse, keep_ids)
+        return self.read(self.topic, keep_ids)
+
+    def read(self, topic: str, keep_ids: bool = False) -> Worker[Received]:
+        """Start a consumer of any topic."""
+        return self.spawn(self.site.source.read, topic, keep_ids)
 
     def watch(self, reader: Worker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
         """Show what the reader has until the condition holds. Raises WorkerError when the reader died."""
@@ -123,22 +154,22 @@ class Stage:
 
     def settle(self) -> bool:
         """Wait until the data folder has kept its size (within 1 %) for six seconds; False if it never did."""
-        size, since = self.server.disk_bytes() or 0, time.monotonic()
+        size, since = self.site.disk_bytes() or 0, time.monotonic()
         give_up_at = since + _SETTLE_WITHIN_S
         with self.screen.phase("waiting for compaction to end", 1):
             while (quiet_s := time.monotonic() - since) < _SETTLED_S and time.monotonic() < give_up_at:
                 time.sleep(0.5)
-                now = self.server.disk_bytes() or 0
+                now = self.site.disk_bytes() or 0
                 if abs(now - size) > size / 100:
                     size, since = now, time.monotonic()
         return quiet_s >= _SETTLED_S
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:
-        """How many of a sample of accepted messages the server does not know as scheduled."""
+        """How many of a sample of accepted messages the site does not know as scheduled."""
         known = [each for each in ids if each]  # a refused one has no id
         sample = known[:: max(len(known) // at_most, 1)]
         return sum(not self._scheduled(each) for each in sample)
 
     def _scheduled(self, message: str) -> bool:
-        status, body = self.server.get(f"/v1/messages/{message}")
+        status, body = get(self.site.url, f"/v1/messages/{message}")
         return status == 200 and bool(orjson.loads(body)["status"] == "scheduled")

@@ -71,15 +71,15 @@ def tally(sent: Sent, received: Received) -> Tally:
     )
 
 
-def out_of_order(ids: list[str]) -> int:
-    """How many records came after one of their shard with a higher key (due, offset, row). `ids` as they were read."""
-    highest: dict[int, tuple[int, int, int]] = {}
+def out_of_order(received: Received) -> int:
+    """How many records came after one of their shard, on their partition, with a higher key (due, offset, row)."""
+    highest: dict[tuple[int, int], tuple[int, int, int]] = {}
     wrong = 0
-    for text in ids:
+    for partition, text in zip(received.partition.tolist(), received.ids, strict=True):
         shard, due, offset, row = peek(text)
         key = (due, offset, row)
-        if key < highest.get(shard, key):
+        if key < highest.get((partition, shard), key):
             wrong += 1
         else:
-            highest[shard] = key
+            highest[partition, shard] = key
     return wrong

@@ -18,6 +18,28 @@ class Usage:
     peak_rss_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the measured system. `role`: server, proxy, node, broker or zookeeper."""
+
+    role: str
+    usage: Usage
+
+
+Bill = tuple[Part, ...]
+
+
+def cpu_s(bill: Bill, *roles: str) -> float:
+    """CPU s of all processes that have one of these roles."""
+    return sum(part.usage.cpu_s for part in bill if part.role in roles)
+
+
+def holder(bill: Bill) -> Usage:
+    """Memory of what holds the waiting messages: of the largest one, where there are several nodes."""
+    holding = [part.usage for part in bill if part.role in ("server", "node")]
+    return Usage(0.0, max(each.rss_bytes for each in holding), max(each.peak_rss_bytes for each in holding))
+
+
 def _tree(pid: int) -> Iterator[int]:
     yield pid
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -54,6 +76,26 @@ def usage(pid: int) -> Usage:
     memory = [_memory_bytes(each) for each in pids]
     ticks = sum(_cpu_ticks(each) for each in pids)
     return Usage(ticks / _TICKS_PER_S, sum(now for now, _ in memory), sum(peak for _, peak in memory))
+
+
+class Meter:
+    """Follows one process of the measured system through its lives: look at it before it ends, or that one is lost."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self._pid: int | None = None
+        self._now = Usage(0.0, 0, 0)
+        self._spent_s, self._peak = 0.0, 0
+
+    def look(self, pid: int | None) -> Part:
+        """What all lives have cost, this one (None: it is not running) included."""
+        if pid != self._pid:
+            self._spent_s, self._pid = self._spent_s + self._now.cpu_s, pid
+            self._now = Usage(0.0, 0, 0)
+        if pid is not None:
+            self._now = usage(pid)
+        self._peak = max(self._peak, self._now.peak_rss_bytes)
+        return Part(self._role, Usage(self._spent_s + self._now.cpu_s, self._now.rss_bytes, self._peak))
 
 
 def filesystem(folder: Path) -> str:

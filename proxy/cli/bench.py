@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,9 +24,15 @@ app = typer.Typer(
 class Common:
     """Options that every scenario has."""
 
+    on: Annotated[
+        Literal["embedded", "kafka", "kafka3"],
+        typer.Option(help="What to start: one process, or a cluster with one or three Kafka brokers."),
+    ] = "embedded"
+    shards: Annotated[int | None, typer.Option(min=1, help="Shards of what it starts.")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster it starts.")] = None
     url: Annotated[str | None, typer.Option(help="Measure this server. Default: start one, and stop it again.")] = None
-    data: Annotated[Path | None, typer.Option(help="Data folder of the server it starts (kept).")] = None
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the server's log.")] = False
+    data: Annotated[Path | None, typer.Option(help="Data folder of what it starts (kept).")] = None
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the logs.")] = False
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
     sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
@@ -36,15 +42,20 @@ class Common:
 
 
 def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., None]]:
-    """A sub-command from a function that returns its steps; the common options are added to its own."""
+    """A sub-command from a function that returns its steps; the common options are added to its own.
+
+    A parameter that is called like a common option gets that option's value.
+    """
 
     def register(steps_of: Callable[..., "list[Step]"]) -> Callable[..., None]:
         @wraps(steps_of)
         def run(**options: Any) -> None:
-            common = Common(**{each.name: options.pop(each.name) for each in fields(Common)})
-            _bench(steps_of(**options), common)
+            common = Common(**{each.name: options[each.name] for each in fields(Common)})
+            _bench(steps_of(**{name: options[name] for name in parameters}), common)
 
-        own = inspect.signature(steps_of, eval_str=False).parameters.values()
+        parameters = inspect.signature(steps_of, eval_str=False).parameters
+        common_names = {each.name for each in fields(Common)}
+        own = [each for each in parameters.values() if each.name not in common_names]
         shared = [
             inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
             for each in fields(Common)
@@ -66,7 +77,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
     from duemq.proxy.bench import plan, report
     from duemq.proxy.bench.plot import write_plot
     from duemq.proxy.bench.screen import Screen
-    from duemq.proxy.bench.server import ServerError
+    from duemq.proxy.bench.site import SiteError
     from duemq.proxy.bench.stage import Setup
     from duemq.proxy.bench.usage import filesystem
     from duemq.proxy.bench.workers import WorkerError
@@ -77,8 +88,19 @@ def _bench(steps: "list[Step]", common: Common) -> None:
         raise typer.BadParameter(f"{common.data} is not empty; a bench starts with nothing", param_hint="--data")
     if common.data is not None and (common.runs > 1 or len(steps) > 1):
         raise typer.BadParameter("one folder serves one run; leave it away for several", param_hint="--data")
+    _refuse_what_does_not_go_together(common)
     console = Console()
-    setup = Setup(common.url, common.data, common.keep, common.payload_bytes, common.sse, common.seed)
+    setup = Setup(
+        common.url,
+        common.data,
+        common.keep,
+        common.payload_bytes,
+        common.sse,
+        common.seed,
+        common.on,
+        common.shards,
+        common.nodes,
+    )
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":
         console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
@@ -88,7 +110,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
         for step in steps:
             results.append(plan.run(step, setup, common.runs, Screen(console)))
             report.show(console, results[-1])
-    except (ServerError, WorkerError) as error:
+    except (SiteError, WorkerError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
@@ -100,6 +122,17 @@ def _bench(steps: "list[Step]", common: Common) -> None:
         report.summary(console, results)
     if not all(result.sound for result in results):
         raise typer.Exit(1)
+
+
+def _refuse_what_does_not_go_together(common: Common) -> None:
+    if common.url is not None and (common.on != "embedded" or common.shards is not None):
+        raise typer.BadParameter(
+            "a server that runs already is what it is: leave --on and --shards away", param_hint="--url"
+        )
+    if common.on == "embedded" and common.nodes is not None:
+        raise typer.BadParameter("there is one process on the embedded bus; say --on kafka", param_hint="--nodes")
+    if common.on != "embedded" and common.sse:
+        raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--sse")
 
 
 def _temporary() -> str:
@@ -213,8 +246,10 @@ def cancel(
 @command("all")
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
+    on: str = "embedded",
 ) -> "list[Step]":
     """Every figure of docs/benchmarks.md, with a summary against the targets."""
-    from duemq.proxy.bench import plan
+    from duemq.proxy.bench import plan, plan_kafka
+    from duemq.proxy.bench.site import LAYOUTS
 
-    return plan.everything(quick)
+    return plan_kafka.everything(quick, LAYOUTS[on].brokers) if on in LAYOUTS else plan.everything(quick)

@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 import duemq
-from duemq.proxy.cli import bench, cancel, dlq, messages, send, serve, tail, topic, verify
+from duemq.proxy.cli import (
+    bench,
+    cancel,
+    cluster,
+    dlq,
+    messages,
+    node,
+    proxy,
+    run_node,
+    send,
+    serve,
+    tail,
+    topic,
+    verify,
+)
 from duemq.proxy.cli.exits import MEANING
 
 _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
@@ -34,6 +48,10 @@ app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
 app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)
 app.command("serve", epilog=serve.EXAMPLES, rich_help_panel=_SERVER)(serve.serve)
+app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy)
+node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
+app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
+app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
 app.command("verify", rich_help_panel=_SERVER)(verify.verify)
 app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from duemq.proxy.cli import starting
 
 EXAMPLES = """Examples:
 
     duemq serve
     duemq serve --data /var/lib/duemq --listen 0.0.0.0:8787
     duemq serve --config duemq.toml --set limits.max_delay=1y --set storage.history_retention=6h
+    duemq serve --kafka localhost:9092
     DUEMQ_HTTP__API_KEYS=secret1,secret2 duemq serve
 """
 
@@ -20,52 +22,28 @@ EXAMPLES = """Examples:
 def serve(
     data: Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")] = None,
     listen: Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")] = None,
+    kafka: starting.Kafka = None,
     shards: Annotated[int | None, typer.Option(help="Shards of a new data folder.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    settings_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting, as section.key=value.", metavar="KEY=VALUE")
-    ] = None,
+    config: starting.Config = None,
+    log_level: starting.LogLevel = None,
+    log_format: starting.LogFormat = None,
+    further: starting.Further = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show a short live demonstration, then go on serving.")] = False,
 ) -> None:
-    """Run duemq in one process on the embedded bus: HTTP API, delivery and storage."""
-    import asyncio
-
-    import uvloop
-
-    from duemq.model.errors import DuemqError, first_of
+    """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
+    from duemq.model.errors import DuemqError
     from duemq.proxy import demo as demonstration
-    from duemq.proxy.config import Settings
     from duemq.proxy.logs import set_up
-    from duemq.proxy.service import serve as run
+    from duemq.proxy.service import serve as service
 
-    given: dict[str, Any] = {
+    given = {
         "data": data, "listen": listen, "shards": shards, "log_level": log_level, "log_format": log_format,
+        "bus": "kafka" if kafka else None, "kafka.bootstrap": kafka,
     }  # fmt: skip
-    for text in settings_ or ():
-        key, equals, value = text.partition("=")
-        section, dot, name = key.partition(".")
-        if not equals:
-            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
-        if dot:
-            given.setdefault(section, {})[name] = value
-        else:
-            given[key] = value
     try:
-        settings = Settings.load(config, given)
+        settings = starting.settings_of(config, given, further)
         set_up("warning" if demo and log_level is None else settings.log_level, settings.log_format)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings, demonstration.show if demo else None))
     except DuemqError as error:
-        _fail(error)
-    except BaseExceptionGroup as group:
-        known = group.subgroup(DuemqError)
-        if known is None:
-            raise
-        _fail(first_of(known))
-
-
-def _fail(error: BaseException) -> None:
-    print(f"duemq: {error}", file=sys.stderr)
-    raise typer.Exit(1)
+        starting.fail(error)
+    else:
+        starting.run(service(settings, demonstration.show if demo else None))

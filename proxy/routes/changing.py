@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Outcome
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from duemq.model.timing import shown
@@ -129,7 +129,11 @@ async def _changed(service: Service, target: str, outcome: Outcome) -> Response:
         return _pending(outcome)
     if outcome.answer is not Answer.OK:
         raise _too_late(outcome, target)
-    return await show(service, outcome.id)
+    try:
+        return await show(service, outcome.id)
+    except Unavailable:
+        # It is done; only no replica can show it just now. An error would ask for a repeat.
+        return _pending(outcome)
 
 
 def _pending(outcome: Outcome) -> Response:

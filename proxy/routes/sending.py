@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.delay.gateway import Receipt
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from duemq.proxy.body import header, read_body
@@ -41,7 +42,7 @@ async def post_message(service: Service, request: Request) -> Response:
         # Per API key, and as a digest: it is stored with the message, where a name has at most 255 bytes.
         name = IDEMPOTENCY_PREFIX + fingerprint(request.scope.get(API_KEY, b""), check_idempotency_key(key))
         draft = draft._replace(name=name, fingerprint=fingerprint(sent.body, sent.dashed))
-    (receipt,) = await service.gateway.send((draft,))
+    receipt = await _send(service, draft)
     if receipt.conflict:
         detail = f"this Idempotency-Key was used for another message, {receipt.id}"
         raise Rejected("idempotency_conflict", detail, "Idempotency-Key", id=receipt.id)
@@ -59,7 +60,7 @@ async def put_message(service: Service, request: Request) -> Response:
     sent = await _read_message(service, request)
     content = sent.body if sent.parsed is None else orjson.dumps(sent.parsed, option=orjson.OPT_SORT_KEYS)
     draft = sent.draft._replace(name=named, fingerprint=fingerprint(content, sent.dashed))
-    (receipt,) = await service.gateway.send((draft,))
+    receipt = await _send(service, draft)
     if not receipt.known and not receipt.conflict:
         return JsonResponse(receipt_json(receipt), 201)
     if condition is not None:
@@ -88,10 +89,23 @@ async def post_batch(service: Service, request: Request) -> Response:
             results[at] = {"error": rejection(error)}
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-    receipts = await service.gateway.send(drafts) if drafts else []
-    for at, receipt in zip(places, receipts, strict=True):
-        results[at] = receipt_json(receipt)
-    return JsonResponse({"results": results, "accepted": len(drafts), "rejected": len(items) - len(drafts)})
+    answers = await service.gateway.send(drafts) if drafts else []
+    accepted = 0
+    for at, answer in zip(places, answers, strict=True):
+        if isinstance(answer, Rejected):
+            results[at] = {"error": rejection(answer)}
+        else:
+            results[at] = receipt_json(answer)
+            accepted += 1
+    return JsonResponse({"results": results, "accepted": accepted, "rejected": len(items) - accepted})
+
+
+async def _send(service: Service, draft: Draft) -> Receipt:
+    """The receipt of one message. Raises Rejected where its target would not take it."""
+    (answer,) = await service.gateway.send((draft,))
+    if isinstance(answer, Rejected):
+        raise answer
+    return answer
 
 
 async def _read_message(service: Service, request: Request) -> Sent:

@@ -173,6 +173,18 @@ ENDPOINTS = (
         {200: Answer("The cluster.", schemas.Cluster)},
     ),
     Endpoint(
+        "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
+        {
+            202: Answer("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
+            200: Answer("It is master of none.", schemas.Drained),
+        },
+        ("unknown_node", "not_supported", "unavailable"),
+    ),
+    Endpoint(
+        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node take part again", "service",
+        {200: Answer("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
+    ),
+    Endpoint(
         "GET", "/healthz", service.healthz, "Whether the process lives", "service",
         {200: Answer("It does.", schemas.State)},
     ),

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import pytest
 
-from duemq.bus.base import Bus
+from duemq.bus.base import Appended, Bus
 from duemq.bus.embedded import EmbeddedBus
 from duemq.bus.memory import MemoryBus, MemoryLog
+from tests.contract.kafka_plug import KafkaPlug
 
 
 @pytest.fixture
@@ -29,18 +30,46 @@ class Clock:
 
 
 class Plug(Protocol):
-    """One log; `open` gives the next bus on it and drops the one before."""
+    """One log; `open` gives the next bus on it and drops the one before.
 
-    clock: Clock
+    `largest`: bytes of the largest payload it has to take. `at_once`: all partitions of a commit are seen to grow in
+    the same moment, and not one after the other.
+    """
+
+    @property
+    def largest(self) -> int: ...
+
+    @property
+    def at_once(self) -> bool: ...
+
+    async def pass_time(self, landed: Appended) -> None:
+        """Until what is appended has a later time than this."""
+        ...
 
     async def open(self, fault: Callable[[str], None] | None = None) -> Bus: ...
 
     async def close(self) -> None: ...
 
 
-class MemoryPlug:
+class ClockedPlug(Plug, Protocol):
+    """A plug whose log goes by a clock of the test, and fails where the test says."""
+
+    clock: Clock
+
+
+class _InHand:
+    largest, at_once = 3 << 20, True
+
     def __init__(self) -> None:
         self.clock = Clock()
+
+    async def pass_time(self, landed: Appended) -> None:
+        self.clock.now = landed.timestamp + 100
+
+
+class MemoryPlug(_InHand):
+    def __init__(self) -> None:
+        super().__init__()
         self._log = MemoryLog(self.clock)
         self._bus: MemoryBus | None = None
 
@@ -54,11 +83,11 @@ class MemoryPlug:
             await self._bus.close()
 
 
-class EmbeddedPlug:
+class EmbeddedPlug(_InHand):
     """With `tail_bytes` 0 every read comes from RocksDB."""
 
     def __init__(self, folder: Path, tail_bytes: int) -> None:
-        self.clock = Clock()
+        super().__init__()
         self._folder, self._tail_bytes = folder, tail_bytes
         self._bus: EmbeddedBus | None = None
 
@@ -72,11 +101,17 @@ class EmbeddedPlug:
             await self._bus.close()
 
 
-@pytest.fixture(params=["memory", "embedded", "embedded-without-tail"])
+CLOCKED = ("memory", "embedded", "embedded-without-tail")
+
+
+@pytest.fixture(params=[*CLOCKED, "kafka", "kafka-own"])
 async def plug(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Plug]:
     plug: Plug
     if request.param == "memory":
         plug = MemoryPlug()
+    elif request.param.startswith("kafka"):
+        bootstrap = request.getfixturevalue("kafka").bootstrap
+        plug = KafkaPlug(bootstrap, own=request.param.endswith("own"))
     else:
         plug = EmbeddedPlug(tmp_path / "log", tail_bytes=0 if request.param.endswith("tail") else 1 << 20)
     yield plug

@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.load import TOPIC, Load, now_ms
+from tests.e2e.load import TOPIC, Load
+from tests.e2e.reconcile import final_states, nothing_pending, reconcile, whole_batches
 from tests.e2e.server import Server, run
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
@@ -25,7 +26,7 @@ SENDERS = 8
 async def kill_under_load(server: Server) -> tuple[Load, list[Any]]:
     """The load, and what a consumer read meanwhile."""
     chance = random.Random(SEED)
-    load = Load(server.url, SEED)
+    load = Load([server.url], SEED)
     read: list[Any] = []
 
     async def rounds() -> None:
@@ -68,41 +69,18 @@ async def follow(load: Load, url: str, read: list[Any]) -> None:
             after = f"&after={page['cursor']}"
 
 
-def everything_is_due(server: Server) -> None:
-    """Wait until nothing is pending any more."""
-
-    async def empty() -> None:
-        async with aiohttp.ClientSession(server.url) as session, asyncio.timeout(30):
-            while True:
-                async with session.get(f"/v1/messages?topic={TOPIC}&limit=1000") as answer:
-                    pending = (await answer.json())["messages"]
-                if not pending:
-                    return
-                await asyncio.sleep(max(pending[-1]["deliver_at_ms"] - now_ms(), 20) / 1000)
-
-    asyncio.run(empty())
-
-
 def test_nothing_is_lost_twice_early_or_untrue(new_server: Callable[..., Server]) -> None:
     server = new_server(
         "--shards", "2", "--set", "topics.partitions=3", "--set", "storage.flush_interval_s=0.7"
     ).start()
     load, read = asyncio.run(kill_under_load(server))
-    everything_is_due(server)
+    asyncio.run(nothing_pending(server.url, TOPIC))
 
     records = server.records(TOPIC)
-    by_payload = defaultdict(list)
-    for record in records:
-        by_payload[record["payload"]].append(record)
-    ids = [record["headers"]["duemq-id"] for record in records]
-    assert len(set(ids)) == len(ids), "delivered twice"
-    assert by_payload.keys() <= load.messages.keys(), "a message that nobody sent"
-    for message in load.messages.values():
-        message.reconcile(by_payload[message.payload])
-    for batch in load.batches:
-        assert sum(len(by_payload[payload]) for payload in batch) in (0, len(batch)), "half a batch was accepted"
+    reconcile(load.messages.values(), records)
+    whole_batches(load.batches, records)
     same_places(read, records)
-    asyncio.run(final_states(server, load))
+    asyncio.run(final_states([server.url], load.messages.values()))
 
     assert server.stop() == 0, server.log
     assert "Traceback" not in server.log
@@ -126,20 +104,3 @@ def same_places(read: list[Any], records: list[Any]) -> None:
     assert read
     for partition, part in seen.items():
         assert part == kept[partition][: len(part)]
-
-
-async def final_states(server: Server, load: Load) -> None:
-    """What the API says of each message in the end is what the topic shows."""
-    waiting = iter([message for message in load.messages.values() if message.id is not None])
-
-    async def ask(session: aiohttp.ClientSession) -> None:
-        for message in waiting:
-            async with session.get(f"/v1/messages/{message.id}") as answer:
-                shown = await answer.json()
-                assert answer.status == 200, (shown, message.history)
-            assert shown["status"] in ("delivered", "cancelled"), (shown, message.history)
-            message.seen("in the end", shown)
-
-    async with aiohttp.ClientSession(server.url) as session, asyncio.TaskGroup() as group:
-        for _ in range(SENDERS):
-            group.create_task(ask(session))

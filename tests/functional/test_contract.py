@@ -1,4 +1,4 @@
-"""The HTTP contract of `docs/api.md` against a real server: what only the whole system can show.
+"""The HTTP contract of `docs/api.md` against a real server, and against a proxy: what only the whole system can show.
 
 Codes and shapes of single answers are in `tests/unit/test_http.py`.
 """
@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+
+from tests.proxy_site import proxy_site
 
 pytestmark = pytest.mark.xdist_group("server")
 ALL_BYTES = bytes(range(256))
@@ -55,9 +57,16 @@ class Api:
         return found
 
 
-@pytest.fixture
-def api(server: str) -> Iterator[Api]:
-    with httpx.Client(base_url=server, timeout=30) as http:
+@pytest.fixture(scope="session")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a proxy without a store, in front of a node."""
+    with proxy_site(tmp_path_factory.mktemp("proxied") / "data") as url:
+        yield url
+
+
+@pytest.fixture(params=["server", "proxied"])
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    with httpx.Client(base_url=request.getfixturevalue(request.param), timeout=30) as http:
         yield Api(http)
 
 
@@ -84,6 +93,20 @@ def test_messages_arrive_once_in_due_order_and_never_early(api: Api, topic: str)
         assert record["timestamp_ms"] >= due
     state = api.state(answer["results"][0]["id"])
     assert state["status"] == "delivered" and state["delivered_at_ms"] >= start
+
+
+def test_messages_of_one_key_that_are_due_together_keep_their_order(api: Api, topic: str) -> None:
+    due = now_ms() + 700
+    for part in range(4):
+        items = [
+            {"topic": topic, "payload": f"{part}-{i:02d}", "key": f"k{i % 5}", "deliver_at": due} for i in range(50)
+        ]
+        assert api.ask("POST", "/v1/messages:batch", 200, {"messages": items})["accepted"] == 50
+    by_key: dict[str, list[str]] = {}
+    for record in api.records(topic, 200):
+        by_key.setdefault(record["key"], []).append(record["payload"])
+    assert len(by_key) == 5
+    assert all(payloads == sorted(payloads) for payloads in by_key.values())
 
 
 @pytest.mark.parametrize("delay", [{}, {"deliver_after": "200ms"}, {"deliver_at": 0}, {"delay_level": -1}])
@@ -206,9 +229,24 @@ def test_what_is_refused_leaves_nothing_behind(api: Api, topic: str) -> None:
     api.refused("GET", f"/v1/topics/{topic}", 404, "unknown_topic")
 
 
+@pytest.mark.parametrize("api", ["server"], indirect=True)  # a proxy delivers nothing: its nodes have the metrics
 def test_metrics_have_what_a_dashboard_needs(api: Api, topic: str) -> None:
     api.send(topic=topic, deliver_after="50ms")
     api.records(topic, 1)
     names = {line.split("{")[0].split(" ")[0] for line in api.http.get("/metrics").text.splitlines() if line[:1] != "#"}
     for word in ("lateness_seconds_bucket", "pending", "overdue", "cancel", "cycle"):
         assert any(name.startswith("duemq_") and word in name for name in names), word
+
+
+def test_the_cluster_says_who_is_master_and_how_far_the_shards_are(api: Api, topic: str) -> None:
+    before = now_ms()
+    api.send(topic=topic, deliver_after="1ms")
+    api.records(topic, 1)
+    cluster = api.ask("GET", "/v1/cluster", 200)
+    (node,) = cluster["nodes"]
+    shards = cluster["shards"]
+    assert (node["state"], node["master_of"]) == ("ready", [shard["shard"] for shard in shards])
+    assert {shard["master"] for shard in shards} == {node["name"]}
+    moved = [shard for shard in shards if shard.get("cursor_ms", 0) >= before]
+    assert moved and all(shard["entry_age_ms"] < 60_000 for shard in moved)
+    api.refused("POST", f"/v1/cluster/nodes/{node['name']}:drain", 409, "not_supported")

@@ -132,7 +132,8 @@ NODE = textwrap.dedent("""
     from pathlib import Path
     from prometheus_client import CollectorRegistry
     from duemq.bus.embedded import EmbeddedBus, wall_clock
-    from duemq.delay.local import LocalGateway
+    from duemq.delay.backend import NodeBackend
+    from duemq.delay.commands import CommandGateway
     from duemq.delay.node import Node, NodeOptions
     from duemq.delay.topics import BUFFER
     from duemq.election.single import SingleElection
@@ -160,7 +161,7 @@ NODE = textwrap.dedent("""
         options = NodeOptions(flush_interval_s=0.2, min_free_bytes=0)
         registry = CollectorRegistry()
         node = Node(folder, lambda: EmbeddedBus.open(path / "log"), SingleElection(2), options, registry, wall_clock)
-        gateway, stop = LocalGateway(node), asyncio.Event()
+        gateway, stop = CommandGateway(NodeBackend(node)), asyncio.Event()
         running = asyncio.create_task(node.run(stop))
         while gateway.why_not_ready() is not None:
             await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus
+from duemq.delay import batch
+from duemq.delay.batch import Batch, Lookups, View
 from duemq.delay.master import Master
 from duemq.delay.outbox import Outbox
 from duemq.delay.replica import Replica
@@ -20,6 +23,7 @@ from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry
+from duemq.model.plain import ByName, Place, command_of
 from duemq.storage.rocks import Memory
 from tests.shard_schedule import Schedule
 
@@ -135,9 +139,31 @@ def retry_below_cursor(patch: Patch) -> None:
     patch.setattr(Cycle, "defer", defer_plainly)
 
 
+def count_from_reading(patch: Patch) -> None:
+    """Relative times of plain records count from when a replica reads them, not from their append."""
+    readings = count()
+
+    def command_of_now(frame: bytes, timestamp: int, place: Place) -> Any:
+        return command_of(frame, timestamp + next(readings) % 2, place)
+
+    patch.setattr(batch, "command_of", command_of_now)
+
+
+def no_names_of_changes(patch: Patch) -> None:
+    """Changes by name are answered without a look at the names of earlier cycles."""
+    init = Lookups.__init__
+
+    def init_without(self: Lookups, view: View, commands: Batch) -> None:
+        init(self, view, commands)
+        named = {other.name for other in commands.others.values() if isinstance(other, ByName)}
+        self.names = {name: holder for name, holder in self.names.items() if name not in named}
+
+    patch.setattr(Lookups, "__init__", init_without)
+
+
 MUTANTS = (
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
-    decide_after_take, retry_below_cursor,
+    decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
 )  # fmt: skip
 
 

@@ -12,7 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.local import LocalGateway
+from duemq.delay.backend import NodeBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.verify import Check, verify
 from duemq.election.single import SingleElection
@@ -44,13 +46,14 @@ async def _fill(path: Path) -> None:
     stop = asyncio.Event()
     running = asyncio.create_task(node.run(stop))
     await node.ready.wait()
-    gateway = LocalGateway(node)
+    gateway = CommandGateway(NodeBackend(node))
     later = now() + 3_600_000
     await gateway.send([Draft("t", b"soon", now() + i) for i in range(20)])
     far = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
     await gateway.send([Draft("t", b"named", later, name=b"n:a", fingerprint=b"f" * 16)])
-    await gateway.change(CANCEL, [receipt.id for receipt in far[:5]])
-    await gateway.change(MOVE, [receipt.id for receipt in far[5:10]], later + 7_200_000)
+    ids = [receipt.id for receipt in far if isinstance(receipt, Receipt)]
+    await gateway.change(CANCEL, ids[:5])
+    await gateway.change(MOVE, ids[5:10], later + 7_200_000)
     records = node.bus.subscribe("t")
     while await node.bus.end_offset("t", 0) < 20:
         assert await records.wait(10), "not delivered in time"

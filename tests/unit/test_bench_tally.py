@@ -1,5 +1,7 @@
 """`duemq bench` counts every message: its arithmetic on small, known samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,8 @@ def sent(dues: list[int], fate: list[int]) -> Sent:
 
 def received(*rows: tuple[int, int, float]) -> Received:
     seq, due, at = zip(*rows, strict=True) if rows else ((), (), ())
-    return Received(np.array(seq, np.int64), np.array(due, np.int64), np.array(at, np.float64), [], 1, 0)
+    whole = np.array(seq, np.int64)
+    return Received(whole, np.array(due, np.int64), np.array(at, np.float64), np.zeros_like(whole), [], 1, 0)
 
 
 def test_every_kind_of_fault_is_counted() -> None:
@@ -69,10 +72,12 @@ def test_quantiles_are_values_that_occurred_and_err_upwards() -> None:
     assert (values.p50, values.p99, values.p999, values.max) == (51.0, 100.0, 100.0, 100.0)
 
 
-def test_order_is_judged_within_a_shard() -> None:
+def test_order_is_judged_within_a_shard_and_a_partition() -> None:
     issue = IdCodec(b"0123456789abcdef").issue
     ids = [issue(0, 1000, 7), issue(1, 900, 1), issue(0, 1000, 8), issue(0, 1000, 6), issue(1, 900, 2)]
-    assert out_of_order(ids) == 1
+    five = received(*[(number, 0, 0.0) for number in range(5)])
+    assert out_of_order(replace(five, ids=ids)) == 1
+    assert out_of_order(replace(five, ids=ids, partition=np.array([0, 0, 0, 1, 0]))) == 0
 
 
 def test_answers_are_held_against_deliveries() -> None:

@@ -23,7 +23,7 @@ F = b"f" * 16
 
 def forget(store: ShardStore, cutoff_ms: int) -> int:
     """All parts at once."""
-    horizon = horizon_for(store, cutoff_ms)
+    horizon = horizon_for(store.position.entry.cursor, cutoff_ms)
     for _ in forget_before(store, horizon):
         pass
     return horizon

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import FolderRefused
-from duemq.storage.folder import VERSION, Folder, read_info
+from duemq.storage.folder import VERSION, Folder, Identity, disk_bytes, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
@@ -96,3 +96,59 @@ def test_a_folder_whose_making_was_cut_short_is_made_anew(tmp_path: Path, monkey
         with pytest.raises(Exception, match="data folder"):
             Folder.open(tmp_path)
     Folder.open(tmp_path).close()
+
+
+CLUSTER = Identity("c1", 4, b"s" * 32)
+
+
+def test_a_folder_of_a_cluster_takes_its_identity_and_keeps_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        folder = Folder.open(tmp_path, identity=CLUSTER)
+        assert (folder.info.cluster, folder.info.shards, folder.info.secret) == ("c1", 4, b"s" * 32)
+        folder.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Identity("c2", 4, b"s" * 32), "belongs to cluster c1"),
+        (Identity("c1", 5, b"s" * 32), "its cluster has 5"),
+        (Identity("c1", 4, b"t" * 32), "not the secret"),
+    ],
+)
+def test_a_folder_of_another_cluster_is_refused(other: Identity, words: str, tmp_path: Path) -> None:
+    Folder.open(tmp_path, identity=CLUSTER).close()
+    with pytest.raises(FolderRefused, match=words):
+        Folder.open(tmp_path, identity=other)
+    Folder.open(tmp_path, 4, CLUSTER).close()
+
+
+def test_a_configuration_that_contradicts_the_cluster_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FolderRefused, match="Set shards = 4"):
+        Folder.open(tmp_path / "new", 3, CLUSTER)
+    assert not (tmp_path / "new").exists()
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    folder = Folder.open(tmp_path, identity=CLUSTER)
+    assert "sss" not in f"{CLUSTER!r} {folder.info!r}"
+    folder.close()
+
+
+def test_opening_a_folder_ends_what_a_crash_cut_short(tmp_path: Path) -> None:
+    Folder.open(tmp_path).close()
+    shards, snapshots = tmp_path / "shards", tmp_path / "snapshots"
+    for folder in (snapshots / "001-ab", shards / "001.old", shards / "001.ready", shards / "002.partial" / "files"):
+        folder.mkdir(parents=True)
+        (folder / "in").write_text(folder.name)
+    Folder.open(tmp_path).close()
+    assert not snapshots.exists()
+    assert sorted(path.name for path in shards.iterdir()) == ["001", "002.partial"]
+    assert (shards / "001" / "in").read_text() == "001.ready"
+
+
+def test_files_that_a_snapshot_shares_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    alone = disk_bytes(tmp_path)
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    assert disk_bytes(tmp_path) == alone > 0

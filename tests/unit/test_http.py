@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from duemq.delay.gateway import MessageState, Outcome, Page, Query
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, refused, with_app
@@ -34,6 +35,45 @@ def test_a_batch_answers_each_item_in_order() -> None:
         assert (answer["accepted"], answer["rejected"]) == (2, 1)
         first, bad, last = answer["results"]
         assert (first["id"], bad["error"]["code"], last["id"]) == ("m1", "negative_delay", "m2")
+
+    with_app(scenario)
+
+
+def test_what_a_target_refuses_is_refused_alone() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        gateway.refused["gone"] = Rejected("unknown_topic", "there is no topic gone", "topic")
+        body = {"messages": [ORDER, ORDER | {"topic": "gone"}, ORDER]}
+        answer = (await ask("POST", "/v1/messages:batch", json=body)).json()
+        assert (answer["accepted"], answer["rejected"]) == (2, 1)
+        first, bad, last = answer["results"]
+        assert (first["id"], bad["error"]["code"], last["id"]) == ("m1", "unknown_topic", "m2")
+        refused(await ask("POST", "/v1/messages", json=ORDER | {"topic": "gone"}), 404, "unknown_topic")
+        refused(await ask("PUT", "/v1/messages/n", json=ORDER | {"topic": "gone"}), 404, "unknown_topic")
+
+    with_app(scenario)
+
+
+def test_a_change_that_was_made_is_no_failure_because_nobody_can_show_it() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        gateway.unreadable = Unavailable("no node answers")
+        answer = await ask("PATCH", "/v1/messages/m1", json={"deliver_after": "1h"})
+        assert (answer.status_code, answer.json()["status"]) == (202, "pending")
+        refused(await ask("GET", "/v1/messages/m1"), 503, "unavailable")
+
+    with_app(scenario)
+
+
+def test_a_node_is_drained_and_resumed() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        gateway.mastered = [0]
+        drained = await ask("POST", "/v1/cluster/nodes/a:drain")
+        assert (drained.status_code, drained.json()) == (202, {"name": "a", "draining": True})
+        gateway.mastered = []
+        assert (await ask("POST", "/v1/cluster/nodes/a:drain")).status_code == 200
+        resumed = await ask("POST", "/v1/cluster/nodes/a:resume")
+        assert (resumed.status_code, resumed.json()) == (200, {"name": "a", "draining": False})
+        for unknown in ("b", "%00", "a%20b"):
+            refused(await ask("POST", f"/v1/cluster/nodes/{unknown}:drain"), 404, "unknown_node")
 
     with_app(scenario)
 

@@ -5,7 +5,7 @@ from duemq.proxy.bench.load import Sent, Window, send_singly
 from duemq.proxy.bench.scenarios import parts
 from duemq.proxy.bench.session import now_ms
 from duemq.proxy.bench.stage import Stage
-from duemq.proxy.bench.usage import Usage
+from duemq.proxy.bench.usage import Bill
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 _SAMPLE = 500
@@ -18,7 +18,7 @@ def _job_window() -> Window:
 
 def accept_singles(stage: Stage, *, count: int, connections: int) -> Outcome:
     """`count` single POSTs from `connections` connections, each waiting for its 201 before the next."""
-    before = stage.server.usage()
+    before = stage.site.bill()
     job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
     sent = stage.wait(stage.spawn(send_singly, job, connections), "single POSTs", count)
     return _outcome(stage, before, sent, "201 received")
@@ -26,18 +26,18 @@ def accept_singles(stage: Stage, *, count: int, connections: int) -> Outcome:
 
 def accept_batches(stage: Stage, *, count: int, batch: int, connections: int) -> Outcome:
     """`count` messages in batches of `batch`, over `connections` connections."""
-    before = stage.server.usage()
+    before = stage.site.bill()
     job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
     sent = stage.fill(job, f"batches of {batch:,}", batch, connections)
     return _outcome(stage, before, sent, "batch answered")
 
 
-def _outcome(stage: Stage, before: Usage | None, sent: Sent, text: str) -> Outcome:
+def _outcome(stage: Stage, before: Bill | None, sent: Sent, text: str) -> Outcome:
     cost = parts.cost_figures(stage, before, sent.accepted)
-    if stage.server.own:
-        stage.server.kill()  # at once: what was accepted must be there although nobody had time to tidy up
+    if stage.site.own:
+        stage.site.kill()  # at once: what was accepted must be there although nobody had time to tidy up
         with stage.screen.phase("starting again after kill -9", 1):
-            stage.server.start()
+            stage.site.start()
     figures = (
         Figure("rate", "accepted", sent.rate, "msg/s"),
         *parts.wait_figures(sent, text),

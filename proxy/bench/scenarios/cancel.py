@@ -16,13 +16,13 @@ _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 def cancel(stage: Stage, *, count: int, singles: int, batch: int, connections: int) -> Outcome:
     """Of `count` pending, `singles` are cancelled one after another, then half of the others in batches of `batch`."""
     low = int(now_ms() + _AHEAD_MS)
-    before = stage.server.usage()
+    before = stage.site.bill()
     sent = stage.fill(stage.job(count, Window(low, low + _WIDTH_MS), 1), "filling")
     one_by_one, rest = sent.ids[:singles], sent.ids[singles:]
     in_bulk = rest[::2]
-    worker = stage.spawn(cancels.cancel_singly, stage.server.url, one_by_one, None, 1)
+    worker = stage.spawn(cancels.cancel_singly, stage.site.url, one_by_one, None, 1)
     single = stage.wait(worker, "single cancels", len(one_by_one))
-    many = stage.spawn(cancels.cancel_many, stage.server.url, in_bulk, batch, connections)
+    many = stage.spawn(cancels.cancel_many, stage.site.url, in_bulk, batch, connections)
     bulk = stage.wait(many, "bulk cancels", len(in_bulk))
     words = np.concatenate([single.word, bulk.word])
     answered = bulk.asked_ms + bulk.wait_ms

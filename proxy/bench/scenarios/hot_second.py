@@ -7,7 +7,7 @@ import numpy as np
 from duemq.proxy.bench.figures import Figure, Outcome, vital
 from duemq.proxy.bench.load import Window
 from duemq.proxy.bench.reader import Received
-from duemq.proxy.bench.scenarios import parts
+from duemq.proxy.bench.scenarios import ceiling, parts
 from duemq.proxy.bench.session import now_ms
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import Tally, out_of_order, spread, tally
@@ -19,9 +19,10 @@ _SPARE_S = 8.0
 
 def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_at: float | None = None) -> Outcome:
     """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after so many % were read."""
+    plain = ceiling.throughput(stage, count)
     lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
     second = math.ceil(now_ms() / 1000 + lead_s) * 1000
-    before = stage.server.usage()
+    before = stage.site.bill()
     sent = stage.fill(stage.job(count, Window(second, second)), "filling")
     reader = stage.reader(keep_ids=True)
     stage.sleep_until(second - 50, "waiting for the second")
@@ -29,16 +30,19 @@ def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_a
     received = stage.finish(reader, sent.accepted, second)
     counts = tally(sent, received)
     last_s = (float(counts.at_ms.max()) - second) / 1000 if len(counts.at_ms) else math.nan
+    rate = counts.received / last_s if last_s > 0 else math.nan
     cost = parts.cost_figures(stage, before, sent.accepted)
     figures = (
         Figure("last_s", "last one read, after the second", last_s, "s"),
-        Figure("read_rate", "read", counts.received / last_s if last_s > 0 else math.nan, "msg/s"),
+        Figure("read_rate", "read", rate, "msg/s"),
+        *ceiling.share(plain, rate),
         *parts.spread_figures("late", "lateness", spread(counts.lateness_ms)),
         *parts.count_figures(counts),
-        vital("disorder", "out of due order within a shard", out_of_order(received.ids)),
+        vital("disorder", "out of due order within a shard", out_of_order(received)),
         *(_kill_figures(killed, received, counts) if killed else ()),
         *cost,
         Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
+        *plain,
     )
     notes = parts.notes(sent, cost)
     if sent.ended_ms > second:
@@ -49,9 +53,9 @@ def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_a
 def _kill(stage: Stage, reader: Worker[Received], after: float, total: int) -> tuple[float, float]:
     """Kill the server once `after` messages were read and start it again; when it died, when it was started (ms)."""
     stage.watch(reader, "reading, then kill -9", total, lambda: reader.count >= after)
-    stage.server.kill()
+    stage.site.kill()
     died = now_ms()
-    ready_s = stage.server.start()
+    ready_s = stage.site.start()
     return died, now_ms() - ready_s * 1000
 
 

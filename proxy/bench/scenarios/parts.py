@@ -6,7 +6,7 @@ from duemq.proxy.bench.figures import Figure, Trace, vital
 from duemq.proxy.bench.load import OPEN, REJECTED, Sent
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import Spread, Tally, spread
-from duemq.proxy.bench.usage import Usage
+from duemq.proxy.bench.usage import Bill, cpu_s, holder
 
 MIB = 1 << 20
 NOISY_CORES = 0.3
@@ -29,16 +29,33 @@ def count_figures(counts: Tally) -> tuple[Figure, ...]:
     )
 
 
-def cost_figures(stage: Stage, before: Usage | None, messages: int) -> tuple[Figure, ...]:
-    """What the server spent since `before` for so many messages; nothing for a server that is not ours."""
-    after = stage.server.usage()
+def cost_figures(stage: Stage, before: Bill | None, messages: int) -> tuple[Figure, ...]:
+    """What the site spent since `before` for so many messages; nothing for a site that is not ours."""
+    after = stage.site.bill()
     others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
     if before is None or after is None:
         return ()
+    then, now = before, after
+
+    def cpu(key: str, text: str, *roles: str) -> Figure:
+        return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / max(messages, 1), "us")
+
+    spent: tuple[Figure, ...] = (cpu("cpu_us", "server CPU per message", "server"),)
+    name = "server"
+    if stage.site.bootstrap is not None:
+        name = "a node's" if sum(part.role == "node" for part in now) == 1 else "largest node's"
+        spent = (
+            cpu("cpu_us", "CPU per message, proxies and nodes", "proxy", "node"),
+            cpu("cpu_proxy_us", "  proxies", "proxy"),
+            cpu("cpu_node_us", "  nodes", "node"),
+            cpu("cpu_broker_us", "  brokers", "broker"),
+            cpu("cpu_all_us", "CPU per message, with the brokers", "proxy", "node", "broker"),
+        )
+    memory = holder(now)
     return (
-        Figure("cpu_us", "server CPU per message", (after.cpu_s - before.cpu_s) * 1e6 / max(messages, 1), "us"),
-        Figure("rss_peak_mib", "server memory, peak", after.peak_rss_bytes / MIB, "MiB"),
-        Figure("rss_mib", "server memory at the end", after.rss_bytes / MIB, "MiB"),
+        *spent,
+        Figure("rss_peak_mib", f"{name} memory, peak", memory.peak_rss_bytes / MIB, "MiB"),
+        Figure("rss_mib", f"{name} memory at the end", memory.rss_bytes / MIB, "MiB"),
         others,
     )
 

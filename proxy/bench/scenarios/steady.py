@@ -2,7 +2,7 @@
 
 from duemq.proxy.bench.figures import Figure, Outcome
 from duemq.proxy.bench.load import Window, send_steadily
-from duemq.proxy.bench.scenarios import parts
+from duemq.proxy.bench.scenarios import ceiling, parts
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import spread, tally
 
@@ -13,8 +13,9 @@ def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_
     """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead; no warm-up is left out."""
     count = int(rate * seconds)
     window = Window(int(due_from_s * 1000), int(due_to_s * 1000))
+    plain = ceiling.throughput(stage, count) + ceiling.lateness(stage, rate, seconds)
     reader = stage.reader()
-    before = stage.server.usage()
+    before = stage.site.bill()
     sender = stage.spawn(send_steadily, stage.job(count, window), rate)
     stage.watch(reader, "sending and reading", count, lambda: sender.poll())
     sent = sender.result()
@@ -29,6 +30,7 @@ def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_
         *cost,
         *parts.wait_figures(sent, "batch answered"),
         Figure("late_sends", "batches sent more than 5 ms behind schedule", sent.late_sends),
+        *plain,
     )
     notes = parts.notes(sent, cost)
     if reached < rate * _REACHED:

@@ -1,0 +1,201 @@
+"""Appends outside of transactions, by one idempotent producer for all partitions.
+
+Calls that come while a partition's last batch is on its way gather, and go as the next one: the busier, the larger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from duemq.bus.base import Appended, Partition, wall_clock
+from duemq.bus.kafka.batches import appended, batches_of
+from duemq.bus.kafka.catalog import Catalog
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.stop import stop
+from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_GATHERED_BYTES = 4 << 20  # of one turn of a lane
+
+
+class _Call(NamedTuple):
+    frames: Sequence[bytes]
+    size: int
+    done: asyncio.Future[Appended]
+
+
+class Appender:
+    """`landed` is called with the partition and the end of each batch that a broker acknowledged."""
+
+    def __init__(self, options: KafkaOptions, catalog: Catalog, landed: Callable[[Partition, int], None]) -> None:
+        self._options, self._catalog, self._landed = options, catalog, landed
+        self._producer: Any = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._on_the_way: set[asyncio.Future[Any]] = set()
+        self._lanes: dict[Partition, list[_Call]] = {}
+        self._driving: set[asyncio.Task[None]] = set()
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Raises Unavailable."""
+        producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout_s):
+                await producer.start()
+        except (KafkaError, OSError, TimeoutError) as error:
+            await stop(producer, failed=True)
+            raise Unavailable(f"Kafka does not take a producer just now: {error!r}") from error
+        except BaseException:
+            await stop(producer, failed=True)
+            raise
+        self._producer = producer
+
+    def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[Appended]:
+        """Append to one partition. The result raises LogFailed (outcome unknown) or Unavailable (nothing happened)."""
+        done = asyncio.get_running_loop().create_future()
+        call = _Call(frames, sum(map(len, frames)), done)
+        lane = self._lanes.get(where)
+        if lane is None:
+            self._lanes[where] = [call]
+            _spawn(self._driving, self._drive(where), f"kafka append {where[0]} {where[1]}")
+        else:
+            lane.append(call)
+        return done
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+        for lane in list(self._driving):
+            lane.cancel()
+        await asyncio.gather(*self._driving, return_exceptions=True)
+        self._break(self._producer, LogFailed("the log is closed"))
+        await asyncio.gather(*self._stopping)
+
+    # --- one partition --------------------------------------------------------------------------------------------
+
+    async def _drive(self, where: Partition) -> None:
+        """Send what is in the lane until it is empty."""
+        lane = self._lanes[where]
+        calls: list[_Call] = []
+        try:
+            while lane:
+                size = taken = 0
+                while taken < len(lane) and size < _GATHERED_BYTES:
+                    size += lane[taken].size
+                    taken += 1
+                calls = lane[:taken]
+                del lane[:taken]
+                try:
+                    await self._send(where, calls)
+                except DuemqError as error:
+                    _fail(calls, error)
+        finally:
+            del self._lanes[where]
+            _fail([*calls, *lane], Unavailable("the log is closed"))
+
+    async def _send(self, where: Partition, calls: list[_Call]) -> None:
+        topic = where[0]
+        frames = calls[0].frames if len(calls) == 1 else [frame for call in calls for frame in call.frames]
+        known = self._catalog.last(topic)
+        assert known is not None  # `KafkaBus.append` looked
+        producer = await self._ready()
+        stamp = wall_clock()
+        batches = batches_of(frames, known.max_bytes, stamp, transactional=False)
+        landed: list[tuple[int, int, int]] = []
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout_s):
+                for batch in batches:
+                    ack = await self._deliver(producer, where, batch.builder)
+                    if ack.offset < 0:
+                        raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
+                    landed.append((batch.start, ack.offset, ack.timestamp))
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            self._catalog.forget(topic)
+            self._break(producer, _unknown(error))
+            raise Rejected("payload_too_large", f"topic {topic!r} does not take a message of this size") from error
+        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+            # Its sequence numbers are of no more use (aiokafka never gives up on a batch), so that every send of it
+            # would fail from now on.
+            self._break(producer, _unknown(error))
+            raise _unknown(error) from error
+        self._landed(where, landed[-1][1] + len(frames) - landed[-1][0])
+        self._resolve(calls, landed, stamp)
+
+    async def _deliver(self, producer: Any, where: Partition, builder: Any) -> Any:
+        future = await producer.send_batch(builder, where[0], partition=where[1])
+        self._on_the_way.add(future)
+        try:
+            return await future
+        finally:
+            self._on_the_way.discard(future)
+
+    def _resolve(self, calls: list[_Call], landed: list[tuple[int, int, int]], stamp: int) -> None:
+        if len(calls) == 1:
+            if not calls[0].done.done():
+                calls[0].done.set_result(appended(landed, stamp))
+            return
+        start, part = 0, 0
+        for call in calls:
+            end = start + len(call.frames)
+            while part + 1 < len(landed) and landed[part + 1][0] <= start:
+                part += 1
+            at, offset, when = landed[part]
+            own = [(0, offset + start - at, when)]
+            own += [(at - start, offset, when) for at, offset, when in landed[part + 1 :] if at < end]
+            if not call.done.done():
+                call.done.set_result(appended(own, stamp))
+            start = end
+
+    # --- the producer ---------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> Any:
+        """The producer; a new one once the last one failed. Raises Unavailable: nothing was sent."""
+        if self._producer is None:
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self.open(), name="kafka producer")
+                self._renewal.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.shield(self._renewal)
+        return self._producer
+
+    def _break(self, producer: Any, error: DuemqError) -> None:
+        """Throw this producer away, with everything that is on its way, unless somebody did already."""
+        if producer is None or self._producer is not producer:
+            return
+        self._producer = None
+        if not self._closed:
+            log.warning("the kafka producer is replaced: %s", error, extra={"action": "kafka_producer"})
+        for future in list(self._on_the_way):
+            if not future.done():
+                future.set_exception(_Broken(str(error)))
+        _spawn(self._stopping, stop(producer, failed=not self._closed), "kafka producer stop")
+
+
+def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+class _Broken(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """The producer was thrown away because of another batch."""
+
+
+def _unknown(error: BaseException) -> LogFailed:
+    what = "no answer in time" if isinstance(error, TimeoutError) else repr(error)
+    return LogFailed(f"Kafka did not acknowledge an append ({what}): it may or may not be in the log")
+
+
+def _fail(calls: Sequence[_Call], error: DuemqError) -> None:
+    for call in calls:
+        if not call.done.done():
+            call.done.set_exception(error)

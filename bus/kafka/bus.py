@@ -1,0 +1,355 @@
+"""The log as topics of a Kafka cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from aiokafka import errors
+from aiokafka.protocol.admin import DeleteRecordsRequest
+
+from duemq.bus.base import (
+    Batches,
+    Landed,
+    Partition,
+    Stored,
+    Subscription,
+    TopicInfo,
+    TopicRefused,
+    UnknownTopic,
+    log_that_fits,
+    wall_clock,
+)
+from duemq.bus.kafka.append import Appender
+from duemq.bus.kafka.batches import too_large
+from duemq.bus.kafka.catalog import Catalog, Known
+from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.places import Places
+from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
+from duemq.bus.kafka.reader import Reader
+from duemq.bus.kafka.tails import Tails
+from duemq.bus.kafka.topics import TopicMaker, settings_of_own
+from duemq.bus.kafka.watch import Watch, WatchedSubscription
+from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
+from duemq.bus.subscription import Subscriptions
+from duemq.model.errors import DuemqError, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0
+_SOON_S, _PATIENCE = 0.005, 100
+_CLOCK_RETENTION_MS = 3_600_000
+
+
+class KafkaBus:
+    """Made by `open`. It gets over brokers that go away and come back by itself; `trouble` says when they are away."""
+
+    def __init__(self, options: KafkaOptions, clock: Callable[[], int]) -> None:
+        self._options, self._clock = options, clock
+        self._ended: DuemqError | None = None
+        self.subscriptions = Subscriptions(self._check)
+        self._wire = Wire(options)
+        self._catalog = Catalog(self._wire)
+        self._maker = TopicMaker(self._wire, self._catalog, options)
+        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown)
+        self._reader = Reader(self._wire)
+        self._watch = Watch(self._wire, self._catalog, self._saw_end)
+        self._places = Places(self._wire)
+        self._appender = Appender(options, self._catalog, self._appended)
+        self._probe = ClockProbe(clock)
+        self._own: dict[str, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._committers: dict[str, KafkaCommitter] = {}
+        self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._making = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock) -> KafkaBus:
+        """Raises BadConfig where the brokers refuse us or a setting cannot work, Unavailable where they are away."""
+        bus = cls(options, clock)
+        await bus._wire.open()
+        try:
+            await bus._appender.open()
+        except BaseException:
+            await bus._wire.close()
+            raise
+        for work, name in (
+            (bus._tails.run(), "kafka tails"),
+            (bus._watch.run(), "kafka watch"),
+            (bus._wire.keep_asking(), "kafka ping"),
+        ):
+            task = asyncio.create_task(work, name=name)
+            task.add_done_callback(bus._died)
+            bus._tasks.append(task)
+        return bus
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    async def append(self, batches: Batches) -> Landed:
+        self._check()
+        batches = {where: frames for where, frames in batches.items() if frames}
+        topics = {topic for topic, _ in batches}
+        known = {topic: found for topic in topics if (found := self._catalog.last(topic)) is not None}
+        if len(known) < len(topics):
+            known = await self._catalog.find(topics)
+        for (topic, partition), frames in batches.items():
+            self._check_frames(topic, partition, known.get(topic), frames)
+        self._check()
+        landed = await asyncio.gather(*(self._appender.put(where, frames) for where, frames in batches.items()))
+        self._wire.answered()
+        return dict(zip(batches, landed, strict=True))
+
+    async def committer(self, name: str) -> KafkaCommitter:
+        self._check()
+        async with self._naming[name]:
+            older = self._committers.pop(name, None)
+            if older is not None:
+                await older.replaced()
+            made = KafkaCommitter(name, self._options, self._catalog, self._clock, self._committed)
+            self._committers[name] = made
+            await made.open()
+        self._check()
+        return made
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        self._check()
+        where = (topic, partition)
+        if not await self._exists(topic, partition):
+            return []
+        if topic not in self._own:
+            found = await self._reader.read(where, offset, max_records, max_bytes, self._ends.get(where, 0))
+            self._saw_end(where, self._reader.stable.get(where, 0))
+            return found
+        while True:
+            in_memory = self._tails.read(where, offset, max_records, max_bytes)
+            if in_memory is not None:
+                return in_memory
+            first = self._tails.first(where)
+            found = await self._reader.read(where, offset, max_records, max_bytes, first)
+            if found:
+                return found
+            offset = first
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        self._check()
+        where = (topic, partition)
+        if not await self._exists(topic, partition):
+            return 0
+        own = self._ends.get(where, 0)
+        for _ in range(_PATIENCE):
+            end = (await self._wire.offsets([where], LATEST))[where]
+            if end >= own:
+                self._saw_end(where, end)
+                return end
+            # Committed here, and not to be seen yet: the broker is still writing the markers of the transaction.
+            await asyncio.sleep(_SOON_S)
+        self._ends[where] = end  # an older transaction of somebody else is open, or this is another topic by now
+        return end
+
+    def reach(self, topic: str, partition: int) -> int:
+        self._check()
+        where = (topic, partition)
+        return self._tails.reach(where) if topic in self._own else self._ends.get(where, 0)
+
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
+        self._check()
+        inner = self.subscriptions.add(topic, partition)
+        if topic not in self._own:
+            return WatchedSubscription(inner, self._watch, (topic, partition))
+        for each in range(self._own[topic]) if partition is None else (partition,):
+            self._tails.follow((topic, each), self._ends.get((topic, each)))
+        return inner
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        self._check()
+        if not 1 <= partitions <= 0xFFFF:
+            raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
+        async with self._making:
+            # What duemq took, a target that duemq makes takes as well.
+            settings = {
+                "min.insync.replicas": str(self._options.min_insync_replicas),
+                "max.message.bytes": str(self._options.max_message_bytes),
+            }
+            if topic not in await self._catalog.find([topic]):
+                await self._maker.make(topic, partitions, settings)
+        return await self._info(topic)
+
+    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+        self._check()
+        await self._make_own(topic, partitions)
+        info = log_that_fits(await self._info(topic), partitions)
+        misfit = await self._maker.misfit(topic)
+        if misfit is not None:
+            raise TopicRefused(
+                f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "
+                "its own topics where they say more than you need, and start again."
+            )
+        self._own[topic] = partitions
+        return info
+
+    async def topic(self, topic: str) -> TopicInfo | None:
+        self._check()
+        if topic not in await self._catalog.look([topic]):
+            return None
+        return await self._info(topic)
+
+    async def topics(self) -> list[TopicInfo]:
+        self._check()
+        return await self._infos(await self._catalog.look())
+
+    async def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        self._check()
+        if await self._exists(topic, partition):
+            end = (await self._wire.offsets([(topic, partition)]))[topic, partition]
+            await self._cut({(topic, partition): min(before_offset, end)})
+
+    async def trim_older_than(self, topic: str, timestamp: int) -> None:
+        self._check()
+        known = (await self._catalog.find([topic])).get(topic)
+        if known is not None:
+            partitions = [(topic, partition) for partition in range(known.partitions)]
+            young = await self._wire.offsets(partitions, timestamp)
+            ends = await self._wire.offsets(partitions, LATEST)
+            await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
+
+    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+        self._check()
+        return await self._places.get(topic, consumer)
+
+    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+        self._check()
+        await self._places.put(topic, consumer, cursor)
+
+    # --- how it is ------------------------------------------------------------------------------------------------
+
+    def disk_bytes(self) -> int:
+        return 0  # the log is on the brokers' disks
+
+    def trouble(self) -> str | None:
+        return str(self._ended) if self._ended is not None else self._wire.trouble() or self._tails.trouble()
+
+    async def clock_offset_ms(self) -> float:
+        self._check()
+        known = self._probe.lately()
+        if known is not None:
+            return known
+        if CLOCK_TOPIC not in self._own:
+            await self._make_own(CLOCK_TOPIC, 1, _CLOCK_RETENTION_MS)
+            self._own[CLOCK_TOPIC] = 1
+        return await self._probe.ask(self.append)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._ended = self._ended or Unavailable("the log is closed")
+            self.subscriptions.wake_all()
+            self._closing = asyncio.create_task(self._close(), name="kafka close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        parts = [self._appender.close(), *(committer.close() for committer in self._committers.values())]
+        done = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
+        done += await asyncio.gather(self._wire.close(), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                log.warning("closing the kafka bus: %r", error, extra={"action": "kafka_close"})
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(str(self._ended))
+
+    def _died(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._ended is None:
+            log.error("%s ended: %r", task.get_name(), task.exception(), extra={"action": "kafka_died"})
+            self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
+            self.subscriptions.wake_all()
+
+    def _check_frames(self, topic: str, partition: int, known: Known | None, frames: Sequence[bytes]) -> None:
+        if known is None or not 0 <= partition < known.partitions:
+            raise UnknownTopic(topic, partition if known is not None else None)
+        size = too_large(frames, known.max_frame_bytes)
+        if size is not None:
+            limit = known.max_frame_bytes
+            raise Rejected("payload_too_large", f"topic {topic!r} takes up to {limit} bytes a message, not {size}")
+
+    async def _exists(self, topic: str, partition: int) -> bool:
+        known = self._catalog.last(topic) or (await self._catalog.find([topic])).get(topic)
+        return known is not None and 0 <= partition < known.partitions
+
+    async def _make_own(self, topic: str, partitions: int, retention_ms: int | None = None) -> None:
+        async with self._making:
+            if topic not in await self._catalog.find([topic]):
+                await self._maker.make(topic, partitions, settings_of_own(self._options, retention_ms))
+
+    async def _info(self, topic: str) -> TopicInfo:
+        infos = await self._infos([topic])
+        if not infos:
+            raise UnknownTopic(topic)
+        return infos[0]
+
+    async def _infos(self, topics: list[str]) -> list[TopicInfo]:
+        known = await self._catalog.find(topics)
+        partitions = [(topic, each) for topic, found in known.items() for each in range(found.partitions)]
+        starts, ends = await self._wire.offsets(partitions, EARLIEST), await self._wire.offsets(partitions, LATEST)
+        infos = []
+        for topic in topics:
+            if topic in known:
+                numbers = range(known[topic].partitions)
+                start = tuple(starts[topic, each] for each in numbers)
+                end = tuple(ends[topic, each] for each in numbers)
+                infos.append(TopicInfo(topic, len(numbers), start, end, known[topic].max_frame_bytes))
+        return infos
+
+    async def _cut(self, before: dict[Partition, int]) -> None:
+        async def cut() -> None:
+            for node, led in self._wire.by_leader(before).items():
+                for topic in {topic for topic, _ in led}:
+                    parts = [(where[1], before[where]) for where in led if where[0] == topic]
+                    request = DeleteRecordsRequest([(topic, parts)], self._options.request_timeout_ms // 2)
+                    for _, answers, *_ in (await self._wire.ask(node, request)).topics:
+                        for _, _, code, *_ in answers:
+                            # Out of range: it was cut further before.
+                            if code not in (0, errors.OffsetOutOfRangeError.errno):
+                                raise errors.for_code(code)(topic)
+
+        await self._wire.retried(cut)
+        for (topic, partition), offset in before.items():
+            self._reader.forget(topic, partition)
+            self._tails.trimmed((topic, partition), offset)
+
+    def _appended(self, where: Partition, end: int) -> None:
+        if end > self._ends.get(where, -1):
+            self._ends[where] = end
+            # Readers of a followed partition are woken when its frames are here.
+            if not self._tails.follows(where):
+                self.subscriptions.grown((where,))
+
+    def _saw_end(self, where: Partition, end: int) -> None:
+        """The broker says where a partition ends. The first time, nobody knows whether it grew."""
+        if where not in self._ends:
+            self._ends[where] = end
+        else:
+            self._appended(where, end)
+
+    def _committed(self, landed: Landed, before: int, after: int) -> None:
+        self._wire.answered()
+        for where, batch in landed.items():
+            # Where its first frame can be read, all can.
+            self._appended(where, batch.first_offset + 1)
+            if where[0] in self._own:
+                self._probe.sample(batch.timestamp, before, after)

@@ -1,0 +1,92 @@
+"""Which topics there are, as the brokers said it lately, and what they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from aiokafka import errors
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from duemq.bus.kafka.wire import Wire
+
+# What a record's own fields and its batch's head may take on top of a frame's bytes.
+BATCH_OVERHEAD_BYTES = 512
+_FRESH_S = 5.0
+_DEFAULT_MAX_BYTES = 1_048_588
+
+
+class Known(NamedTuple):
+    """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked`: when, on the steady clock."""
+
+    partitions: int
+    max_bytes: int
+    checked: float
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self.max_bytes - BATCH_OVERHEAD_BYTES
+
+
+class Catalog:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known: dict[str, Known] = {}
+
+    def fresh(self, topic: str) -> Known | None:
+        """The topic, if it was seen to exist a moment ago."""
+        known = self._known.get(topic)
+        return known if known is not None and time.monotonic() - known.checked < _FRESH_S else None
+
+    def last(self, topic: str) -> Known | None:
+        """The topic as it was when it was looked at last, however long ago."""
+        return self._known.get(topic)
+
+    async def find(self, topics: Iterable[str]) -> dict[str, Known]:
+        """Those of the topics that exist. Asks the brokers about the ones that were not seen lately."""
+        found = {topic: self.fresh(topic) for topic in topics}
+        stale = [topic for topic, known in found.items() if known is None]
+        if stale:
+            await self.look(stale)
+            found.update((topic, self._known.get(topic)) for topic in stale)
+        return {topic: known for topic, known in found.items() if known is not None}
+
+    async def look(self, topics: Iterable[str] | None = None) -> list[str]:
+        """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""
+        wanted = None if topics is None else list(topics)
+        exist: dict[str, int] = {}
+        for code, topic, internal, partitions, *_ in await self._wire.metadata(wanted):
+            error = errors.for_code(code)
+            if error is errors.NoError or error is errors.LeaderNotAvailableError:
+                if partitions and not (internal or topic.startswith("__")):
+                    exist[topic] = len(partitions)
+        for topic in list(self._known) if wanted is None else wanted:
+            if topic not in exist:
+                self._known.pop(topic, None)
+        sizes = await self._max_bytes(exist)
+        now = time.monotonic()
+        self._known.update(
+            (topic, Known(partitions, sizes.get(topic, _DEFAULT_MAX_BYTES), now)) for topic, partitions in exist.items()
+        )
+        return sorted(exist)
+
+    def forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+
+    async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:
+        """The configuration of topics under these names. A topic we may not describe has none."""
+        resources = [(ConfigResourceType.TOPIC.value, topic, names) for topic in topics]
+        if not resources:
+            return {}
+        response = await self._wire.ask_any(DescribeConfigsRequest(resources))
+        return {
+            topic: {name: value for name, value, *_ in entries}
+            for code, _, _, topic, entries in response.resources
+            if not code
+        }
+
+    async def _max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
+        found = await self.settings(topics, ["max.message.bytes"])
+        return {topic: int(settings["max.message.bytes"]) for topic, settings in found.items() if settings}

@@ -1,0 +1,109 @@
+"""Runs of frames that were read, kept by offset."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from operator import attrgetter
+
+from duemq.bus.base import Stored
+
+# What the objects of a frame take on top of its bytes.
+FRAME_OVERHEAD_BYTES = 200
+
+_offset_of = attrgetter("offset")
+
+
+class Chunk:
+    """All committed frames of `first` <= offset < `end`. There may be none: a broker's markers have offsets too."""
+
+    __slots__ = ("end", "first", "records", "size")
+
+    def __init__(self, first: int, end: int, records: list[Stored], size: int) -> None:
+        self.first, self.end, self.records = first, end, records
+        self.size = size + FRAME_OVERHEAD_BYTES * len(records)
+
+    def after(self, offset: int) -> list[Stored]:
+        """Its frames from this offset on."""
+        if offset <= self.first:
+            return self.records
+        return self.records[bisect_left(self.records, offset, key=_offset_of) :]
+
+
+class Run:
+    """Chunks without a gap between them. `first` and `end` of an empty one are where the next chunk begins."""
+
+    __slots__ = ("_chunks", "_firsts", "end", "first", "size")
+
+    def __init__(self, at: int) -> None:
+        self.first = self.end = at
+        self.size = 0
+        self._chunks: list[Chunk] = []
+        self._firsts: list[int] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Its `first` is the run's `end`."""
+        if chunk.records:
+            self._chunks.append(chunk)
+            self._firsts.append(chunk.first)
+            self.size += chunk.size
+        elif not self._chunks:
+            self.first = chunk.end
+        self.end = chunk.end
+
+    def drop_before(self, offset: int, down_to: int) -> None:
+        """Drop the oldest chunks while all of their frames are below `offset` and the run is larger than `down_to`."""
+        gone = 0
+        while gone < len(self._chunks) and self.size > down_to and self._end_of(gone) <= offset:
+            self.size -= self._chunks[gone].size
+            gone += 1
+        if gone:
+            self.first = self._end_of(gone - 1)
+            del self._chunks[:gone], self._firsts[:gone]
+
+    def cut(self, offset: int) -> None:
+        """Drop all frames below this offset."""
+        self.drop_before(offset, 0)
+        if self._chunks and self.first < offset:
+            oldest = self._chunks[0]
+            oldest.records = oldest.after(offset)
+            self.first = oldest.first = self._firsts[0] = offset
+
+    def bytes_after(self, offset: int) -> int:
+        """Of the chunks that were not read to their end by a reader at this offset."""
+        if offset <= self.first:
+            return self.size
+        at = bisect_right(self._firsts, offset) - 1
+        if at >= 0 and self._end_of(at) <= offset:
+            at += 1
+        return sum(chunk.size for chunk in self._chunks[max(at, 0) :])
+
+    def read(self, offset: int, max_records: int, max_bytes: int) -> list[Stored]:
+        """Frames from `offset` on. Only for `first` <= offset."""
+        at = max(bisect_right(self._firsts, offset) - 1, 0)
+        return bounded((chunk.after(offset) for chunk in self._chunks[at:]), max_records, max_bytes)
+
+    def _end_of(self, at: int) -> int:
+        return self._firsts[at + 1] if at + 1 < len(self._firsts) else self.end
+
+
+def bounded(parts: Iterable[list[Stored]], max_records: int, max_bytes: int) -> list[Stored]:
+    """The first frames of all parts, within the bounds of `Bus.read`."""
+    found: list[Stored] = []
+    for part in parts:
+        room = max_records - len(found)
+        if room <= 0:
+            break
+        size = sum(len(record.frame) for record in part)
+        if len(part) <= room and size <= max_bytes:
+            found += part
+            max_bytes -= size
+            continue
+        for record in part[:room]:
+            max_bytes -= len(record.frame)
+            if found and max_bytes < 0:
+                return found
+            found.append(record)
+        if len(part) > room:
+            break
+    return found

@@ -1,0 +1,42 @@
+"""Letting go of a producer, whatever state it and the brokers are in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiokafka.errors import KafkaError, ProducerClosed
+
+log = logging.getLogger(__name__)
+
+_STOP_S, _CUT_S = 2.0, 1.0
+
+
+async def stop(producer: Any, *, failed: bool = False) -> None:
+    """Take at most a few seconds. With `failed`, what is unsent is not sent any more."""
+    if not failed:
+        try:
+            await asyncio.wait_for(producer.stop(), _STOP_S)
+            return
+        except (KafkaError, OSError, TimeoutError) as error:
+            log.debug("a kafka producer does not stop: %r", error)
+    await _cut(producer)
+
+
+async def _cut(producer: Any) -> None:
+    """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
+    producer._closed = True
+    producer._message_accumulator.fail_all(ProducerClosed())
+    sender = producer._sender.sender_task
+    if sender is not None:
+        sender.cancel()
+    # Closed connections end the requests that the sender still waits for.
+    try:
+        await asyncio.wait_for(producer.client.close(), _CUT_S)
+    except (OSError, TimeoutError) as error:
+        log.debug("connections of a kafka producer do not close: %r", error)
+    for _ in range(2):
+        if sender is not None and not sender.done():
+            await asyncio.wait([sender], timeout=_CUT_S)
+            sender.cancel()

@@ -1,0 +1,107 @@
+"""Making topics, and checking that duemq's own are as they must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiokafka import errors
+from aiokafka.protocol.admin import CreateTopicsRequest
+
+from duemq.bus.kafka.catalog import Catalog
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.wire import Wire
+from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
+
+_CHECKED = [
+    "message.timestamp.type", "cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas",
+    "max.message.bytes",
+]  # fmt: skip
+
+
+def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> dict[str, str]:
+    """The configuration duemq gives its own topics.
+
+    LogAppendTime, because relative delays count from the moment a broker took the message, on one clock for all.
+    """
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms or options.retention_ms),
+        "retention.bytes": "-1",
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "max.message.bytes": str(options.max_message_bytes),
+        "compression.type": "producer",
+    }
+
+
+class TopicMaker:
+    def __init__(self, wire: Wire, catalog: Catalog, options: KafkaOptions) -> None:
+        self._wire, self._catalog, self._options = wire, catalog, options
+
+    async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> bool:
+        """True if it was made now; False if it was there. Raises Rejected or BadConfig where the brokers refuse."""
+        wanted: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
+        timeout_ms = self._options.request_timeout_ms // 2
+        request = CreateTopicsRequest(create_topic_requests=wanted, timeout=timeout_ms, validate_only=False)
+        response = await self._wire.ask_controller(request)
+        for _, code, message in response.topic_errors:
+            error = errors.for_code(code)
+            if error is errors.TopicAlreadyExistsError:
+                return False
+            if code:
+                raise _refusal(topic, error, message)
+        await self._wait_for(topic)
+        return True
+
+    async def _wait_for(self, topic: str) -> None:
+        """A topic that was made is known to every broker a little later."""
+
+        async def seen() -> None:
+            if topic not in await self._catalog.look([topic]):
+                raise errors.LeaderNotAvailableError(topic)
+            known = self._catalog.last(topic)
+            for partition in range(known.partitions if known else 0):
+                if self._wire.leader(topic, partition) is None:
+                    raise errors.LeaderNotAvailableError(topic)
+
+        await self._wire.retried(seen)
+
+    async def misfit(self, topic: str, retention_ms: int | None = None) -> str | None:
+        """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
+        have = (await self._catalog.settings([topic], _CHECKED)).get(topic)
+        if have is None:
+            return None  # not allowed to look: whoever may not describe it takes it as it is
+        want = settings_of_own(self._options, retention_ms)
+        found = [
+            f"{name} is {have[name]} and must be {want[name]}"
+            for name in ("message.timestamp.type", "cleanup.policy")
+            if have[name] != want[name]
+        ]
+        found += [
+            f"{name} is {have[name]} and must be {want[name]} or more"
+            for name in ("min.insync.replicas", "max.message.bytes")
+            if int(have[name]) < int(want[name])
+        ]
+        found += [
+            f"{name} is {have[name]} and must be {want[name]} or more, or -1 for no limit"
+            for name in ("retention.ms", "retention.bytes")
+            if _unlimited(have[name]) < _unlimited(want[name])
+        ]
+        return "; ".join(found) or None
+
+
+def _unlimited(value: str) -> float:
+    return float("inf") if int(value) < 0 else int(value)
+
+
+def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Exception:
+    why = f"the brokers do not make topic {topic!r}: {message or error.__name__}"
+    if error is errors.InvalidTopicError:
+        return Rejected("bad_topic", why, "topic")
+    if error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
+        return Unavailable(f"{why}. Make it by hand, or allow duemq's user to create topics.")
+    if error is errors.InvalidReplicationFactorError:
+        return BadConfig(f"{why}. Set kafka.replication_factor to at most the number of brokers.")
+    if error.retriable:
+        return Unavailable(why)
+    return LogFailed(why)

@@ -1,0 +1,210 @@
+"""Requests to the brokers, over one client of aiokafka for all of a bus."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Partition
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.model.errors import BadConfig, LogFailed, Unavailable
+
+EARLIEST, LATEST = -2, -1
+_READ_COMMITTED = 1
+_PING_S, _SILENT_S = 1.0, 3.0
+_ASK = ConnectionGroup.DEFAULT
+
+T = TypeVar("T")
+
+
+class Fetched(NamedTuple):
+    """What a broker answered for one partition; `error` is None, or the class of what went wrong."""
+
+    error: Any  # an exception class
+    stable: int
+    start: int
+    aborted: list[tuple[int, int]]
+    message_set: bytes
+
+
+class Wire:
+    """Knows who leads what, and whether the brokers answer."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._settings = options.client()
+        self.client: Any = None
+        self._answered = time.monotonic()
+
+    async def open(self) -> None:
+        """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
+        self.client = AIOKafkaClient(**self._settings)
+        try:
+            await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)
+        except (KafkaError, OSError, TimeoutError) as error:
+            await self.close()
+            await self._explain(error)
+        self.answered()
+
+    async def close(self) -> None:
+        await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
+
+    def answered(self) -> None:
+        """A broker answered just now."""
+        self._answered = time.monotonic()
+
+    async def keep_asking(self) -> None:
+        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth."""
+        while True:
+            await asyncio.sleep(_PING_S)
+            if time.monotonic() - self._answered >= _PING_S and await self.client.force_metadata_update():
+                self.answered()
+
+    def trouble(self) -> str | None:
+        silent = time.monotonic() - self._answered
+        if silent < _SILENT_S:
+            return None
+        return f"no broker of {self._options.bootstrap} has answered for {silent:.0f} s"
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def ask(self, node: int | str, request: Any, group: Any = _ASK) -> Any:
+        response = await self.client.send(node, request, group=group)
+        self.answered()
+        return response
+
+    async def ask_any(self, request: Any) -> Any:
+        return await self.retried(lambda: self._ask_any(request))
+
+    async def _ask_any(self, request: Any) -> Any:
+        node = self.client.get_random_node()
+        if node is None:
+            await self.client.force_metadata_update()
+            raise errors.NodeNotReadyError("no broker is known")
+        return await self.ask(node, request)
+
+    async def ask_controller(self, request: Any) -> Any:
+        async def ask() -> Any:
+            controller = self.client.cluster.controller
+            if controller is None:
+                await self.client.force_metadata_update()
+                raise errors.NodeNotReadyError("no controller is known")
+            return await self.ask(controller.nodeId, request)
+
+        return await self.retried(ask)
+
+    async def metadata(self, topics: list[str] | None) -> list[Any]:
+        """(error code, topic, internal, partitions) of topics, of all with None. Never makes one."""
+        response = await self.ask_any(MetadataRequest(topics, allow_auto_topic_creation=False))
+        return list(response.topics)
+
+    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What `call` gives, tried again while a leader moves. Raises LogFailed once that took too long."""
+        deadline = time.monotonic() + self._options.request_timeout_s
+        while True:
+            try:
+                return await call()
+            except (KafkaError, OSError) as error:
+                retriable = not isinstance(error, KafkaError) or error.retriable
+                if not retriable or time.monotonic() > deadline:
+                    raise LogFailed(f"Kafka: {error!r}") from error
+                if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
+                    await self.client.force_metadata_update()
+                await asyncio.sleep(0.05)
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker to ask; None if it is not known, which makes the client look."""
+        node: int | None = self.client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        if node is None:
+            self.client.add_topic(topic)
+        return None if node == -1 else node
+
+    def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+        """Raises LeaderNotAvailableError, which is retriable, where one has none."""
+        found: defaultdict[int, list[Partition]] = defaultdict(list)
+        for where in partitions:
+            node = self.leader(*where)
+            if node is None:
+                raise errors.LeaderNotAvailableError(f"partition {where[1]} of topic {where[0]!r} has no leader")
+            found[node].append(where)
+        return found
+
+    async def offsets(self, partitions: Iterable[Partition], at: int = LATEST) -> dict[Partition, int]:
+        """The offset of each partition at EARLIEST, LATEST (the last stable one) or a time, -1 for none after it."""
+        wanted = list(partitions)
+        return await self.retried(lambda: self._offsets(wanted, at)) if wanted else {}
+
+    async def _offsets(self, partitions: list[Partition], at: int) -> dict[Partition, int]:
+        found = {}
+        for node, led in self.by_leader(partitions).items():
+            request = OffsetRequest(-1, _READ_COMMITTED, _grouped((where, (where[1], at)) for where in led))
+            for topic, parts in (await self.ask(node, request)).topics:
+                for partition, code, _, offset in parts:
+                    if code:
+                        raise errors.for_code(code)(f"partition {partition} of topic {topic!r}")
+                    found[topic, partition] = offset
+        return found
+
+    async def fetch(
+        self, node: int, wanted: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
+    ) -> dict[Partition, Fetched]:
+        """Batches from these offsets on, as soon as there are any, at the latest after `wait_ms`. Raises KafkaError."""
+        topics = _grouped((where, (where[1], offset, max_bytes)) for where, offset in wanted.items())
+        request = FetchRequest(wait_ms, 1, max_bytes * 4, _READ_COMMITTED, topics)
+        found = {}
+        for topic, parts in (await self.ask(node, request, group)).topics:
+            for partition, code, _, stable, start, aborted, *_, message_set in parts:
+                error = errors.for_code(code) if code else None
+                found[topic, partition] = Fetched(error, stable, start, aborted, message_set)
+        return found
+
+    # --- what is wrong --------------------------------------------------------------------------------------------
+
+    async def _explain(self, error: BaseException) -> None:
+        """aiokafka says only that it could not start. Ask the first broker again, to say why."""
+        host, port, _ = self.client.hosts[0]
+        options = {key: value for key, value in self._settings.items() if key not in _NOT_OF_A_CONNECTION}
+        try:
+            connection = await asyncio.wait_for(create_conn(host, port, **options), self._options.request_timeout_s)
+        except _LOGIN_ERRORS as cause:
+            raise BadConfig(f"{host}:{port} refused kafka.user and kafka.password: {cause}") from cause
+        except ssl.SSLError as cause:
+            raise BadConfig(
+                f"{host}:{port} and duemq do not agree on TLS: {cause}. Look at kafka.protocol and kafka.ca."
+            ) from cause
+        except (KafkaError, OSError, EOFError, TimeoutError) as cause:
+            raise Unavailable(
+                f"no Kafka broker answers at {self._options.bootstrap} over {self._options.protocol} "
+                f"({type(cause).__name__}: {cause}). Look at kafka.bootstrap and kafka.protocol."
+            ) from cause
+        connection.close()
+        raise Unavailable(f"no Kafka broker answered at {self._options.bootstrap}: {error}") from error
+
+
+_LOGIN_ERRORS = (
+    errors.AuthenticationFailedError,
+    errors.SaslAuthenticationFailed,
+    errors.UnsupportedSaslMechanismError,
+)
+_NOT_OF_A_CONNECTION = frozenset(("bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms"))
+
+
+def _grouped(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
+    """By topic, as Kafka's requests want it."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for (topic, _), item in items:
+        found[topic].append(item)
+    return list(found.items())

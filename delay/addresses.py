@@ -1,0 +1,82 @@
+"""Which message a caller means: by an id, or by a name that a client chose."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from duemq.delay.backend import Backend
+from duemq.delay.gateway import MessageState
+from duemq.delay.topics import INTERNAL
+from duemq.model.ids import MessageId
+from duemq.model.key import offset_of, read_key
+
+_CLIENT_NAME = b"n:"  # names that clients chose, apart from idempotency keys
+
+
+def shard_of_name(name: bytes, shards: int) -> int:
+    """Where a name is kept, so that it is known to be taken."""
+    return zlib.crc32(name) % shards
+
+
+class Address(NamedTuple):
+    """A message of a shard: `id` as its answer shows it, and the key it was first placed under."""
+
+    id: str
+    shard: int
+    first_key: bytes
+
+    @property
+    def offset(self) -> int:
+        """Of the command that made it."""
+        return offset_of(self.first_key)
+
+
+class Addresses:
+    """Resolves ids and names. A direct message was delivered when it was sent: its id is all that is known of it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def by_id(self, target: str) -> Address | None:
+        """The message of a shard, where the target is the id of one. Nothing is looked up."""
+        found = self._backend.ids.read(target)
+        if found is None or found.shard >= self._backend.shards:
+            return None
+        return Address(target, found.shard, found.key)
+
+    async def find(self, target: str) -> Address | MessageState | None:
+        """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
+        if address := self.by_id(target):
+            return address
+        found = self._backend.ids.read(target)
+        if found is None:
+            return await self._by_name(target)
+        return await self._direct(target, found) if found.direct else None
+
+    async def _by_name(self, target: str) -> Address | None:
+        backend = self._backend
+        name = _CLIENT_NAME + target.encode()
+        shard = shard_of_name(name, backend.shards)
+        first_key = await backend.reader.holder(shard, name)
+        return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+
+    async def _direct(self, target: str, found: MessageId) -> MessageState | None:
+        targets = self._backend.targets
+        topic = _with_checksum(targets.known, found.row)
+        if topic is None:  # it may have been sent through another proxy
+            topic = _with_checksum([info.name for info in await self._backend.bus.topics()], found.row)
+            if topic is None:
+                return None
+            await targets.resolve((topic,))
+        return MessageState(target, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
+
+
+def direct_checksum(topic: str) -> int:
+    """What the id of a direct message says of its topic."""
+    return zlib.crc32(topic.encode())
+
+
+def _with_checksum(topics: Iterable[str], checksum: int) -> str | None:
+    return next((topic for topic in topics if topic not in INTERNAL and direct_checksum(topic) == checksum), None)

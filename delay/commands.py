@@ -1,0 +1,283 @@
+"""The gateway: commands go into the log, and the ledger says what became of them.
+
+The same in front of a node in the same process and in a proxy without a store; the difference is in the `Backend`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from duemq.bus.base import Batches, Bus, Landed, Partition
+from duemq.delay.addresses import Address, Addresses, direct_checksum, shard_of_name
+from duemq.delay.backend import Backend
+from duemq.delay.gateway import MessageState, Outcome, Page, Query, Receipt
+from duemq.delay.outbox import partition_of
+from duemq.delay.reads import before, merge, read_cursor, write_cursor
+from duemq.delay.selection import ByKey, Selection
+from duemq.delay.topics import BUFFER, INTERNAL
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.ids import DIRECT, ID_CHARS
+from duemq.model.key import LOWEST
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
+from duemq.model.record import HEAD
+from duemq.model.row import direct_frame, system_headers
+
+_MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
+_WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
+_ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
+
+
+@dataclass
+class _Outgoing:
+    """What one call appends: frames by partition, and for each draft that goes its partition and place in there."""
+
+    batches: dict[Partition, list[bytes]] = field(default_factory=dict)
+    places: dict[int, tuple[Partition, int]] = field(default_factory=dict)
+    direct_ids: dict[int, str] = field(default_factory=dict)
+
+    def add(self, index: int, where: Partition, frame: bytes) -> None:
+        batch = self.batches.setdefault(where, [])
+        self.places[index] = where, len(batch)
+        batch.append(frame)
+
+
+class CommandGateway:
+    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key where none is given."""
+
+    def __init__(self, backend: Backend, selection: Selection | None = None, answer_s: float = 2.0) -> None:
+        self._backend, self._answer_s = backend, answer_s
+        self._selection = selection or ByKey(backend.shards)
+        self._addresses = Addresses(backend)
+        self._turn = count()
+        # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
+        self._unique = count(secrets.randbits(40))
+
+    @property
+    def bus(self) -> Bus:
+        self._check()
+        return self._backend.bus
+
+    def why_not_ready(self) -> str | None:
+        return self._backend.why_not_ready()
+
+    def _check(self) -> None:
+        if (reason := self._backend.why_closed()) is not None:
+            raise Unavailable(reason)
+
+    async def _append(self, batches: Batches) -> Landed:
+        """Durable when it returns. Tells the selection how it went."""
+        shards = [partition for topic, partition in batches if topic == BUFFER]
+        started = time.perf_counter()
+        try:
+            landed = await self._backend.bus.append(batches)
+        except Unavailable:
+            for shard in shards:
+                self._selection.failed(shard)
+            raise
+        spent = time.perf_counter() - started
+        for shard in shards:
+            self._selection.measured(shard, spent)
+        return landed
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        self._check()
+        self._backend.refuse()
+        refused = await self._refused(drafts)
+        now = self._backend.clock()
+        outgoing = self._outgoing(drafts, refused, now)
+        if not outgoing.batches:
+            return list(refused.values())
+        landed = await self._append(outgoing.batches)
+        if outgoing.direct_ids:
+            self._backend.count_direct(len(outgoing.direct_ids))
+        answers: list[Receipt | Rejected] = []
+        issue = self._backend.ids.issue
+        for index, draft in enumerate(drafts):
+            if index in refused:
+                answers.append(refused[index])
+            elif index in outgoing.direct_ids:
+                answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, now))
+            else:
+                where, position = outgoing.places[index]
+                due, offset = now if draft.due is None else draft.due, landed[where].offset(position)
+                receipt = Receipt(issue(where[1], due, offset), "scheduled", draft.topic, due)
+                answers.append(await self._settled(draft, receipt, where[1], offset) if draft.name else receipt)
+        for where in outgoing.batches:
+            if where[0] == BUFFER:
+                await self._hold_up(where[1], landed[where].first_offset)
+        return answers
+
+    async def _refused(self, drafts: Sequence[Draft]) -> dict[int, Rejected]:
+        """The drafts that their targets would not take, by index."""
+        targets = self._backend.targets
+        topics = {draft.topic for draft in drafts}
+        wrong: dict[str, Rejected] = {}
+        # A topic may be forgotten while others are looked up, because it just refused a delivery.
+        while missing := topics - targets.known.keys() - wrong.keys():
+            await targets.resolve(missing - INTERNAL)
+            wrong |= {topic: _wrong_topic(topic) for topic in missing if topic not in targets.known}
+        limits = {topic: targets.max_bytes[topic] for topic in topics if topic in targets.max_bytes}
+        if not wrong and not limits:
+            return {}
+        refused: dict[int, Rejected] = {}
+        for index, draft in enumerate(drafts):
+            if draft.topic in wrong:
+                refused[index] = wrong[draft.topic]
+            elif draft.topic in limits and (size := _record_bytes(draft)) > limits[draft.topic]:
+                detail = (
+                    f"the message has {size} bytes as a record, topic {draft.topic} takes up to {limits[draft.topic]}"
+                )
+                refused[index] = Rejected("payload_too_large", detail, "payload")
+        return refused
+
+    def _outgoing(self, drafts: Sequence[Draft], refused: Mapping[int, Rejected], now: int) -> _Outgoing:
+        ids, known, shards = self._backend.ids, self._backend.targets.known, self._backend.shards
+        selection, turn = self._selection, next(self._turn)
+        together: int | None = None  # the shard of all that may go to any: one batch
+        outgoing = _Outgoing()
+        for index, draft in enumerate(drafts):
+            if index in refused:
+                continue
+            if draft.name:
+                shard = shard_of_name(draft.name, shards)
+            elif draft.due is None:
+                id_ = ids.issue_bytes(DIRECT, now, next(self._unique), direct_checksum(draft.topic))
+                outgoing.direct_ids[index] = id_.decode()
+                partitions = known[draft.topic]
+                partition = turn % partitions if draft.key is None else partition_of(draft.key, partitions)
+                outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, now))
+                continue
+            elif draft.key is not None and selection.ordered:
+                shard = selection.pick(draft.key)
+            else:
+                if together is None:
+                    together = selection.pick()
+                shard = together
+            outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
+        return outgoing
+
+    async def _settled(self, draft: Draft, receipt: Receipt, shard: int, offset: int) -> Receipt:
+        """The receipt of a named draft: whether its name is new is what the ledger says."""
+        progress = self._backend.progress(shard)
+        if not await progress.reached(offset, self._answer_s):
+            raise Unavailable("the answer to this name is not known yet: send it again under the same name")
+        answered = progress.answer(offset)
+        if answered is None:
+            raise Unavailable("the answer to this name is no longer known: send it again under the same name")
+        if answered.answer is Answer.ACCEPTED:
+            return receipt._replace(status="delivered") if draft.due is None else receipt
+        state = await self._backend.reader.by_name(shard, draft.name, offset)
+        if state is None:
+            raise Unavailable("the first message of this name was just forgotten: send it again")
+        return Receipt(state.id, state.status, state.topic, state.due, True, answered.answer is Answer.CONFLICT)
+
+    async def _hold_up(self, shard: int, offset: int) -> None:
+        """Back-pressure: a sender goes no faster than the shard applies."""
+        progress = self._backend.progress(shard)
+        if offset - progress.applied > _MAX_BACKLOG:
+            await progress.reached(offset - _MAX_BACKLOG, self._answer_s)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def state(self, target: str) -> MessageState | None:
+        self._check()
+        meant = await self._addresses.find(target)
+        if not isinstance(meant, Address):
+            return meant
+        # Whatever was answered here before shows: a replica that is asked must have come as far.
+        offset = max(meant.offset, self._backend.progress(meant.shard).applied - 1)
+        return await self._backend.reader.state(meant.shard, meant.first_key, offset)
+
+    async def find(self, query: Query) -> Page:
+        self._check()
+        key, last_shard = LOWEST, -1
+        if query.cursor is not None:
+            key, last_shard = read_cursor(query.cursor)
+        shards = range(self._backend.shards)
+        after = {shard: key if shard <= last_shard or query.cursor is None else before(key) for shard in shards}
+        found = await self._backend.reader.search(query, after)
+        messages, position = merge([found[shard] for shard in shards], query.limit)
+        return Page(messages, None if position is None else write_cursor(*position))
+
+    # --- changing -------------------------------------------------------------------------------------------------
+
+    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
+        self._check()
+        by_id, find = self._addresses.by_id, self._addresses.find
+        meant = [by_id(target) or await find(target) for target in targets]
+        batches: dict[Partition, list[bytes]] = {}
+        positions: list[int] = []
+        for one in meant:
+            if isinstance(one, Address):
+                batch = batches.setdefault((BUFFER, one.shard), [])
+                positions.append(len(batch))
+                batch.append(change_frame(kind, one.first_key, due))
+            else:
+                positions.append(-1)
+        landed: Landed = {}
+        if batches:
+            landed = await self._append(batches)
+            await asyncio.gather(
+                *(
+                    self._backend.progress(shard).reached(landed[topic, shard].offset(len(batch) - 1), self._answer_s)
+                    for (topic, shard), batch in batches.items()
+                )
+            )
+        outcomes = []
+        for target, one, position in zip(targets, meant, positions, strict=True):
+            if one is None:
+                outcomes.append(Outcome(target, Answer.UNKNOWN))
+            elif isinstance(one, MessageState):
+                outcomes.append(Outcome(one.id, Answer.DELIVERED, one.delivered_at))
+            else:
+                offset = landed[BUFFER, one.shard].offset(position)
+                answered = self._backend.progress(one.shard).answer(offset)
+                if answered is None:
+                    outcome = Outcome(one.id, None)
+                elif answered.answer is Answer.OK:
+                    outcome = Outcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
+                else:
+                    outcome = Outcome(one.id, answered.answer)
+                    if len(targets) <= _WITH_TIME and answered.answer in _ENDED:
+                        at = await self._backend.reader.when_ended(one.shard, one.first_key, offset)
+                        outcome = outcome._replace(at=at)
+                outcomes.append(outcome)
+        return outcomes
+
+    # --- about the service ----------------------------------------------------------------------------------------
+
+    def topic_lateness(self, topic: str) -> dict[str, Any]:
+        return self._backend.lateness(topic)
+
+    def cluster(self) -> dict[str, Any]:
+        return self._backend.cluster()
+
+    async def drain(self, name: str) -> None:
+        await self._backend.operator.drain(name)
+
+    async def resume(self, name: str) -> None:
+        await self._backend.operator.resume(name)
+
+
+_ID, _DUE, _ATTEMPT = bytes(ID_CHARS), 10**13, 10**4
+
+
+def _record_bytes(draft: Draft) -> int:
+    """The most bytes a message has as a record, whenever it is due and however often it is tried."""
+    _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
+    return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload)
+
+
+def _wrong_topic(topic: str) -> Rejected:
+    if topic in INTERNAL:
+        return Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
+    return Rejected("unknown_topic", f"there is no topic {topic}", "topic")

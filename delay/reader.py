@@ -1,0 +1,120 @@
+"""The port to the replicas that answer reads, and the reader of the shards this process holds itself.
+
+A proxy has no store: its reader (`proxy/remote.py`) asks the nodes, whose door answers with a `LocalReader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from duemq.bus.base import Bus
+from duemq.delay.gateway import MessageState, Query
+from duemq.delay.reads import Found, Reads
+from duemq.delay.shard import Shard
+from duemq.delay.topics import BUFFER
+from duemq.model.errors import Unavailable
+from duemq.model.key import KEY_BYTES
+
+_LOOK_AGAIN_S = 0.05
+
+
+class ShardReader(Protocol):
+    """Reads of any shard. Each call may raise Unavailable: no replica of the shard can answer now.
+
+    With `offset`, the answer is as of a moment when the commands up to this one were applied; without it, as of one
+    when all were that had been accepted before the call.
+    """
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        """The message that was first placed under this key; None if it is unknown, or forgotten."""
+        ...
+
+    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
+        """The message that holds this name."""
+        ...
+
+    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
+        """When a message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        ...
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        """The first key of the message that holds this name."""
+        ...
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
+        ...
+
+
+class Holder(Protocol):
+    """What holds replicas: a `Node`. One that is being rebuilt or took itself out is not among its shards."""
+
+    @property
+    def bus(self) -> Bus: ...
+    @property
+    def shards(self) -> Mapping[int, Shard]: ...
+
+
+class LocalReader:
+    """See `ShardReader`. `wait_s`: how long a call waits for its shard to come as far as it has to be."""
+
+    def __init__(self, holder: Holder, wait_s: float = 2.0) -> None:
+        self._holder, self._wait_s = holder, wait_s
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        return (await self._applied(shard, offset)).state(first_key)
+
+    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
+        reads = await self._applied(shard, offset)
+        first_key = self._holder_of(shard, name)
+        return None if first_key is None else reads.state(first_key)
+
+    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
+        return (await self._applied(shard, offset)).when_ended(first_key)
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        await self._caught_up(shard)
+        return self._holder_of(shard, name)
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        await asyncio.gather(*map(self._caught_up, after))
+        return {shard: await Reads(self._shard(shard)).find(query, start) for shard, start in after.items()}
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._holder.shards.get(number)
+        if shard is None or shard.rebuilding:
+            raise Unavailable(f"shard {number} cannot be read here")
+        return shard
+
+    def _holder_of(self, shard: int, name: bytes) -> bytes | None:
+        (held,) = self._shard(shard).store.names([name])
+        return None if held is None else held[:KEY_BYTES]
+
+    async def _applied(self, shard: int, offset: int) -> Reads:
+        """Reads of a shard as soon as the command at `offset` is applied."""
+        if not await self._shard(shard).progress.reached(offset, self._wait_s):
+            raise Unavailable(f"shard {shard} is catching up")
+        return Reads(self._shard(shard))
+
+    async def _caught_up(self, shard: int) -> None:
+        """Wait until every command that is in the log now is applied."""
+        bus = self._holder.bus
+        end = await bus.end_offset(BUFFER, shard)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            progress = self._shard(shard).progress
+            if progress.applied >= end or await self._only_markers_before(end, bus, shard, progress.applied):
+                return
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise Unavailable(f"shard {shard} is catching up")
+            await progress.reached(end - 1, min(left, _LOOK_AGAIN_S))
+
+    async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:
+        """Whether what is left is no command: transactions of other producers leave offsets that nobody reads."""
+        if bus.reach(BUFFER, shard) < end:
+            return False
+        left = await bus.read(BUFFER, shard, applied, 1)
+        return not left or left[0].offset >= end

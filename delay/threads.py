@@ -1,0 +1,23 @@
+"""Blocking work in a thread that nobody leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """As `asyncio.to_thread`, but waited for to its end although the caller is cancelled.
+
+    What the caller does next, such as closing the store or opening the folder, then finds it at rest.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

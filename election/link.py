@@ -1,0 +1,188 @@
+"""Nodes keep a connection to one another, because the kernel closes it the moment a process dies.
+
+    connection to a peer ends ──▶ connect once more ──▶ refused, or somebody else answers ──▶ it is dead: bury it
+                                                   ├──▶ the peer answers ──▶ only the connection broke
+                                                   └──▶ silence ──▶ proves nothing: its session will tell
+
+Only a peer that was met under its address before can be declared dead, so a wrong address accuses nobody. A false
+accusation costs a moment and never correctness: the bus fences the old master of a shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import cast
+
+from duemq.model.errors import BadConfig
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 1.0
+_GREETING_LIMIT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`address`: HOST:PORT. `born`: of its node in ZooKeeper. `instance`: of its process."""
+
+    name: str
+    address: str
+    born: int
+    instance: str
+
+
+class Talk(Enum):
+    """How a connection to a peer went."""
+
+    ENDED = auto()  # the peer answered, and the connection ended later
+    BROKEN = auto()  # it was accepted, and ended before an answer
+    SILENT = auto()  # no answer in time, or no way to it
+    REFUSED = auto()  # nobody listens there
+    STRANGER = auto()  # another process answered
+
+
+class Link:
+    """This node's end of the links: it listens for all, and follows those it is told to.
+
+    `on_dead` is awaited for a peer whose process is gone, again and again until it is no longer among the followed.
+    """
+
+    def __init__(self, name: str, instance: str, on_dead: Callable[[Peer], Awaitable[None]]) -> None:
+        self.greeting = _greeting(name, instance)
+        self._on_dead = on_dead
+        self._server: asyncio.Server | None = None
+        self.callers: set[asyncio.Transport] = set()
+        self._following: dict[Peer, asyncio.Task[None]] = {}
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen there, port 0 = any; returns the port. Raises BadConfig.
+
+        A host that is no address of this machine (a name others know it by) stands for all its IPv4 addresses.
+        """
+        listen = asyncio.get_running_loop().create_server
+        try:
+            try:
+                self._server = await listen(lambda: _Greeter(self), host, port)
+            except (socket.gaierror, OSError) as error:
+                if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                self._server = await listen(lambda: _Greeter(self), "0.0.0.0", port)
+        except OSError as error:
+            raise BadConfig(f"node.link_port = {port}: cannot listen at {host}: {error.strerror}") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def follow(self, peers: Iterable[Peer]) -> None:
+        """Follow these from now on, and no others."""
+        wanted = set(peers)
+        for peer in self._following.keys() - wanted:
+            self._following.pop(peer).cancel()
+        for peer in wanted - self._following.keys():
+            self._following[peer] = asyncio.create_task(self._follow(peer), name=f"link-{peer.name}")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        tasks = list(self._following.values())
+        self.follow(())
+        if self._server is not None:
+            self._server.close()
+            for caller in list(self.callers):
+                caller.abort()
+            await self._server.wait_closed()
+            self._server = None
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _follow(self, peer: Peer) -> None:
+        met, pause_s, clock = False, 0.0, asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(pause_s)
+            started = clock()
+            talk = await talk_to(peer)
+            # At once after the end of a connection, so that a death is noticed at once; slower while it goes on badly.
+            lasted = talk is Talk.ENDED and clock() - started > _LAST_PAUSE_S
+            pause_s = 0.0 if lasted else min(max(2 * pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
+            if talk is Talk.ENDED:
+                met = True
+            elif met and talk in (Talk.REFUSED, Talk.STRANGER):
+                await self._on_dead(peer)
+            elif talk is Talk.STRANGER:
+                log.warning(
+                    "node %s is not the one that answers at %s: its death will be noticed late",
+                    peer.name, peer.address, extra={"action": "link", "node": peer.name},
+                )  # fmt: skip
+
+
+class _Greeter(asyncio.Protocol):
+    """Says who it is, and then nothing: what counts is that the connection lives."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        _keep_alive(transport)
+        self._link.callers.add(transport)
+        transport.write(self._link.greeting)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.callers.discard(self._transport)
+
+
+async def talk_to(peer: Peer, stay: bool = True) -> Talk:
+    """Connect, hear who answers, and `stay` until the connection ends."""
+    host, _, port = peer.address.rpartition(":")
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), port, limit=_GREETING_LIMIT)
+    except ConnectionRefusedError:
+        return Talk.REFUSED
+    except ConnectionResetError:
+        return Talk.BROKEN
+    except (TimeoutError, OSError):
+        return Talk.SILENT
+    try:
+        _keep_alive(writer.transport)
+        async with asyncio.timeout(_ANSWER_S):
+            heard = await reader.readline()
+        if not heard.endswith(b"\n"):
+            return Talk.BROKEN
+        if heard != _greeting(peer.name, peer.instance):
+            return Talk.STRANGER
+        with suppress(OSError):
+            if stay:
+                await reader.read()
+        return Talk.ENDED
+    except TimeoutError:
+        return Talk.SILENT
+    except OSError:
+        return Talk.BROKEN
+    except ValueError:  # longer than any greeting
+        return Talk.STRANGER
+    finally:
+        writer.transport.abort()
+
+
+def joined(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _greeting(name: str, instance: str) -> bytes:
+    return f"duemq-link 1 {name} {instance}\n".encode()
+
+
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    """So that connections to a machine that vanished do not pile up."""
+    its_socket = transport.get_extra_info("socket")
+    its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            its_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)

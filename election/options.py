@@ -1,0 +1,80 @@
+"""How to reach ZooKeeper, checked before anything connects."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from duemq.election.allocation import StrategyName
+from duemq.model.errors import BadConfig
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CHROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperOptions:
+    """Times in seconds.
+
+    `hosts`: HOST:PORT, with commas. `chroot`: the folder in ZooKeeper under which clusters lie.
+    `session_timeout_s`: after it a silent node is out (the server has bounds of its own, 2 and 20 of its ticks).
+    `connect_timeout_s`: how long the start waits for the first connection.
+    `user`, `password`: digest credentials. `acl`: who may use what duemq makes, "open" = everybody, "creator" = `user`.
+    `tls`: speak TLS; `ca_file`, `cert_file`, `key_file` are PEM files, `verify_host` compares the server's name with
+    its certificate. Raises BadConfig.
+    """
+
+    hosts: str = "127.0.0.1:2181"
+    chroot: str = "/duemq"
+    session_timeout_s: float = 6.0
+    connect_timeout_s: float = 15.0
+    user: str = ""
+    password: str = ""
+    acl: Literal["open", "creator"] = "open"
+    tls: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    key_password: str = ""
+    verify_host: bool = True
+    strategy: StrategyName = StrategyName.CONSISTENT_HASH
+
+    def __post_init__(self) -> None:
+        for host in self.hosts.split(","):
+            _check_host(host.strip())
+        if not _CHROOT.fullmatch(self.chroot):
+            raise BadConfig(f'zookeeper.chroot = "{self.chroot}": must be a path such as /duemq, or empty')
+        if self.session_timeout_s <= 0 or self.connect_timeout_s <= 0:
+            raise BadConfig("zookeeper.session_timeout and zookeeper.connect_timeout must be above 0")
+        if ":" in self.user:
+            raise BadConfig("zookeeper.user must not contain a colon")
+        if self.acl == "creator" and not self.user:
+            raise BadConfig('zookeeper.acl = "creator" needs zookeeper.user and zookeeper.password')
+        for key in ("ca_file", "cert_file", "key_file"):
+            if (file := getattr(self, key)) and not Path(file).is_file():
+                raise BadConfig(f"zookeeper.{key}: there is no file {file}")
+
+
+def check_name(key: str, name: str) -> None:
+    """Names of nodes and clusters become parts of a path. Raises BadConfig, which names `key`."""
+    if not is_name(name):
+        raise BadConfig(
+            f'{key} = "{name}": 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first'
+        )
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _check_host(host: str) -> None:
+    try:
+        parts = urlsplit(f"//{host}")
+        good = bool(parts.hostname) and parts.port is not None and parts.netloc == host
+    except ValueError:
+        good = False
+    if not good:
+        raise BadConfig(f'zookeeper.hosts: "{host}" is not HOST:PORT (a path belongs into zookeeper.chroot)')

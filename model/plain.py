@@ -1,0 +1,259 @@
+"""Records of plain Kafka clients in the buffer topic: what their headers say, as a command.
+
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
+    move       duemq-move: an id or a name, and one time
+    cancel     duemq-cancel: an id or a name
+    a time     duemq-deliver-at (RFC 3339 with a zone, or epoch ms), duemq-delay or x-delay (ms, or text such as 90s),
+               or DELAY (a level of `CLASSIC_LEVELS`)
+
+Relative times count from the moment the log appended the record. What a record means follows from the record and the
+shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import NamedTuple
+
+from duemq.model.errors import Rejected
+from duemq.model.ids import IdCodec
+from duemq.model.message import (
+    CANCEL,
+    MOST_HEADERS,
+    MOVE,
+    NO_KEY,
+    TOPIC_BYTES,
+    Change,
+    Draft,
+    are_headers,
+    fingerprint,
+    is_topic,
+    schedule_frame,
+)
+from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
+from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
+
+CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
+RESERVED = "duemq-"
+MOST_LABELS = 16
+
+_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES = (
+    "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at",
+)  # fmt: skip
+_CANCEL, _MOVE = "duemq-cancel", "duemq-move"
+_AT, _LEVEL = "duemq-deliver-at", "DELAY"
+_TIMES = (_AT, "duemq-delay", "x-delay", _LEVEL)
+_OF_SCHEDULE = frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES))
+_OF_CHANGE = {_CANCEL: frozenset((_CANCEL,)), _MOVE: frozenset((_MOVE, *_TIMES))}
+_OURS = _OF_SCHEDULE | _OF_CHANGE.keys()
+
+_LEVELS = parse_levels(CLASSIC_LEVELS)
+_LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NAME_TEXT = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LABEL_TEXT = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
+
+
+class ByName(NamedTuple):
+    """A cancel or move of whatever message of this shard has the name (with its prefix). `due` in ms."""
+
+    kind: int
+    name: bytes
+    due: int
+
+
+class Malformed(NamedTuple):
+    """A record that cannot be understood: a code, the header at fault and the rule, in a sentence."""
+
+    reason: str
+
+
+class Place(NamedTuple):
+    """Where a record is. `shards`: how many the cluster has; None leaves the shards of names unchecked."""
+
+    shard: int
+    shards: int | None
+    ids: IdCodec
+
+
+def command_of(frame: bytes, timestamp: int, place: Place) -> bytes | Change | ByName | Malformed:
+    """What a record means that is no envelope: the frame of a schedule, or a change. Never raises.
+
+    `timestamp`: when the log appended it, epoch ms.
+    """
+    record = read_record(frame)
+    if record is None:
+        return Malformed("bad_record: the record is damaged")
+    try:
+        ours = _our_headers(record.headers)
+        change = next((name for name in _OF_CHANGE if name in ours), None)
+        if change is not None:
+            return _change(change, ours, max(timestamp, 0), place)
+        return _schedule(record, ours, max(timestamp, 0), place)
+    except Rejected as error:
+        return Malformed(f"{error.code}: {error.detail}")
+
+
+def read_record(frame: bytes) -> Record | None:
+    """The record in a frame, or None where the bytes are no frame."""
+    if len(frame) < HEAD.size:
+        return None
+    key_bytes, count, header_bytes = HEAD.unpack_from(frame)
+    start = HEAD.size + max(key_bytes, 0)
+    return unpack_record(frame) if are_headers(frame, start, start + header_bytes, count) else None
+
+
+def dead_letter(frame: bytes, offset: int, reason: str) -> bytes:
+    """The frame of the dead letter of a record that was malformed: as it came, with the reason and where it was."""
+    record = read_record(frame) or Record(None, (), frame)
+    where = (
+        ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
+        ("duemq-offset", b"%d" % offset),
+    )  # fmt: skip
+    return pack_record(record.key, where + record.headers[:MOST_HEADERS], record.value)
+
+
+def _our_headers(headers: Headers) -> dict[str, bytes]:
+    ours: dict[str, bytes] = {}
+    for name, value in headers:
+        if name in _OURS:
+            if name in ours:
+                raise Rejected("bad_header", f"{name} is given twice")
+            ours[name] = value
+        elif _is_reserved(name):
+            raise Rejected("unknown_field", f"{shown(name)} is not a header here; known are {', '.join(sorted(_OURS))}")
+    return ours
+
+
+def _is_reserved(name: str) -> bool:
+    return name[: len(RESERVED)].lower() == RESERVED
+
+
+def _only(ours: dict[str, bytes], allowed: frozenset[str], what: str) -> None:
+    for name in ours:
+        if name not in allowed:
+            raise Rejected("bad_header", f"{name} does not go with {what}")
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+
+def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Place) -> bytes:
+    if _TOPIC not in ours:
+        raise Rejected("missing_topic", f"{_TOPIC} is required: the name of the topic to deliver to")
+    _only(ours, _OF_SCHEDULE, _TOPIC)
+    if len(ours[_TOPIC]) > TOPIC_BYTES or not is_topic(ours[_TOPIC]):
+        raise Rejected(
+            "bad_topic",
+            f"{_TOPIC} must be 1 to 249 characters of A-Z a-z 0-9 . _ - and not begin with duemq., "
+            f"not {_quoted(ours[_TOPIC])}",
+        )
+    due = _due(ours, timestamp)
+    key = ours.get(_KEY, record.key)
+    if key is not None and len(key) >= NO_KEY:
+        raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {NO_KEY - 1}")
+    own = tuple((name, value) for name, value in record.headers if name not in _OURS)
+    if len(own) > MOST_HEADERS:
+        raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MOST_HEADERS}")
+    count, packed = pack_headers(own)
+    name = _name(ours, _NAME, place) if _NAME in ours else b""
+    draft = Draft(
+        ours[_TOPIC].decode(), record.value, due, key, count, packed, _labels(ours), _expires(ours, due, timestamp),
+        name, _fingerprint(ours, key, packed, record.value) if name else b"",
+    )  # fmt: skip
+    return schedule_frame(draft, due)
+
+
+def _fingerprint(ours: dict[str, bytes], key: bytes | None, packed: bytes, value: bytes) -> bytes:
+    """Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat."""
+    said = [part for name in sorted(ours.keys() - {_KEY}) for part in (name.encode(), ours[name])]
+    return fingerprint(*said, b"" if key is None else b"k" + key, packed, value)
+
+
+def _due(ours: dict[str, bytes], timestamp: int) -> int:
+    given = [name for name in _TIMES if name in ours]
+    if len(given) != 1:
+        code = "both_times" if given else "bad_time"
+        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(given) or 'none'}")
+    name = given[0]
+    text = _text(ours, name)
+    if name == _AT:
+        return parse_instant(text, name, text=True)
+    due = timestamp + (_level(text) if name == _LEVEL else parse_duration(text, name, text=True))
+    if due > LAST_MS:
+        raise Rejected("delay_too_long", f"{name} is too far ahead: messages are due before the year 10000")
+    return due
+
+
+def _level(text: str) -> int:
+    if not _LEVEL_TEXT.fullmatch(text):
+        raise Rejected("bad_level", f"{_LEVEL} must be a whole number, not {shown(text)}")
+    level = int(text)
+    return _LEVELS[min(level, len(_LEVELS)) - 1] if level > 0 else 0
+
+
+def _labels(ours: dict[str, bytes]) -> tuple[str, ...]:
+    text = _text(ours, _LABELS) if _LABELS in ours else ""
+    labels = tuple(label.strip() for label in text.split(",")) if text else ()
+    if len(labels) > MOST_LABELS:
+        raise Rejected("bad_field", f"{_LABELS} are at most {MOST_LABELS}, not {len(labels)}")
+    for label in labels:
+        if not _LABEL_TEXT.fullmatch(label):
+            raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
+    return labels
+
+
+def _expires(ours: dict[str, bytes], due: int, timestamp: int) -> int:
+    if _EXPIRES not in ours:
+        return 0
+    expires = parse_instant(_text(ours, _EXPIRES), _EXPIRES, text=True)
+    if expires < max(due, timestamp):
+        raise Rejected("bad_time", f"{_EXPIRES} is before the message is due")
+    return expires
+
+
+def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
+    text = _text(ours, header)
+    if not _NAME_TEXT.fullmatch(text):
+        what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
+        raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
+    name = CLIENT_NAME + text.encode()
+    if place.shards is not None and (shard := shard_of_name(name, place.shards)) != place.shard:
+        what = "the name" if header == _NAME else "no id of this cluster; the name"
+        raise Rejected("wrong_partition", f"{header}: {what} {text} belongs to partition {shard}, not {place.shard}")
+    return name
+
+
+def shard_of_name(name: bytes, shards: int) -> int:
+    """The shard that decides about a name, given with its prefix."""
+    return zlib.crc32(name) % shards
+
+
+# --- cancel and move --------------------------------------------------------------------------------------------------
+
+
+def _change(header: str, ours: dict[str, bytes], timestamp: int, place: Place) -> Change | ByName:
+    _only(ours, _OF_CHANGE[header], header)
+    kind, due = CANCEL, 0
+    if header == _MOVE:
+        kind, due = MOVE, max(_due(ours, timestamp), timestamp)
+    target = _text(ours, header)
+    found = place.ids.read(target)
+    if found is None:
+        return ByName(kind, _name(ours, header, place), due)
+    if found.direct:
+        raise Rejected("already_delivered", f"{header}: message {target} had no delay, it was delivered when it came")
+    if found.shard != place.shard:
+        raise Rejected("wrong_partition", f"{header}: {target} belongs to partition {found.shard}, not {place.shard}")
+    return Change(kind, found.key, due)
+
+
+def _text(ours: dict[str, bytes], name: str) -> str:
+    try:
+        return ours[name].decode()
+    except UnicodeDecodeError:
+        raise Rejected("bad_header", f"the value of {name} is not text: {_quoted(ours[name])}") from None
+
+
+def _quoted(raw: bytes) -> str:
+    return shown(raw.decode(errors="backslashreplace"))

@@ -1,0 +1,45 @@
+"""`duemq proxy`: the HTTP API of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from duemq.proxy.cli import starting
+
+EXAMPLES = """Examples:
+
+    duemq proxy --kafka broker1:9092,broker2:9092 --zookeeper zk1:2181,zk2:2181,zk3:2181
+    duemq proxy --listen 0.0.0.0:8787 --workers 2 --config duemq.toml
+    duemq proxy --config duemq.toml --set proxy.selection=least_latency
+"""
+
+
+def proxy(
+    listen: Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = None,
+    kafka: starting.Kafka = None,
+    zookeeper: starting.ZooKeeper = None,
+    workers: starting.Workers = 1,
+    config: starting.Config = None,
+    log_level: starting.LogLevel = None,
+    log_format: starting.LogFormat = None,
+    further: starting.Further = None,
+) -> None:
+    """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
+    from duemq.model.errors import DuemqError
+    from duemq.proxy.cluster_service import run_proxy
+    from duemq.proxy.logs import set_up
+    from duemq.proxy.workers import run_workers
+
+    given = {
+        "listen": listen, "log_level": log_level, "log_format": log_format, "kafka.bootstrap": kafka,
+        "zookeeper.hosts": zookeeper,
+    }  # fmt: skip
+    try:
+        settings = starting.settings_of(config, given, further)
+        set_up(settings.log_level, settings.log_format)
+    except DuemqError as error:
+        starting.fail(error)
+        return
+    run_workers(workers, lambda worker: starting.run(run_proxy(settings, shared=worker is not None)))

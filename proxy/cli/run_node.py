@@ -1,0 +1,61 @@
+"""`duemq node` without a sub-command: a delay node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duemq.proxy.cli import starting
+
+EXAMPLES = """Examples:
+
+    duemq node --data /var/lib/duemq --kafka broker1:9092 --zookeeper zk1:2181 --listen 10.0.0.5:8788
+    duemq node --config duemq.toml --name node-a --workers 2
+    duemq node ls
+    duemq node drain node-a --wait
+    duemq node resume node-a
+"""
+
+
+def node(
+    context: typer.Context,
+    data: Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where proxies and other nodes reach this one.", metavar="HOST:PORT")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Unique in the cluster. Default: the host name.")] = None,
+    rack: Annotated[str | None, typer.Option(help="Where it stands, for zookeeper.strategy=same_rack.")] = None,
+    kafka: starting.Kafka = None,
+    zookeeper: starting.ZooKeeper = None,
+    shards: Annotated[int | None, typer.Option(help="Shards of a new cluster.")] = None,
+    workers: starting.Workers = 1,
+    config: starting.Config = None,
+    log_level: starting.LogLevel = None,
+    log_format: starting.LogFormat = None,
+    further: starting.Further = None,
+) -> None:
+    """Run a delay node of a cluster, or (with a command) look at the nodes there are.
+
+    With --workers N it is N processes, each with a part of the shards: their names end in .0, .1 ..., their data is in
+    sub-folders, and they listen on N ports in a row.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from duemq.model.errors import DuemqError
+    from duemq.proxy.cluster_service import run_node
+    from duemq.proxy.logs import set_up
+    from duemq.proxy.workers import run_workers
+
+    given = {
+        "data": data, "shards": shards, "log_level": log_level, "log_format": log_format, "node.listen": listen,
+        "node.name": name, "node.rack": rack, "kafka.bootstrap": kafka, "zookeeper.hosts": zookeeper,
+    }  # fmt: skip
+    try:
+        settings = starting.settings_of(config, given, further)
+        set_up(settings.log_level, settings.log_format)
+    except DuemqError as error:
+        starting.fail(error)
+        return
+    run_workers(workers, lambda worker: starting.run(run_node(settings, worker, workers)))

@@ -1,0 +1,182 @@
+"""`duemq node` and `duemq proxy`: the two kinds of processes of a cluster on Kafka and ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.delay.backend import NodeBackend, ProxyBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.follower import LedgerFollower
+from duemq.delay.node import Node
+from duemq.delay.selection import selection_of
+from duemq.delay.snapshot import SnapshotServer
+from duemq.delay.targets import Targets
+from duemq.delay.topics import INTERNAL
+from duemq.election.allocation import StrategyName
+from duemq.election.base import Member
+from duemq.election.layout import Meta
+from duemq.election.options import ZooKeeperOptions
+from duemq.election.registry import Registry
+from duemq.election.zookeeper import ZooKeeperElection
+from duemq.model.errors import Unavailable
+from duemq.model.ids import IdCodec
+from duemq.proxy import snapshots
+from duemq.proxy.app import create_app
+from duemq.proxy.config import Settings
+from duemq.proxy.door import create_door
+from duemq.proxy.http_server import listen_on, serve_http, stop_on_signals, url_of
+from duemq.proxy.ingress import Ingress
+from duemq.proxy.peers import HttpPeers
+from duemq.proxy.remote import RemoteReader, node_client
+from duemq.proxy.wiring import (
+    check_cluster,
+    guarded_clock,
+    node_options,
+    open_bus,
+    registry,
+)
+from duemq.storage.folder import SNAPSHOTS, Folder, Identity
+
+log = logging.getLogger(__name__)
+
+_SHARDS = 4  # of a cluster whose number nobody chose: enough for a few nodes to share
+_LOOK_AGAIN_S = 0.5
+_EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
+
+
+def zookeeper_options(settings: Settings) -> ZooKeeperOptions:
+    own = settings.zookeeper
+    return ZooKeeperOptions(
+        hosts=",".join(own.hosts),
+        chroot=own.chroot,
+        session_timeout_s=own.session_timeout_s,
+        user=own.user,
+        password=own.password,
+        acl=own.acl,
+        tls=own.tls == "on",
+        ca_file=own.ca_file,
+        cert_file=own.cert_file,
+        key_file=own.key_file,
+        strategy=StrategyName(own.strategy),
+    )
+
+
+async def _open_directory(settings: Settings, opened: AsyncExitStack) -> Registry:
+    directory = Registry(zookeeper_options(settings), settings.cluster)
+    await directory.open()
+    opened.push_async_callback(directory.close)
+    return directory
+
+
+async def _meta(directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool) -> Meta | None:
+    """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
+    if "shards" in settings.model_fields_set:
+        return await directory.meta(settings.shards)
+    told = False
+    while not stop.is_set():
+        try:
+            return await directory.meta()
+        except Unavailable as error:
+            if makes:
+                return await directory.meta(_SHARDS)
+            if not told:
+                log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
+            told = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await stop.wait()
+    return None
+
+
+async def run_node(settings: Settings, worker: int | None = None, workers: int = 1) -> None:
+    """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
+
+    `worker` of `workers`: this process holds a part of the shards, with a name, a folder and a port of its own.
+    """
+    check_cluster(settings)
+    name, data, listen = settings.node.name or socket.gethostname(), settings.data, settings.node.listen
+    if worker is not None:
+        host, _, port = listen.rpartition(":")
+        name, data, listen = f"{name}.{worker}", data / f"worker-{worker}", f"{host}:{int(port) + worker}"
+    async with AsyncExitStack() as opened:
+        listener = listen_on(listen)
+        stop = stop_on_signals()
+        directory = await _open_directory(settings, opened)
+        meta = await _meta(directory, settings, stop, makes=True)
+        assert meta is not None
+        folder = Folder.open(data, identity=Identity(meta.cluster, meta.shards, meta.secret))
+        opened.callback(folder.close)
+        holds = None if worker is None else frozenset(range(worker, meta.shards, workers))
+        host = settings.node.advertise or listener.getsockname()[0]
+        me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
+        election = ZooKeeperElection(directory, me, meta.shards, host, settings.node.link_port)
+        clock, metrics = guarded_clock(settings), registry()
+
+        async def checkpoint(shard: int, into: Path) -> None:
+            await node.checkpoint(shard, into)
+
+        served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
+        opened.push_async_callback(served.close)
+        node = Node(
+            folder,
+            lambda: open_bus(settings, clock),
+            election,
+            node_options(settings, alone=False, trims=False, holds=holds),
+            metrics,
+            clock,
+            HttpPeers(directory, name, settings.node.token),
+            [(served.expire, _EXPIRE_S)],
+        )
+        backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        door = create_door(backend, metrics, settings.node.token, snapshots.routes(served))
+        await serve_http(door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run)
+
+
+async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
+    """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
+    check_cluster(settings)
+    async with AsyncExitStack() as opened:
+        listener = listen_on(settings.listen, shared=shared)
+        stop = stop_on_signals()
+        directory = await _open_directory(settings, opened)
+        meta = await _meta(directory, settings, stop, makes=False)
+        if meta is None:
+            return
+        clock, metrics = guarded_clock(settings), registry()
+        bus: KafkaBus = await open_bus(settings, clock)
+        opened.push_async_callback(bus.close)
+        for topic in sorted(INTERNAL):
+            await bus.create_log(topic, meta.shards)
+        targets = Targets(bus, settings.topics.partitions)
+        await targets.learn()
+        follower = LedgerFollower(bus, meta.shards)
+        answer_s = settings.http.answer_timeout_ms / 1000
+        http = node_client(answer_s, settings.node.token)
+        opened.push_async_callback(http.aclose)
+        backend = ProxyBackend(
+            meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
+            directory, clock, metrics,
+        )  # fmt: skip
+        gateway = CommandGateway(backend, selection_of(settings.proxy.selection, meta.shards), answer_s)
+        app = create_app(gateway, Ingress(settings.ingress_limits()), settings.http, metrics, clock, stop)
+
+        async def follow(shut: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as group:
+                following = group.create_task(follower.run(), name="ledger")
+                await shut.wait()
+                following.cancel()
+
+        await serve_http(
+            app,
+            listener,
+            url_of(listener, settings.host),
+            settings.http.shutdown_grace_s,
+            stop,
+            follower.ready.wait,
+            follow,
+        )

@@ -1,0 +1,164 @@
+"""A node's own HTTP: its shards are read here by proxies, and its health and metrics by operators.
+
+It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hmac import compare_digest
+from typing import Any
+
+import orjson
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duemq.delay.backend import NodeBackend
+from duemq.delay.gateway import MessageState
+from duemq.delay.reads import shortened
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.key import KEY_BYTES
+from duemq.proxy.body import read_body
+from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
+from duemq.proxy.reply import JsonResponse
+from duemq.proxy.wire import TOKEN_HEADER, found_to_json, query_from_json, state_to_json
+
+_INTERNAL = "/internal/"
+_SEARCH_BYTES = 1 << 20
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def create_door(
+    backend: NodeBackend, registry: CollectorRegistry, token: str = "", more: Sequence[BaseRoute] = ()
+) -> ASGIApp:
+    """The application. `more`: further routes below `/internal/`, such as those of the snapshots."""
+    reads = _Reads(backend)
+    about = _About(backend, registry)
+    shard = "/internal/shards/{shard:int}"
+    app = Starlette(
+        routes=[
+            Route(f"{shard}/state", reads.state),
+            Route(f"{shard}/named", reads.named),
+            Route(f"{shard}/ended", reads.ended),
+            Route(f"{shard}/holder", reads.holder),
+            Route("/internal/search", reads.search, methods=["POST"]),
+            *more,
+            Route("/v1/cluster", about.cluster),
+            Route("/healthz", about.healthz),
+            Route("/readyz", about.readyz),
+            Route("/metrics", about.metrics),
+        ],
+        exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
+    )
+    return _Guarded(app, token.encode()) if token else app
+
+
+class _Guarded:
+    """Lets nobody in who does not know the token."""
+
+    def __init__(self, app: ASGIApp, token: bytes) -> None:
+        self._app, self._token, self._header = app, token, TOKEN_HEADER.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_INTERNAL):
+            presented = dict(scope["headers"]).get(self._header, b"")
+            if not compare_digest(presented, self._token):
+                detail = "this is for proxies and nodes of the cluster: node.token differs"
+                await problem_response(problem("unauthorised", detail))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _Reads:
+    """See `ShardReader`."""
+
+    def __init__(self, backend: NodeBackend) -> None:
+        self._reader = backend.reader
+
+    async def state(self, request: Request) -> Response:
+        return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
+
+    async def named(self, request: Request) -> Response:
+        return _state(await self._reader.by_name(_shard(request), _hex(request, "name"), _offset(request)))
+
+    async def ended(self, request: Request) -> Response:
+        at = await self._reader.when_ended(_shard(request), _key(request), _offset(request))
+        return JsonResponse({"at": at})
+
+    async def holder(self, request: Request) -> Response:
+        first_key = await self._reader.holder(_shard(request), _hex(request, "name"))
+        return JsonResponse({"first_key": None if first_key is None else first_key.hex()})
+
+    async def search(self, request: Request) -> Response:
+        try:
+            document = orjson.loads(await read_body(request, _SEARCH_BYTES))
+            query = query_from_json(document["query"])
+            after = {int(shard): bytes.fromhex(key) for shard, key in document["after"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Rejected("bad_json", f"not a search: {error}") from error
+        found = shortened(await self._reader.search(query, after), query.limit)
+        return JsonResponse({str(shard): found_to_json(part) for shard, part in found.items()})
+
+
+class _About:
+    def __init__(self, backend: NodeBackend, registry: CollectorRegistry) -> None:
+        self._backend, self._registry = backend, registry
+
+    async def cluster(self, request: Request) -> Response:
+        return JsonResponse(self._backend.cluster())
+
+    async def healthz(self, request: Request) -> Response:
+        return JsonResponse({"status": "ok"})
+
+    async def readyz(self, request: Request) -> Response:
+        if reason := self._backend.why_not_ready():
+            raise Unavailable(reason)
+        return JsonResponse({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"Content-Type": media_type})
+
+
+def _state(state: MessageState | None) -> Response:
+    return JsonResponse({"state": None if state is None else state_to_json(state)})
+
+
+def _shard(request: Request) -> int:
+    shard: int = request.path_params["shard"]
+    return shard
+
+
+def _offset(request: Request) -> int:
+    text = request.query_params.get("offset", "")
+    if not _NUMBER.fullmatch(text):
+        raise Rejected("bad_query", "offset must be a whole number", "offset")
+    return int(text)
+
+
+def _hex(request: Request, name: str) -> bytes:
+    try:
+        return bytes.fromhex(request.query_params.get(name, ""))
+    except ValueError as error:
+        raise Rejected("bad_query", f"{name} must be hexadecimal", name) from error
+
+
+def _key(request: Request) -> bytes:
+    key = _hex(request, "first_key")
+    if len(key) != KEY_BYTES:
+        raise Rejected("bad_query", f"first_key must have {KEY_BYTES} bytes", "first_key")
+    return key
+
+
+async def _rejected(request: Request, error: Any) -> Response:
+    return problem_response(rejection(error))
+
+
+async def _unavailable(request: Request, error: Any) -> Response:
+    return unavailable_response(error)

@@ -1,0 +1,141 @@
+"""Reads of shards that other processes hold: the proxy's `ShardReader`, over HTTP to the nodes' doors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import orjson
+
+from duemq.delay.cluster import ClusterView
+from duemq.delay.gateway import MessageState, Query
+from duemq.delay.reads import Found
+from duemq.election.base import Member, NodeState
+from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.wire import TOKEN_HEADER, found_from_json, query_to_json, state_from_json
+
+_AVOID_S = 5.0  # how long a node that did not answer is asked last
+_CONNECT_S = 0.5
+_POOL = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30)
+
+
+def node_client(wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
+    timeout = httpx.Timeout(wait_s + 1.0, connect=_CONNECT_S)
+    headers = {TOKEN_HEADER: token} if token else {}
+    # Nodes are asked directly, whatever proxy the environment names for other traffic.
+    return httpx.AsyncClient(timeout=timeout, limits=_POOL, headers=headers, transport=transport, trust_env=False)
+
+
+class RemoteReader:
+    """See `ShardReader`.
+
+    A shard's master is asked first: it has applied what was answered. Then come the other holders, those that follow
+    most closely first. Who took itself out is never asked, who did not answer lately is asked last.
+    """
+
+    def __init__(self, view: ClusterView, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view, self._http, self._clock = view, http, clock
+        self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        found = await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset})
+        return None if found["state"] is None else state_from_json(found["state"])
+
+    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
+        found = await self._get(shard, "named", {"name": name.hex(), "offset": offset})
+        return None if found["state"] is None else state_from_json(found["state"])
+
+    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
+        at: int = (await self._get(shard, "ended", {"first_key": first_key.hex(), "offset": offset}))["at"]
+        return at
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        found = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
+        return None if found is None else bytes.fromhex(found)
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        found: dict[int, Found] = {}
+        tried: dict[int, set[str]] = {shard: set() for shard in after}
+        reason: Unavailable | None = None
+        while missing := after.keys() - found.keys():
+            parts: dict[str, tuple[Member, list[int]]] = {}
+            for shard in sorted(missing):
+                node = next((one for one in self._nodes(shard) if one.name not in tried[shard]), None)
+                if node is None:
+                    raise reason or _nobody(shard)
+                tried[shard].add(node.name)
+                parts.setdefault(node.name, (node, []))[1].append(shard)
+            answers = await asyncio.gather(
+                *(
+                    self._search(node, query, {shard: after[shard] for shard in shards})
+                    for node, shards in parts.values()
+                )
+            )
+            for answer in answers:
+                if isinstance(answer, Unavailable):
+                    reason = answer
+                else:
+                    found |= answer
+        return found
+
+    async def _search(self, node: Member, query: Query, after: Mapping[int, bytes]) -> dict[int, Found] | Unavailable:
+        body = {"query": query_to_json(query), "after": {str(shard): key.hex() for shard, key in after.items()}}
+        request = self._http.build_request("POST", f"{node.url}/internal/search", content=orjson.dumps(body))
+        try:
+            answer = await self._ask(node, request)
+        except Unavailable as error:
+            return error
+        return {int(shard): found_from_json(part) for shard, part in answer.items()}
+
+    async def _get(self, shard: int, what: str, query: Mapping[str, str | int]) -> Any:
+        """The answer of the first node that has one. Raises Unavailable where none has."""
+        reason: Unavailable | None = None
+        for node in self._nodes(shard):
+            request = self._http.build_request("GET", f"{node.url}/internal/shards/{shard}/{what}", params=query)
+            try:
+                return await self._ask(node, request)
+            except Unavailable as error:
+                reason = error
+        raise reason or _nobody(shard)
+
+    async def _ask(self, node: Member, request: httpx.Request) -> Any:
+        """Raises Rejected as the node did, and Unavailable for all that another node may do better."""
+        try:
+            response = await self._http.send(request)
+        except httpx.TransportError as error:
+            self._silent[node.name] = self._clock() + _AVOID_S
+            raise Unavailable(f"node {node.name} did not answer: {error or type(error).__name__}") from error
+        self._silent.pop(node.name, None)
+        try:
+            document = orjson.loads(response.content)
+        except ValueError as error:
+            raise Unavailable(f"node {node.name} answered {response.status_code} and no JSON") from error
+        if response.is_success:
+            return document
+        if response.status_code < 500 and response.status_code != httpx.codes.UNAUTHORIZED:
+            raise Rejected(document["code"], document["detail"], document.get("field"))
+        raise Unavailable(f"node {node.name}: {document.get('detail', response.status_code)}")
+
+    def _nodes(self, shard: int) -> Iterator[Member]:
+        """Who can be asked about a shard, the best first. Looks at the cluster once, when it is begun."""
+        master, now = self._view.masters().get(shard), self._clock()
+        held = [
+            member
+            for member in self._view.members()
+            if member.url and member.has(shard) and member.standing.state is not NodeState.OUT
+        ]
+
+        def rank(member: Member) -> tuple[bool, bool, bool, int]:
+            joining = member.standing.state is NodeState.JOINING
+            lag = member.standing.lag.get(shard, 0)
+            return self._silent.get(member.name, 0.0) > now, member.name != master, joining, lag
+
+        return iter(sorted(held, key=rank))
+
+
+def _nobody(shard: int) -> Unavailable:
+    return Unavailable(f"there is no node that holds shard {shard}")

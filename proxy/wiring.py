@@ -1,0 +1,115 @@
+"""From settings to the options of the parts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+
+from duemq.bus.base import wall_clock
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.delay.clock import GuardedClock
+from duemq.delay.master import Pace
+from duemq.delay.node import NodeOptions
+from duemq.model.errors import BadConfig
+from duemq.proxy.config import Settings
+
+_TEST_CLOCK = "DUEMQ_TEST_CLOCK"
+_LOOK_EVERY_S = 0.05
+
+
+def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
+    delivery, storage = settings.delivery, settings.storage
+    return NodeOptions(
+        pace=Pace(
+            max_messages=delivery.max_cycle_messages,
+            max_bytes=delivery.max_cycle_bytes,
+            max_attempts=delivery.max_attempts,
+            retry_ms=delivery.retry_delays,
+            dead_letter_topic=settings.topics.dead_letter,
+            history_ms=storage.history_retention,
+        ),
+        alone=alone,
+        trims=trims,
+        holds=holds,
+        gather_s=delivery.gather_ms / 1000,
+        target_partitions=settings.topics.partitions,
+        cache_bytes=storage.cache_bytes,
+        write_buffer_bytes=storage.write_buffer_bytes,
+        flush_interval_s=storage.flush_interval_s,
+        flush_bytes=storage.flush_bytes,
+        retention_s=settings.embedded.retention / 1000,
+        min_free_bytes=storage.min_free_bytes,
+        max_clock_offset_ms=settings.node.max_clock_offset_ms,
+    )
+
+
+def kafka_options(settings: Settings) -> KafkaOptions:
+    own = settings.kafka
+    return KafkaOptions(
+        bootstrap=",".join(own.bootstrap),
+        cluster=settings.cluster,
+        replication_factor=own.replication_factor,
+        min_insync_replicas=own.min_insync_replicas,
+        retention_ms=own.retention,
+        max_message_bytes=own.max_message_bytes,
+        protocol=own.protocol,
+        mechanism=own.mechanism,
+        user=own.user or None,
+        password=own.password or None,
+        ca=own.ca_file or None,
+        cert=own.cert_file or None,
+        key=own.key_file or None,
+        request_timeout_ms=own.request_timeout_ms,
+        transaction_timeout_ms=own.transaction_timeout_ms,
+        tail_bytes=own.tail_bytes,
+    )
+
+
+async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
+    return await KafkaBus.open(kafka_options(settings), clock)
+
+
+def registry() -> CollectorRegistry:
+    made = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        made.register(collector)
+    return made
+
+
+def guarded_clock(settings: Settings) -> GuardedClock:
+    """The clock of a process among others, whose own may be wrong."""
+    return GuardedClock(_wall(), _monotonic, settings.node.max_clock_offset_ms)
+
+
+def _monotonic() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall() -> Callable[[], int]:
+    """The wall clock; with the variable DUEMQ_TEST_CLOCK one that is wrong by as many ms as the file it names says."""
+    named = os.environ.get(_TEST_CLOCK)
+    if not named:
+        return wall_clock
+    path, looked_at, offset = Path(named), -1.0, 0
+
+    def wrong() -> int:
+        nonlocal looked_at, offset
+        if time.monotonic() - looked_at > _LOOK_EVERY_S:
+            looked_at = time.monotonic()
+            offset = int(path.read_text() or 0) if path.exists() else 0
+        return wall_clock() + offset
+
+    return wrong
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raises BadConfig where something is missing that a cluster needs."""
+    if not settings.kafka.bootstrap:
+        raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
+    if not settings.zookeeper.hosts:
+        raise BadConfig("zookeeper.hosts is not set: name the servers as HOST:PORT, or with --zookeeper")

@@ -1,0 +1,100 @@
+"""Topics on the real broker, as a consumer that wants exactly once sees them: stamped by the broker, read committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+
+_BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
+_READ_S = 60.0
+_DELETED_S = 20.0
+
+
+@asynccontextmanager
+async def administration(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10_000)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def make_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> None:
+    async with administration(bootstrap) as admin:
+        topic = NewTopic(name, partitions, replicas, topic_configs=_BROKER_STAMPS)
+        answer = await admin.create_topics([topic])
+        for made, code, *why in answer.topic_errors:
+            assert code == 0, (made, code, why)
+
+
+async def delete_topic(bootstrap: str, name: str) -> None:
+    """Comes back when the broker shows it no longer."""
+    async with administration(bootstrap) as admin, asyncio.timeout(_DELETED_S):
+        await admin.delete_topics([name])
+        while True:
+            if name not in await admin.list_topics():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def end_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartition, int]:
+    async with consumer(bootstrap, names) as reading:
+        ends: dict[TopicPartition, int] = await reading.end_offsets(reading.assignment())
+        return ends
+
+
+async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Delete the records below these offsets: one who has not read them never will."""
+    async with administration(bootstrap) as admin:
+        await admin.delete_records({at: RecordsToDelete(before_offset=end) for at, end in offsets.items()})
+
+
+@asynccontextmanager
+async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """Reads committed records of all partitions, from the first one kept on."""
+    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    async with administration(bootstrap) as admin:
+        described = await admin.describe_topics(list(topics))
+    reading = AIOKafkaConsumer(bootstrap_servers=bootstrap, **{**settings, **options})
+    await reading.start()
+    try:
+        reading.assign(
+            [TopicPartition(topic["topic"], part["partition"]) for topic in described for part in topic["partitions"]]
+        )
+        yield reading
+    finally:
+        await reading.stop()
+
+
+async def committed(bootstrap: str, topic: str) -> list[dict[str, Any]]:
+    """All committed records, in the shape the HTTP API shows them; none for a topic that does not exist.
+
+    Fails where a transaction that nobody ended holds readers up: then there are records behind the last stable offset.
+    """
+    records: list[dict[str, Any]] = []
+    async with consumer(bootstrap, [topic]) as reading, asyncio.timeout(_READ_S):
+        stable = await reading.end_offsets(reading.assignment())
+        async with consumer(bootstrap, [topic], isolation_level="read_uncommitted") as uncommitted:
+            written = await uncommitted.end_offsets(uncommitted.assignment())
+        assert stable == written, f"readers are held up in {topic}: stable {stable}, written {written}"
+        while any([await reading.position(partition) < end for partition, end in stable.items()]):
+            for batch in (await reading.getmany(timeout_ms=200)).values():
+                records += [as_shown(record) for record in batch]
+    return records
+
+
+def as_shown(record: Any) -> dict[str, Any]:
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp,
+        "key": None if record.key is None else record.key.decode(),
+        "payload": (record.value or b"").decode(errors="backslashreplace"),
+        "headers": {name: value.decode(errors="backslashreplace") for name, value in record.headers},
+    }

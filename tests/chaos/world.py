@@ -1,0 +1,210 @@
+"""A whole cluster under load, a fault put into it, and the full reconciliation afterwards.
+
+`World.run(fault)` is one scenario: topics of its own, senders over all proxies, a pulse of probes, the fault, quiet,
+and then the proof that every message had the one fate that was answered and that all replicas hold the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from duemq.proxy.local.cluster import LocalCluster
+from duemq.proxy.local.duemq_process import DuemqProcess
+from tests.chaos.figures import Figures
+from tests.chaos.probe import Probe, reconcile_probes
+from tests.chaos.replicas import same_replicas
+from tests.chaos.shape import Shape
+from tests.chaos.topics import committed, make_topic
+from tests.e2e.load import Load, now_ms
+from tests.e2e.reconcile import final_states, nothing_pending, reconcile
+from tests.e2e.server import run
+
+DEAD_LETTERS = "duemq.dlq"
+RECOVERED_S = 60.0
+_SENDERS = 6
+_PAUSE_S = 0.02  # between two requests of a sender: the machine has other things to do, too
+_ASKED = 2_000  # messages whose final state is asked for
+_SETTLE_MS = 1_000
+_LIMIT_S = 600.0
+
+
+class World:
+    """One scenario's topics and load on a cluster that runs."""
+
+    def __init__(self, cluster: LocalCluster, shape: Shape, figures: Figures, name: str, seed: int) -> None:
+        self.cluster, self.shape, self.figures = cluster, shape, figures
+        self.chance = random.Random(seed)
+        self.bootstrap = cluster.kafka.bootstrap
+        self.load = Load([proxy.url for proxy in cluster.proxies], seed, f"load.{name}", _PAUSE_S)
+        self.probe = Probe(self.bootstrap, f"probe.{name}", shape.shards)
+        self.dead_letters = 0  # how many the scenario expects
+        self._pauses: list[tuple[str, int, int, int]] = []
+        self._log_starts = {process.log: _size(process.log) for process in self._processes()}
+
+    def _processes(self) -> list[DuemqProcess]:
+        return [*self.cluster.nodes, *self.cluster.proxies]
+
+    def run(self, fault: Callable[[World], Awaitable[None]]) -> None:
+        asyncio.run(self._run(fault))
+
+    async def _run(self, fault: Callable[[World], Awaitable[None]]) -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            for topic in (self.load.topic, self.probe.topic):
+                await make_topic(self.bootstrap, topic, 3, self.shape.brokers)
+            dead_before = len(await committed(self.bootstrap, DEAD_LETTERS))
+            async with asyncio.TaskGroup() as group:
+                stop = asyncio.Event()
+                follower = group.create_task(self.probe.follow(), name="follower")
+                sending = group.create_task(self.probe.send(stop), name="probe")
+                loading = group.create_task(self.load.run(_SENDERS), name="load")
+                self.load.up.set()
+                await self.deliver_again(now_ms() + _SETTLE_MS)
+                await fault(self)
+                await self.deliver_again(now_ms() + _SETTLE_MS)
+                self.load.stop()
+                stop.set()
+                await asyncio.gather(sending, loading)
+                await self._quiet()
+                follower.cancel()
+            await self._reconcile(dead_before)
+
+    async def _quiet(self) -> None:
+        """Until nothing is pending and every node has followed."""
+        for topic in (self.load.topic, self.probe.topic):
+            await nothing_pending(self.cluster.proxies[0].url, topic, RECOVERED_S)
+        await self.until(self.all_ready, "every node to be ready and level with the ledger")
+
+    async def _reconcile(self, dead_before: int) -> None:
+        records = await committed(self.bootstrap, self.load.topic)
+        probes = await committed(self.bootstrap, self.probe.topic)
+        dead = await committed(self.bootstrap, DEAD_LETTERS)
+        reconcile(self.load.messages.values(), records)
+        reconcile_probes(self.probe, probes)
+        assert len(dead) - dead_before == self.dead_letters, dead[dead_before:][:3]
+        assert len(records) > 200, self.load.done
+        asked = list(self.load.messages.values())
+        await final_states(
+            [proxy.url for proxy in self.cluster.proxies], self.chance.sample(asked, min(len(asked), _ASKED))
+        )
+        for what, shard, fault, until in self._pauses:
+            pause = self.probe.pause(shard, fault, until)
+            self.figures.add(what, pause.after_fault if what.startswith("fail-over") else pause.gap)
+        await self.each(self.cluster.nodes, lambda node: node.process.stop())
+        same_replicas([node.data for node in self.cluster.nodes], self.shape.shards)
+        self._no_tracebacks()
+
+    def _no_tracebacks(self) -> None:
+        for process in self._processes():
+            said = process.log.read_bytes()[self._log_starts[process.log] :].decode(errors="replace")
+            at = said.find("Traceback")
+            assert at < 0, f"{process.name} failed:\n{said[max(at - 500, 0) : at + 3_000]}"
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    async def cluster_json(self) -> dict[str, Any]:
+        """What the first proxy that answers says of the cluster."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            for proxy in self.cluster.proxies:
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.get(f"{proxy.url}/v1/cluster") as answer:
+                        if answer.status == 200:
+                            found: dict[str, Any] = await answer.json()
+                            return found
+        return {"nodes": [], "shards": []}
+
+    async def masters(self) -> dict[int, str]:
+        """The master of each shard, once all have one that runs."""
+        found: dict[int, str] = {}
+
+        async def complete() -> bool:
+            shown = await self.cluster_json()
+            live = {node.name for node in self.cluster.nodes if node.process.running}
+            found.clear()
+            found.update({shard["shard"]: shard["master"] for shard in shown["shards"] if shard["master"] in live})
+            return len(found) == self.shape.shards
+
+        await self.until(complete, "every shard to have a master")
+        return found
+
+    async def some_master(self) -> tuple[DuemqProcess, list[int]]:
+        """The master of a shard taken by chance, and all the shards it is master of."""
+        masters = await self.masters()
+        name = masters[self.chance.randrange(self.shape.shards)]
+        (node,) = (node for node in self.cluster.nodes if node.name == name)
+        return node, [shard for shard, master in masters.items() if master == name]
+
+    async def all_ready(self) -> bool:
+        """Whether all nodes are there, ready, and level with the ledger."""
+        nodes = (await self.cluster_json())["nodes"]
+        return len(nodes) == self.shape.nodes and all(
+            node["state"] == "ready" and not any(node["lag"].values()) for node in nodes
+        )
+
+    # --- waiting and acting ---------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str, within_s: float = RECOVERED_S) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    if await condition():
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"waited {within_s:.0f} s for {what}: {await self.cluster_json()}") from None
+
+    async def deliver_again(self, due_after_ms: int, shards: Iterable[int] | None = None) -> None:
+        """Wait until shards (None = all) have delivered a probe that was due after this time."""
+        wanted = range(self.shape.shards) if shards is None else shards
+        try:
+            await self.probe.delivers(wanted, due_after_ms, RECOVERED_S)
+        except TimeoutError:
+            last = {shard: seen[-1].due for shard, seen in self.probe.seen.items() if seen}
+            raise AssertionError(
+                f"nothing due after {due_after_ms} was delivered of {list(wanted)}: {last}, {await self.cluster_json()}"
+            ) from None
+
+    async def start(self, process: DuemqProcess) -> None:
+        """Start a node or proxy, and wait until the whole cluster is level again."""
+        await asyncio.to_thread(process.start)
+        await self.until(self.all_ready, f"{process.name} to be ready again")
+
+    async def until_dead(self, process: DuemqProcess) -> None:
+        async def is_dead() -> bool:
+            return not process.process.running
+
+        await self.until(is_dead, f"{process.name} to die")
+
+    async def send(self, messages: list[dict[str, Any]]) -> list[str]:
+        """The ids of messages that are all accepted."""
+        async with aiohttp.ClientSession(self.cluster.proxies[0].url) as session:
+            async with session.post("/v1/messages:batch", json={"messages": messages}) as answer:
+                receipts = await answer.json()
+        assert receipts.get("accepted") == len(messages), receipts
+        return [receipt["id"] for receipt in receipts["results"]]
+
+    async def duemq(self, *arguments: str) -> str:
+        """What a `duemq` command says."""
+        done = await asyncio.to_thread(run, *arguments, url=self.cluster.proxies[0].url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    async def each(self, processes: Iterable[Any], act: Callable[[Any], object]) -> None:
+        """Do something that blocks to all of them at once."""
+        async with asyncio.TaskGroup() as group:
+            for process in processes:
+                group.create_task(asyncio.to_thread(act, process))
+
+    def note(self, what: str, shards: Iterable[int], fault_ms: int) -> None:
+        """Measure the pause of these shards from a fault at this time until now, when all records are known."""
+        self._pauses += [(what, shard, fault_ms, now_ms()) for shard in shards]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

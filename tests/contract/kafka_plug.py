@@ -1,0 +1,152 @@
+"""Kafka as a plug of the contract suite: topics get names of the test's own, since all tests share one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, TopicInfo, wall_clock
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.options import KafkaOptions
+
+
+class RenamedCommitter:
+    def __init__(self, inner: KafkaCommitter, bus: RenamedBus) -> None:
+        self._inner, self._bus = inner, bus
+
+    async def commit(self, batches: Batches) -> Landed:
+        return self._bus.back(await self._inner.commit(self._bus.there(batches)))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class RenamedBus:
+    """Adds `suffix` to all names.
+
+    With `own` all topics are as duemq's own are, which are followed and not asked for. Their readers have to wait for
+    what was appended, so that is done here: the suite asks for it at once.
+    """
+
+    def __init__(self, inner: KafkaBus, suffix: str, own: dict[str, int] | None) -> None:
+        self.inner, self._suffix, self._own = inner, suffix, own
+
+    def there(self, batches: Batches) -> Batches:
+        return {(topic + self._suffix, partition): frames for (topic, partition), frames in batches.items()}
+
+    def back(self, landed: Landed) -> Landed:
+        return {(topic.removesuffix(self._suffix), partition): where for (topic, partition), where in landed.items()}
+
+    async def append(self, batches: Batches) -> Landed:
+        there = self.there(batches)
+        landed = await self.inner.append(there)
+        for (topic, partition), where in landed.items():
+            if self.inner._tails.follows((topic, partition)):
+                await self._reached(topic, partition, where.offset(len(there[topic, partition]) - 1) + 1)
+        return self.back(landed)
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        topic += self._suffix
+        if self._own is None or topic not in self.inner._own:
+            return await self.inner.read(topic, partition, offset, max_records, max_bytes)
+        end = await self.inner.end_offset(topic, partition)
+        await self.inner.read(topic, partition, offset, max_records, max_bytes)  # the first read begins to follow
+        if partition < self.inner._own[topic]:
+            await self._reached(topic, partition, end)
+        return await self.inner.read(topic, partition, offset, max_records, max_bytes)
+
+    async def _reached(self, topic: str, partition: int, end: int) -> None:
+        subscription = self.inner.subscribe(topic, partition)
+        async with asyncio.timeout(10):
+            while self.inner.reach(topic, partition) < end:
+                await subscription.wait(1)
+        subscription.close()
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        return await self.inner.end_offset(topic + self._suffix, partition)
+
+    def reach(self, topic: str, partition: int) -> int:
+        return self.inner.reach(topic + self._suffix, partition)
+
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
+        return self.inner.subscribe(topic + self._suffix, partition)
+
+    async def committer(self, name: str) -> RenamedCommitter:
+        return RenamedCommitter(await self.inner.committer(name), self)
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        name = topic + self._suffix
+        if self._own is None or not 1 <= partitions <= 0xFFFF:
+            return self._named(await self.inner.create_topic(name, partitions))
+        return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
+
+    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+        return self._named(await self.inner.create_log(topic + self._suffix, partitions))
+
+    async def topic(self, topic: str) -> TopicInfo | None:
+        found = await self.inner.topic(topic + self._suffix)
+        return None if found is None else self._named(found)
+
+    async def topics(self) -> list[TopicInfo]:
+        return [self._named(found) for found in await self.inner.topics() if found.name.endswith(self._suffix)]
+
+    async def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        await self.inner.trim(topic + self._suffix, partition, before_offset)
+
+    async def trim_older_than(self, topic: str, timestamp: int) -> None:
+        await self.inner.trim_older_than(topic + self._suffix, timestamp)
+
+    def disk_bytes(self) -> int:
+        return self.inner.disk_bytes()
+
+    def trouble(self) -> str | None:
+        return self.inner.trouble()
+
+    async def clock_offset_ms(self) -> float:
+        return await self.inner.clock_offset_ms()
+
+    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+        return await self.inner.get_place(topic + self._suffix, consumer)
+
+    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+        await self.inner.set_place(topic + self._suffix, consumer, cursor)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _named(self, info: TopicInfo) -> TopicInfo:
+        return TopicInfo(
+            info.name.removesuffix(self._suffix), info.partitions, info.start_offsets, info.end_offsets,
+            info.max_frame_bytes,
+        )  # fmt: skip
+
+
+class KafkaPlug:
+    largest, at_once = 3 << 20, False
+
+    def __init__(self, bootstrap: str, *, own: bool) -> None:
+        self._suffix = f"-{secrets.token_hex(4)}"
+        self._options = KafkaOptions(bootstrap, cluster=f"contract{self._suffix}")
+        self._own: dict[str, int] | None = {} if own else None
+        self._bus: RenamedBus | None = None
+
+    async def open(self, fault: Callable[[str], None] | None = None) -> Bus:
+        assert fault is None
+        await self.close()
+        inner = await KafkaBus.open(self._options)
+        self._bus = RenamedBus(inner, self._suffix, self._own)
+        for name, partitions in (self._own or {}).items():
+            await inner.create_log(name, partitions)
+        return self._bus
+
+    async def pass_time(self, landed: Appended) -> None:
+        """Until what is appended has a later time than this."""
+        await asyncio.sleep(max(landed.timestamp + 1 - wall_clock(), 0) / 1000 + 0.001)
+
+    async def close(self) -> None:
+        if self._bus is not None:
+            await self._bus.close()

@@ -1,0 +1,47 @@
+"""What the tests of the Kafka plug share: names of their own, and reading to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.model.record import pack_record, unpack_record
+
+WITHIN_S = 30.0
+
+
+def frames(*texts: str) -> list[bytes]:
+    return [pack_record(None, (), text.encode()) for text in texts]
+
+
+def options(bootstrap: str, cluster: str | None = None) -> KafkaOptions:
+    return KafkaOptions(bootstrap, cluster=cluster or secrets.token_hex(4))
+
+
+async def own_log(bus: KafkaBus, partitions: int = 1) -> str:
+    return (await bus.create_log(f"log-{secrets.token_hex(4)}", partitions)).name
+
+
+async def target(bus: KafkaBus, partitions: int = 1) -> str:
+    return (await bus.create_topic(f"target-{secrets.token_hex(4)}", partitions)).name
+
+
+async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) -> list[str]:
+    """The payloads from `start` to the end as it is now, read as a shard reads its own logs."""
+    end = await bus.end_offset(topic, partition)
+    subscription = bus.subscribe(topic, partition)
+    found: list[str] = []
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            whole = bus.reach(topic, partition) >= end
+            records = await bus.read(topic, partition, start, 1_000)
+            found += [unpack_record(record.frame).value.decode() for record in records]
+            start = records[-1].offset + 1 if records else start
+            if not records and whole:
+                break
+            if not records:
+                await subscription.wait(1)
+    subscription.close()
+    return found

@@ -1,0 +1,129 @@
+"""The broker goes away and comes back: nothing acknowledged is lost, and the bus goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from duemq.bus.base import Partition
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.model.errors import DuemqError, LogFailed, Unavailable
+from duemq.proxy.local.kafka import KafkaServers
+from tests.functional.kafka_bus import WITHIN_S, frames, options, own_log, target, values
+from tests.real_servers import need_servers
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """A broker for these tests alone."""
+    need_servers()
+    with KafkaServers(tmp_path_factory.mktemp("kafka-outage")) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def bus(servers: KafkaServers) -> AsyncIterator[KafkaBus]:
+    bus = await KafkaBus.open(options(servers.bootstrap))
+    yield bus
+    await bus.close()
+
+
+class Writers:
+    """Append and commit without end, each with one number after the other, until told to stop."""
+
+    def __init__(self, bus: KafkaBus, log: str, ledger: str, topic: str) -> None:
+        self._bus, self._log, self._ledger, self._topic = bus, log, ledger, topic
+        self.appended: list[str] = []
+        self.committed: list[str] = []
+        self.errors: list[DuemqError] = []
+        self.stop = False
+
+    async def append(self) -> None:
+        number = 0
+        while not self.stop:
+            number += 1
+            try:
+                await self._bus.append({(self._log, 0): frames(str(number))})
+            except (LogFailed, Unavailable) as error:
+                self.errors.append(error)
+                await asyncio.sleep(0.05)
+            else:
+                self.appended.append(str(number))
+
+    async def commit(self) -> None:
+        """As a shard does: after a failure a new committer, and on from where the ledger ends."""
+        committer: KafkaCommitter | None = None
+        number = 0
+        while not self.stop:
+            try:
+                if committer is None:
+                    committer = await self._bus.committer("shard-0")
+                    number = len(await values(self._bus, self._ledger))
+                where: tuple[Partition, Partition] = ((self._ledger, 0), (self._topic, 0))
+                await committer.commit(dict.fromkeys(where, frames(str(number + 1))))
+            except (LogFailed, Unavailable) as error:
+                self.errors.append(error)
+                committer = None
+                await asyncio.sleep(0.05)
+            else:
+                number += 1
+                self.committed.append(str(number))
+
+
+async def until(condition: object, within_s: float = WITHIN_S) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_broker_killed_under_load_loses_and_repeats_nothing(bus: KafkaBus, servers: KafkaServers) -> None:
+    log, ledger, topic = await own_log(bus), await own_log(bus), await target(bus)
+    writers = Writers(bus, log, ledger, topic)
+    work = [asyncio.create_task(writers.append()), asyncio.create_task(writers.commit())]
+    await until(lambda: len(writers.appended) > 20 and len(writers.committed) > 20)
+    servers.kill()
+    assert bus.trouble() is None
+    await until(lambda: bus.trouble() is not None)
+    assert "has answered" in str(bus.trouble())
+    before = len(writers.appended), len(writers.committed)
+    await asyncio.to_thread(servers.start)
+    await until(lambda: len(writers.appended) > before[0] + 20 and len(writers.committed) > before[1] + 20, 60)
+    await until(lambda: bus.trouble() is None)
+    writers.stop = True
+    await asyncio.gather(*work)
+    entries = await values(bus, ledger)
+    assert entries == [str(number) for number in range(1, len(entries) + 1)]
+    assert set(writers.committed) <= set(entries)
+    assert await values(bus, topic) == entries
+    found = await values(bus, log)
+    assert len(found) == len(set(found))
+    assert set(writers.appended) <= set(found)
+
+
+async def test_closing_does_not_wait_for_a_broker_that_is_away(servers: KafkaServers) -> None:
+    bus = await KafkaBus.open(options(servers.bootstrap))
+    log = await own_log(bus)
+    committer = await bus.committer("shard-0")
+    await committer.commit({(log, 0): frames("1")})
+    servers.pause()
+    try:
+        pending = [
+            asyncio.create_task(bus.append({(log, 0): frames("2")})),
+            asyncio.create_task(committer.commit({(log, 0): frames("2")})),
+            asyncio.create_task(bus.end_offset(log, 0)),
+        ]
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await bus.close()
+        assert time.monotonic() - began < 10
+        for each in await asyncio.gather(*pending, return_exceptions=True):
+            assert isinstance(each, LogFailed | Unavailable), each
+    finally:
+        servers.resume()

@@ -1,0 +1,129 @@
+"""What Kafka refuses: found before anything is sent where that can be, and never holding up anything else."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from aiokafka.protocol.admin import DeleteTopicsRequest
+
+from duemq.bus.base import TargetRefused, TopicRefused, UnknownTopic
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.record import pack_record
+from duemq.proxy.local.kafka import KafkaServers
+from tests.functional.kafka_bus import frames, options, own_log, target, values
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
+    bus = await KafkaBus.open(options(kafka.bootstrap))
+    yield bus
+    await bus.close()
+
+
+async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
+    info = await bus.topic(topic)
+    assert info is not None
+    assert info.max_frame_bytes is not None
+    return pack_record(None, (), b"x" * (info.max_frame_bytes + 1_024))
+
+
+async def delete(bus: KafkaBus, topic: str) -> None:
+    await bus._wire.ask_controller(DeleteTopicsRequest([topic], 5_000))
+
+
+async def goes_on(bus: KafkaBus, ledger: str, topic: str) -> None:
+    committer = await bus.committer("shard-0")
+    await committer.commit({(topic, 0): frames("after"), (ledger, 0): frames("after")})
+    assert await values(bus, ledger) == await values(bus, topic) == ["before", "after"]
+
+
+@pytest.mark.parametrize("frame", ["large", "missing topic", "missing partition"])
+async def test_a_commit_that_a_target_would_refuse_is_not_begun(bus: KafkaBus, frame: str) -> None:
+    ledger, topic = await own_log(bus), await target(bus)
+    committer = await bus.committer("shard-0")
+    await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
+    where, what, reason = {
+        "large": ((topic, 0), await too_large_for(bus, topic), "too_large"),
+        "missing topic": (("nowhere", 0), frames("x")[0], "unknown_topic"),
+        "missing partition": ((topic, 7), frames("x")[0], "unknown_topic"),
+    }[frame]
+    with pytest.raises(TargetRefused) as refused:
+        await committer.commit({where: [what], (ledger, 0): frames("never")})
+    assert (refused.value.topic, refused.value.reason) == (where[0], reason)
+    with pytest.raises(Unavailable):
+        await committer.commit({(ledger, 0): frames("never")})
+    await goes_on(bus, ledger, topic)
+
+
+async def test_a_batch_that_the_broker_refuses_takes_the_whole_commit_along(
+    bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit was lowered a moment ago. aiokafka alone would commit the rest."""
+    ledger, topic = await own_log(bus), await target(bus)
+    committer = await bus.committer("shard-0")
+    await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
+    large = await too_large_for(bus, topic)
+    known = bus._catalog._known[topic]
+    monkeypatch.setitem(bus._catalog._known, topic, known._replace(max_bytes=64 << 20))
+    with pytest.raises(TargetRefused) as refused:
+        await committer.commit({(topic, 0): [large], (ledger, 0): frames("never")})
+    assert (refused.value.topic, refused.value.reason) == (topic, "too_large")
+    await goes_on(bus, ledger, topic)
+
+
+async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_log(bus: KafkaBus) -> None:
+    ledger, topic, other = await own_log(bus), await target(bus), await target(bus)
+    committer = await bus.committer("shard-0")
+    await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})
+    await delete(bus, other)
+    with pytest.raises(TargetRefused) as refused:
+        await committer.commit({(topic, 0): frames("never"), (ledger, 0): frames("never"), (other, 0): frames("x")})
+    assert (refused.value.topic, refused.value.reason) == (other, "unknown_topic")
+    await goes_on(bus, ledger, topic)
+    assert await bus.topic(other) is None
+
+
+async def test_appends_that_cannot_be_taken_are_refused_at_once_and_harm_no_other(bus: KafkaBus) -> None:
+    topic = await target(bus)
+    with pytest.raises(Rejected) as refused:
+        await bus.append({(topic, 0): [await too_large_for(bus, topic)]})
+    assert refused.value.code == "payload_too_large"
+    for where in (("nowhere", 0), (topic, 1), ("not a name", 0)):
+        with pytest.raises(UnknownTopic):
+            await bus.append({(topic, 0): frames("never"), where: frames("x")})
+    await bus.append({(topic, 0): frames("taken")})
+    assert await values(bus, topic) == ["taken"]
+    with pytest.raises(Rejected, match="not a name"):
+        await bus.create_topic("not a name", 1)
+
+
+async def test_an_own_topic_that_does_not_fit_is_refused_with_the_reason(bus: KafkaBus, kafka: KafkaServers) -> None:
+    plain = await target(bus, 2)
+    with pytest.raises(TopicRefused, match="has 2 partitions and must have 3"):
+        await bus.create_log(plain, 3)
+    larger = await KafkaBus.open(replace(options(kafka.bootstrap), max_message_bytes=64 << 20))
+    with pytest.raises(TopicRefused) as refused:
+        await larger.create_log(plain, 2)
+    await larger.close()
+    for part in (
+        "message.timestamp.type is CreateTime and must be LogAppendTime",
+        "max.message.bytes is 8388608 and must be 67108864 or more",
+    ):
+        assert part in str(refused.value)
+
+
+async def test_an_own_topic_that_is_more_than_needed_is_taken(bus: KafkaBus, kafka: KafkaServers) -> None:
+    log = await own_log(bus)
+    other = await KafkaBus.open(replace(options(kafka.bootstrap), retention_ms=1_000, max_message_bytes=1 << 20))
+    assert (await other.create_log(log, 1)).name == log
+    shorter = f"log-{secrets.token_hex(4)}"
+    await other.create_log(shorter, 1)
+    await other.close()
+    with pytest.raises(TopicRefused, match=r"retention\.ms is 1000 and must be 604800000 or more, or -1"):
+        await bus.create_log(shorter, 1)

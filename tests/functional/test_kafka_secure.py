@@ -1,0 +1,86 @@
+"""SASL and TLS by options, and what an operator is told when they are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.model.errors import BadConfig, Unavailable
+from duemq.proxy.local.kafka import KafkaServers
+from tests.functional.kafka_bus import WITHIN_S, frames, own_log, values
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+async def connections_are_closed() -> AsyncIterator[None]:
+    """aiokafka does not wait for the ones it closes, and TLS takes a moment for it."""
+    yield
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(WITHIN_S):
+        while loop._transports:
+            await asyncio.sleep(0.01)  # nobody tells
+
+
+def secure(servers: KafkaServers, mechanism: str, password: str | None = None) -> KafkaOptions:
+    user = servers.plain if mechanism == "PLAIN" else servers.scram
+    return KafkaOptions(
+        servers.secure_bootstrap, protocol="SASL_SSL", mechanism=mechanism, user=user.name,
+        password=password or user.password, ca=str(servers.ca_file),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_everything_works_over_sasl_and_tls(kafka_secure: KafkaServers, mechanism: str) -> None:
+    bus = await KafkaBus.open(secure(kafka_secure, mechanism))
+    log = await own_log(bus)
+    await bus.append({(log, 0): frames("appended")})
+    committer = await bus.committer("shard-0")
+    await committer.commit({(log, 0): frames("committed")})
+    assert await values(bus, log) == ["appended", "committed"]
+    await bus.close()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_a_wrong_password_is_called_that(kafka_secure: KafkaServers, mechanism: str) -> None:
+    with pytest.raises(BadConfig, match=r"refused kafka\.user and kafka\.password") as refused:
+        await KafkaBus.open(secure(kafka_secure, mechanism, "wrong"))
+    assert "wrong" not in str(refused.value)
+
+
+async def test_brokers_that_cannot_be_reached_are_named(kafka_secure: KafkaServers) -> None:
+    good = secure(kafka_secure, "PLAIN")
+    untrusted = KafkaOptions(good.bootstrap, protocol="SASL_SSL", mechanism="PLAIN", user="u", password="p")
+    for options, text in (
+        (KafkaOptions("127.0.0.1:1"), "no Kafka broker answers at 127.0.0.1:1"),
+        (KafkaOptions(good.bootstrap, request_timeout_ms=2_000), "over PLAINTEXT"),
+    ):
+        with pytest.raises(Unavailable, match=text):
+            await KafkaBus.open(options)
+    with pytest.raises(BadConfig, match=r"do not agree on TLS.*kafka\.ca"):
+        await KafkaBus.open(untrusted)
+
+
+def test_settings_that_cannot_work_are_named() -> None:
+    for named, text in (
+        ({"bootstrap": ""}, r"kafka\.bootstrap"),
+        ({"bootstrap": "here:9092,there"}, r"kafka\.bootstrap"),
+        ({"protocol": "TLS"}, r"kafka\.protocol"),
+        ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"kafka\.mechanism"),
+        ({"protocol": "SASL_SSL"}, r"kafka\.user and kafka\.password"),
+        ({"cert": "a.pem"}, r"kafka\.cert and kafka\.key"),
+        ({"min_insync_replicas": "2"}, r"kafka\.min_insync_replicas"),
+    ):
+        values = {"bootstrap": "here:1", **named}
+        if "min_insync_replicas" in values:
+            values["min_insync_replicas"] = 2  # type: ignore[assignment]
+        with pytest.raises(BadConfig, match=text):
+            KafkaOptions(**values)  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=r"nowhere\.pem"):
+        KafkaOptions("here:1", protocol="SSL", ca="nowhere.pem").client()
+    assert "secret" not in repr(KafkaOptions("here:1", user="u", password="secret"))

@@ -1,0 +1,129 @@
+"""A proxy without a store in front of a node's door, both on one log in memory, for tests: two servers in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from duemq.bus.base import wall_clock
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.follower import LedgerFollower
+from duemq.delay.node import Node, NodeOptions
+from duemq.delay.targets import Targets
+from duemq.election.single import SingleElection
+from duemq.model.ids import IdCodec
+from duemq.proxy.app import create_app
+from duemq.proxy.door import create_door
+from duemq.proxy.ingress import Ingress, Limits
+from duemq.proxy.remote import RemoteReader, node_client
+from duemq.proxy.sections import HttpSettings
+from duemq.storage.folder import Folder
+
+TOKEN = "between us"
+SHARDS = 3
+
+
+class Server(uvicorn.Server):
+    """An application on a free port of this machine."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        super().__init__(uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False))
+        self._listener = listener
+
+    async def run_here(self) -> None:
+        await self.serve(sockets=[self._listener])
+
+
+def bound() -> tuple[socket.socket, str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    return listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHARDS) -> AsyncIterator[Node]:
+    """A node that is master of all shards of the log."""
+
+    async def open_bus() -> MemoryBus:
+        return MemoryBus(log)
+
+    opened = Folder.open(folder, shards)
+    options = NodeOptions(gather_s=0.002, min_free_bytes=0)
+    node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
+    stop = asyncio.Event()
+    task = asyncio.create_task(node.run(stop), name="node")
+    try:
+        await node.ready.wait()
+        yield node
+    finally:
+        stop.set()
+        await task
+        opened.close()
+
+
+async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> None:
+    log = MemoryLog()
+    (door_listener, door_url), (listener, url) = bound(), bound()
+    async with running_node(folder, log, door_url) as node, asyncio.TaskGroup() as group:
+        door = Server(create_door(NodeBackend(node), CollectorRegistry(), TOKEN), door_listener)
+        group.create_task(door.run_here(), name="door")
+        bus, registry = MemoryBus(log), CollectorRegistry()
+        follower = LedgerFollower(bus, SHARDS)
+        following = group.create_task(follower.run(), name="follower")
+        async with node_client(2.0, TOKEN) as http:
+            backend = ProxyBackend(
+                "test", bus, IdCodec(node.folder.info.secret), Targets(bus, 2), follower,
+                RemoteReader(node.election, http), node.election, NoCluster(), wall_clock, registry,
+            )  # fmt: skip
+            app = create_app(CommandGateway(backend), Ingress(Limits()), HttpSettings(), registry, wall_clock, stop)
+            front = Server(app, listener)
+            serving = group.create_task(front.run_here(), name="front")
+            while backend.why_not_ready() is not None or not front.started or not door.started:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            started.set_result(url)
+            await stop.wait()
+            front.should_exit = True
+            await serving
+            door.should_exit = True
+            following.cancel()
+
+
+@contextmanager
+def proxy_site(folder: Path) -> Iterator[str]:
+    """The URL of the proxy."""
+    started: Future[str] = Future()
+    handles: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        handles.append((asyncio.get_running_loop(), stop))
+        try:
+            await _serve(folder, started, stop)
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            raise
+
+    def in_thread() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=in_thread, name="proxy site")
+    thread.start()
+    try:
+        yield started.result(30)
+    finally:
+        for loop, stop in handles:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(30)

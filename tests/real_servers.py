@@ -1,0 +1,50 @@
+"""A real Kafka and a real ZooKeeper for the tests that need them: one of each for all tests of a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from duemq.proxy.local.kafka import KafkaServers
+from duemq.proxy.local.problem import NotAvailable
+from duemq.proxy.local.zookeeper import ZooKeeperServers
+
+
+def need_servers() -> None:
+    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
+    from duemq.proxy.local.jars import jars
+    from duemq.proxy.local.java import java
+
+    try:
+        java()
+        jars()
+    except NotAvailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """One broker. Tests that share it make topics with names of their own, and leave it running."""
+    need_servers()
+    with KafkaServers(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def kafka_secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """One broker with a SASL_SSL listener at `secure_bootstrap`."""
+    need_servers()
+    with KafkaServers(tmp_path_factory.mktemp("kafka-secure"), secure=True) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServers]:
+    """One server. Tests that share it use a chroot each, and leave it running."""
+    need_servers()
+    with ZooKeeperServers(tmp_path_factory.mktemp("zookeeper")) as servers:
+        yield servers

@@ -1,0 +1,206 @@
+"""What a gateway without a store does with drafts and changes, on a log in memory and with a scripted ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Batches, TopicInfo
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.follower import LedgerFollower
+from duemq.delay.gateway import MessageState, Query, Receipt
+from duemq.delay.reads import Found
+from duemq.delay.selection import ByKey
+from duemq.delay.targets import Targets
+from duemq.delay.topics import BUFFER, LEDGER
+from duemq.election.base import Member, NodeState, Standing
+from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.ids import IdCodec
+from duemq.model.key import make_key
+from duemq.model.ledger import START, Answer, Entry
+from duemq.model.message import CANCEL, Draft
+from duemq.model.row import direct_frame
+
+NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
+"""ms; shards; the largest record (bytes) that topic `small` takes."""
+
+
+class SmallTopicBus(MemoryBus):
+    """Its topic `small` takes records of up to LIMIT bytes."""
+
+    async def topic(self, topic: str) -> TopicInfo | None:
+        info = await super().topic(topic)
+        if info is None or topic != "small":
+            return info
+        return TopicInfo(info.name, info.partitions, info.start_offsets, info.end_offsets, LIMIT)
+
+
+class Cluster:
+    """A reader that knows nothing and notes how far a replica has to be, and a view of one node."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.state_found: MessageState | None = None
+        self.standing = Standing(NodeState.READY)
+
+    async def state(self, *asked: Any) -> MessageState | None:
+        self.asked.append(asked)
+        return self.state_found
+
+    async def by_name(self, *asked: Any) -> MessageState | None:
+        return await self.state(*asked)
+
+    async def when_ended(self, *asked: Any) -> int:
+        self.asked.append(asked)
+        return 77
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        return None
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        return {shard: Found([], None) for shard in after}
+
+    def members(self) -> Sequence[Member]:
+        return [Member("a", "http://a", standing=self.standing)]
+
+    def masters(self) -> Mapping[int, str]:
+        return {0: "a"}
+
+
+class Site:
+    def __init__(self, refuse: Callable[[Batches], None] | None = None) -> None:
+        self.log, self.cluster = MemoryLog(lambda: NOW), Cluster()
+        self.bus = SmallTopicBus(self.log, refuse=refuse)
+        self.follower = LedgerFollower(self.bus, SHARDS)
+        self.follower.entries.update(dict.fromkeys(range(SHARDS), START))
+        self.ids = IdCodec(b"s" * 32)
+        self.selection = Noting(SHARDS)
+        self.backend = ProxyBackend(
+            "c", self.bus, self.ids, Targets(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
+            lambda: NOW, CollectorRegistry(),
+        )  # fmt: skip
+        self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)
+
+    async def receipts(self, *drafts: Draft) -> list[Receipt]:
+        return [answer for answer in await self.gateway.send(drafts) if isinstance(answer, Receipt)]
+
+    def answer(self, shard: int, offset: int, answer: Answer) -> None:
+        self.follower.progress[shard].publish(Entry(1, offset + 1, make_key(1, 0, 0), NOW, {offset: answer}))
+
+
+class Noting(ByKey):
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.good: list[int] = []
+        self.bad: list[int] = []
+
+    def measured(self, shard: int, seconds: float) -> None:
+        self.good.append(shard)
+
+    def failed(self, shard: int) -> None:
+        self.bad.append(shard)
+
+
+def at_site(scenario: Callable[[Site], Awaitable[None]], refuse: Callable[[Batches], None] | None = None) -> None:
+    async def run() -> None:
+        site = Site(refuse)
+        for topic, partitions in ((BUFFER, SHARDS), (LEDGER, SHARDS), ("orders", 3), ("small", 1)):
+            await site.bus.create_topic(topic, partitions)
+        await scenario(site)
+
+    asyncio.run(run())
+
+
+def later(topic: str = "orders", payload: bytes = b"p", key: bytes | None = None) -> Draft:
+    return Draft(topic, payload, NOW + 1000, key)
+
+
+def test_the_keyless_of_one_call_go_to_one_shard_and_the_keyed_by_their_key() -> None:
+    async def scenario(site: Site) -> None:
+        shards = []
+        for _ in range(2):
+            keyless = [later() for _ in range(5)]
+            found = [site.ids.read(receipt.id) for receipt in await site.receipts(*keyless)]
+            assert [one.offset for one in found if one] == [0, 1, 2, 3, 4]
+            shards.append({one.shard for one in found if one})
+        assert shards == [{0}, {1}]
+        keyed = [later(key=b"%d" % (number % 7)) for number in range(70)]
+        found = [site.ids.read(receipt.id) for receipt in await site.receipts(*keyed)]
+        assert len({(draft.key, one.shard) for draft, one in zip(keyed, found, strict=True) if one}) == 7
+        assert set(site.selection.good) == {0, 1} | {one.shard for one in found if one}
+
+    at_site(scenario)
+
+
+def test_a_failed_append_is_told_to_the_selection_and_to_the_caller() -> None:
+    def refuse(batches: Batches) -> None:
+        raise LogFailed("the broker is away")
+
+    async def scenario(site: Site) -> None:
+        with pytest.raises(Unavailable):
+            await site.gateway.send([later()])
+        assert (site.selection.bad, site.selection.good) == ([0], [])
+
+    at_site(scenario, refuse)
+
+
+def test_what_a_target_would_not_take_is_refused_and_the_rest_accepted() -> None:
+    async def scenario(site: Site) -> None:
+        room = LIMIT - len(direct_frame(Draft("small", b""), bytes(32), NOW)) - 10
+        answers = await site.gateway.send([
+            later("missing"), later("small", b"x" * room), later("small", b"x" * LIMIT), later(BUFFER), later(),
+        ])  # fmt: skip
+        codes = [answer.code if isinstance(answer, Rejected) else "" for answer in answers]
+        assert codes == ["unknown_topic", "", "payload_too_large", "bad_topic", ""]
+        assert isinstance(answers[2], Rejected) and str(LIMIT) in answers[2].detail and answers[2].field == "payload"
+        assert len(await site.gateway.send([later("missing")])) == 1
+
+    at_site(scenario)
+
+
+def test_an_answer_is_the_ledgers_or_that_it_is_not_known() -> None:
+    async def scenario(site: Site) -> None:
+        (receipt,) = await site.receipts(later())
+        (pending,) = await site.gateway.change(CANCEL, [receipt.id])
+        assert (pending.id, pending.answer) == (receipt.id, None)
+        cancelling = asyncio.create_task(site.gateway.change(CANCEL, [receipt.id, "nobody"]))
+        while await site.bus.end_offset(BUFFER, 0) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        site.answer(0, 2, Answer.DELIVERED)
+        late, unknown = await cancelling
+        assert (late.answer, late.at, unknown.answer) == (Answer.DELIVERED, 77, Answer.UNKNOWN)
+        # A replica that is asked has to be as far as the answer, and as all that was seen here before.
+        assert site.cluster.asked[-1][2] == 2
+        await site.gateway.state(receipt.id)
+        assert site.cluster.asked[-1][2] == 2
+
+    at_site(scenario)
+
+
+def test_a_direct_message_of_another_proxy_is_known() -> None:
+    async def scenario(site: Site) -> None:
+        (receipt,) = await site.receipts(Draft("orders", b"p"))
+        other = CommandGateway(site.backend)
+        site.backend.targets.known.clear()
+        state = await other.state(receipt.id)
+        assert state is not None and (state.status, state.topic) == ("delivered", "orders")
+
+    at_site(scenario)
+
+
+def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() -> None:
+    async def scenario(site: Site) -> None:
+        site.cluster.standing = Standing(NodeState.OUT, "diverged")
+        assert "no delay node is ready" in str(site.gateway.why_not_ready())
+        assert len(await site.receipts(later())) == 1
+        site.follower.entries.clear()
+        with pytest.raises(Unavailable, match="ledger"):
+            await site.gateway.send([later()])
+
+    at_site(scenario)

@@ -1,0 +1,124 @@
+"""A node's door: who is let in, what is understood, and how far a shard has to be before it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duemq.bus.base import Stored
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.backend import NodeBackend
+from duemq.delay.gateway import Query
+from duemq.delay.progress import Progress
+from duemq.delay.reader import LocalReader
+from duemq.delay.topics import BUFFER
+from duemq.model.errors import Unavailable
+from duemq.model.key import make_key
+from duemq.model.ledger import Entry
+from duemq.model.record import pack_record
+from duemq.proxy.door import create_door
+from duemq.proxy.wire import TOKEN_HEADER
+
+KEY = make_key(1, 0, 0)
+COMMAND = pack_record(None, (), b"command")
+
+
+class MarkedBus(MemoryBus):
+    """Frames of b"marker" are what a transaction leaves behind: nobody reads them."""
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        found = await super().read(topic, partition, offset, 1_000, max_bytes)
+        return [record for record in found if record.frame != b"marker"][:max_records]
+
+
+class Held:
+    """One shard without messages, which has applied nothing yet."""
+
+    def __init__(self) -> None:
+        self.bus = MarkedBus(MemoryLog())
+        self.progress = Progress()
+        store = SimpleNamespace(
+            names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None], rows=lambda keys: [None],
+            scan=lambda *asked: ([], []),
+        )  # fmt: skip
+        replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
+        self.shards: Any = {0: SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False)}
+        self.reader = LocalReader(cast(Any, self), wait_s=0.2)
+
+    def apply(self, applied: int) -> None:
+        self.progress.publish(Entry(1, applied, KEY, 0))
+
+
+def with_held(scenario: Callable[[Held], Awaitable[None]]) -> None:
+    async def run() -> None:
+        held = Held()
+        await held.bus.create_topic(BUFFER, 1)
+        await scenario(held)
+
+    asyncio.run(run())
+
+
+def test_a_read_waits_for_what_was_accepted_and_not_for_what_nobody_reads() -> None:
+    async def scenario(held: Held) -> None:
+        await held.bus.append({(BUFFER, 0): [COMMAND, COMMAND, b"marker"]})
+        with pytest.raises(Unavailable, match="catching up"):
+            await held.reader.holder(0, b"n:x")
+        reading = asyncio.create_task(held.reader.holder(0, b"n:x"))
+        await asyncio.sleep(0)
+        held.apply(2)
+        assert await reading is None
+        assert (await held.reader.search(Query(), {0: KEY}))[0].messages == []
+        with pytest.raises(Unavailable, match="catching up"):
+            await held.reader.state(0, KEY, 5)
+        with pytest.raises(Unavailable, match="shard 1 cannot be read here"):
+            await held.reader.state(1, KEY, 0)
+
+    with_held(scenario)
+
+
+def test_the_door_answers_those_who_know_the_token() -> None:
+    async def more(request: Any) -> Response:
+        return Response(b"snapshot")
+
+    async def scenario(held: Held) -> None:
+        held.apply(1)
+        backend = SimpleNamespace(reader=held.reader, why_not_ready=lambda: "joining", cluster=lambda: {"nodes": []})
+        app = create_door(
+            cast(NodeBackend, backend), CollectorRegistry(), "secret", [Route("/internal/snapshots/1", more)]
+        )
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
+            read: dict[str, str | int] = {"first_key": KEY.hex(), "offset": 0}
+            paths = ("/internal/shards/0/state", "/internal/snapshots/1", "/internal/nothing")
+            for token in ({}, {TOKEN_HEADER: "wrong"}, {TOKEN_HEADER: "secret2"}):
+                for path in paths:
+                    assert (await http.get(path, params=read, headers=token)).status_code == 401
+            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/readyz")).json()["detail"] == "joining"
+            assert (await http.get("/v1/cluster")).json() == {"nodes": []}
+            assert (await http.get("/metrics")).status_code == 200
+            http.headers[TOKEN_HEADER] = "secret"
+            assert (await http.get(paths[0], params=read)).json() == {"state": None}
+            assert (await http.get(paths[1])).content == b"snapshot"
+            assert (await http.get("/internal/shards/7/state", params=read)).status_code == 503
+            wrong: list[dict[str, str | int]] = [
+                {"first_key": "zz"},
+                {"first_key": "00"},
+                {"offset": "--5"},
+                {"offset": "x"},
+            ]
+            for change in wrong:
+                assert (await http.get(paths[0], params=read | change)).status_code == 400
+            for body in (b"", b"[]", b'{"query":{},"after":[]}', b'{"query":{"x":1},"after":{}}'):
+                assert (await http.post("/internal/search", content=body)).status_code == 400
+
+    with_held(scenario)

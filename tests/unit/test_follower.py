@@ -1,0 +1,110 @@
+"""A proxy's view of the ledger, on a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from duemq.bus.base import Stored
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.follower import LedgerFollower
+from duemq.delay.topics import LEDGER
+from duemq.model.errors import CorruptStore, LogFailed
+from duemq.model.key import make_key
+from duemq.model.ledger import Answer, Entry
+from duemq.model.record import pack_record
+
+
+class GappyBus(MemoryBus):
+    """Has marker offsets, as a broker's log has: frames of b"marker" are never read. Reads fail on order."""
+
+    failing = 0
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        if self.failing:
+            self.failing -= 1
+            raise LogFailed("the broker is away")
+        found = await super().read(topic, partition, offset, 1_000_000, max_bytes)
+        return [record for record in found if record.frame != b"marker"][:max_records]
+
+
+def entry(number: int) -> Entry:
+    return Entry(number, number + 1, make_key(number, 0, 0), number, {number: Answer.OK}, pending=number)
+
+
+async def commit(bus: MemoryBus, number: int, shard: int = 0) -> None:
+    await bus.append({(LEDGER, shard): [pack_record(None, (), entry(number).encode()), b"marker"]})
+
+
+def following(scenario: Callable[[GappyBus, LedgerFollower], Awaitable[None]], before: int = 0, gap: int = 0) -> None:
+    """Run a scenario with a follower of two shards, whose first has `before` entries and then a gap."""
+
+    async def run() -> None:
+        bus = GappyBus(MemoryLog())
+        await bus.create_topic(LEDGER, 2)
+        for number in range(before):
+            await commit(bus, number)
+        await bus.append({(LEDGER, 0): [b"marker"] * gap})
+        follower = LedgerFollower(bus, 2)
+        assert follower.why_not_ready() is not None
+        task = asyncio.create_task(follower.run())
+        try:
+            async with asyncio.timeout(10):
+                await scenario(bus, follower)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    asyncio.run(run())
+
+
+async def ready(follower: LedgerFollower) -> None:
+    while follower.why_not_ready() is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("gap", [0, 5, 5_000])
+def test_it_begins_with_the_last_entry_however_far_back_that_is(gap: int) -> None:
+    async def scenario(bus: GappyBus, follower: LedgerFollower) -> None:
+        await ready(follower)
+        assert follower.entries[0] == entry(99)
+        assert follower.progress[0].applied == 100 and follower.progress[1].applied == 0
+        await commit(bus, 100)
+        await commit(bus, 0, shard=1)
+        assert await follower.progress[0].reached(100, 5) and await follower.progress[1].reached(0, 5)
+        answered = follower.progress[0].answer(100)
+        assert answered is not None and answered.answer is Answer.OK
+
+    following(scenario, before=100, gap=gap)
+
+
+def test_a_log_that_is_away_is_waited_for_and_nothing_is_missed() -> None:
+    async def scenario(bus: GappyBus, follower: LedgerFollower) -> None:
+        await ready(follower)
+        bus.failing = 3
+        for number in range(3):
+            await commit(bus, number)
+        while follower.why_not_ready() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert "the broker is away" in str(follower.why_not_ready())
+        assert await follower.progress[0].reached(2, 5)
+        assert all(follower.progress[0].answer(number) for number in range(3))
+        await ready(follower)
+
+    following(scenario)
+
+
+def test_a_stranger_in_the_ledger_stops_it_loudly() -> None:
+    async def run() -> None:
+        bus = MemoryBus(MemoryLog())
+        await bus.create_topic(LEDGER, 1)
+        await bus.append({(LEDGER, 0): [pack_record(None, (), b"hello")]})
+        with pytest.raises(ExceptionGroup) as raised:
+            await LedgerFollower(bus, 1).run()
+        assert raised.group_contains(CorruptStore)
+
+    asyncio.run(run())

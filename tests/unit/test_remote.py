@@ -1,0 +1,155 @@
+"""The proxy's reader: which node is asked, and what becomes of those that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import httpx
+import orjson
+import pytest
+
+from duemq.delay.gateway import MessageState, Query
+from duemq.delay.reads import Found, merge, shortened
+from duemq.election.base import Member, NodeState, Standing
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.key import make_key
+from duemq.proxy.remote import RemoteReader, node_client
+from duemq.proxy.wire import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
+
+KEY = make_key(1000, 7, 0)
+READY, OUT, JOINING = NodeState.READY, NodeState.OUT, NodeState.JOINING
+DOWN = httpx.Response(503, json={"code": "unavailable", "detail": "shard 0 is catching up"})
+
+
+class Nodes:
+    """A cluster whose nodes answer as `answers` says, by name: a response, or an error to raise."""
+
+    def __init__(self, *members: Member, masters: Mapping[int, str] | None = None) -> None:
+        self._members, self._masters = members, masters or {}
+        self.answers: dict[str, httpx.Response | Exception] = {}
+        self.asked: list[str] = []
+        self.requests: list[httpx.Request] = []
+        self.now = 0.0
+
+    def members(self) -> Sequence[Member]:
+        return self._members
+
+    def masters(self) -> Mapping[int, str]:
+        return self._masters
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.host)
+        self.requests.append(request)
+        answer = self.answers.get(request.url.host, httpx.Response(200, json={"at": 5}))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def node(name: str, state: NodeState = READY, lag: int = 0, holds: frozenset[int] | None = None) -> Member:
+    return Member(name, f"http://{name}", holds=holds, standing=Standing(state, lag={0: lag}))
+
+
+def reading(nodes: Nodes, scenario: Callable[[RemoteReader], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with node_client(1.0, "secret", httpx.MockTransport(nodes.answer)) as http:
+            await scenario(RemoteReader(nodes, http, lambda: nodes.now))
+
+    asyncio.run(run())
+
+
+def test_the_master_is_asked_then_those_that_follow_most_closely_and_never_who_is_out() -> None:
+    nodes = Nodes(
+        node("far", lag=9), node("near", lag=1), node("new", JOINING), node("out", OUT),
+        node("other", holds=frozenset()), node("master"), masters={0: "master"},
+    )  # fmt: skip
+    nodes.answers = dict.fromkeys(("master", "near", "far", "new"), DOWN)
+
+    async def scenario(reader: RemoteReader) -> None:
+        with pytest.raises(Unavailable, match="new: shard 0 is catching up"):
+            await reader.when_ended(0, KEY, 7)
+        assert nodes.asked == ["master", "near", "far", "new"]
+        assert nodes.requests[0].headers[TOKEN_HEADER] == "secret"
+        with pytest.raises(Unavailable, match="no node that holds shard 1"):
+            await RemoteReader(Nodes(node("a", holds=frozenset((0,)))), httpx.AsyncClient()).holder(1, b"n:x")
+
+    reading(nodes, scenario)
+
+
+def test_a_node_that_does_not_answer_is_asked_last_for_a_while() -> None:
+    nodes = Nodes(node("a"), node("b"), masters={0: "a"})
+    nodes.answers["a"] = httpx.ConnectError("refused")
+
+    async def scenario(reader: RemoteReader) -> None:
+        assert [await reader.when_ended(0, KEY, 7) for _ in range(3)] == [5, 5, 5]
+        assert nodes.asked == ["a", "b", "b", "b"]
+        nodes.now += 10
+        del nodes.answers["a"]
+        assert await reader.when_ended(0, KEY, 7) == 5
+        assert nodes.asked[4:] == ["a"]
+
+    reading(nodes, scenario)
+
+
+def test_a_refusal_is_passed_on_and_a_wrong_token_is_no_refusal_of_the_request() -> None:
+    nodes = Nodes(node("a"), node("b"), masters={0: "a"})
+    nodes.answers["a"] = httpx.Response(400, json={"code": "bad_query", "detail": "no", "field": "f"})
+
+    async def scenario(reader: RemoteReader) -> None:
+        with pytest.raises(Rejected) as raised:
+            await reader.when_ended(0, KEY, 7)
+        assert (raised.value.code, raised.value.field) == ("bad_query", "f")
+        nodes.answers["a"] = httpx.Response(401, json={"code": "unauthorised", "detail": "no"})
+        assert await reader.when_ended(0, KEY, 7) == 5
+
+    reading(nodes, scenario)
+
+
+def state(number: int) -> MessageState:
+    return MessageState(
+        f"m{number}", "scheduled", "t", number, b"\xff", ("a", "b"), (("h", b"\x00"), ("h", b"")), payload=b"\xfe"
+    )
+
+
+def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() -> None:
+    found = {shard: Found([(make_key(shard, 0, 0), state(shard))], KEY if shard else None) for shard in range(3)}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nodes.asked.append(request.url.host)
+        if request.url.host == "a":
+            return DOWN
+        document = orjson.loads(request.content)
+        assert query_from_json(document["query"]) == Query("t", key="k")
+        return httpx.Response(200, json={shard: found_to_json(found[int(shard)]) for shard in document["after"]})
+
+    nodes = Nodes(node("a"), node("b"), node("c", holds=frozenset((0,))), masters={0: "a", 1: "b", 2: "a"})
+
+    async def run() -> None:
+        async with node_client(1.0, transport=httpx.MockTransport(answer)) as http:
+            reader = RemoteReader(nodes, http)
+            assert await reader.search(Query("t", key="k"), dict.fromkeys(range(3), KEY)) == found
+            with pytest.raises(Unavailable, match="catching up"):
+                await RemoteReader(Nodes(node("a")), http).search(Query("t"), {0: KEY})
+
+    asyncio.run(run())
+    assert sorted(nodes.asked) == ["a", "a", "b", "b"]
+
+
+def test_values_come_back_as_they_were() -> None:
+    for found in (Found([(KEY, state(1)), (KEY, state(2))], KEY), Found([], None)):
+        assert found_from_json(orjson.loads(orjson.dumps(found_to_json(found)))) == found
+    query = Query("t", "dead", "k", "l", 1, 2, 3, "c")
+    assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
+
+
+def test_what_is_surely_not_on_the_page_is_left_out_and_the_page_is_the_same() -> None:
+    dues = {0: [1, 4, 5, 9], 1: [2, 3, 4, 4, 8], 2: [4, 7]}
+    found = {
+        shard: Found([(make_key(due, at, 0), state(due)) for at, due in enumerate(of)], None)
+        for shard, of in dues.items()
+    }
+    for limit in range(1, 12):
+        short = shortened(found, limit)
+        assert merge(list(short.values()), limit)[0] == merge(list(found.values()), limit)[0]
+        assert sum(len(part.messages) for part in short.values()) <= limit + 1
