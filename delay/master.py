@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer, Partition
 from duemq.delay.clean import horizon_for
+from duemq.delay.dispatch import Dispatch
 from duemq.delay.observe import Observer
 from duemq.delay.outbox import Outbox
+from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
-from duemq.delay.rules import Cycle, Due
-from duemq.delay.targets import TOO_LARGE, UNKNOWN_TOPIC, Targets
+from duemq.delay.rules import Cycle
+from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.ledger import Deferred
-from duemq.model.plain import dead_letter
 from duemq.model.record import pack_record
-from duemq.model.row import (
-    any_expires,
-    attempt_of,
-    dead_frame,
-    expires_of,
-    frame_in,
-    message_key_in,
-    topic_of,
-    topics_of,
-)
-
-log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
 _MORE = 0.0
-_NO_LIMIT = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Bounds of a cycle.
-
-    `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
-    `history_ms`: how long what ended is known, counted from its due time; None = for ever.
-    """
-
-    max_commands: int = 4_096
-    max_messages: int = 4_096
-    max_bytes: int = 8 << 20
-    max_attempts: int = 16
-    retry_ms: tuple[int, ...] = (1_000, 5_000, 10_000, 30_000, 60_000)
-    dead_letter_topic: str = "duemq.dlq"
-    history_ms: int | None = None
 
 
 class Context(Protocol):
@@ -73,7 +40,8 @@ class Master:
         self, replica: Replica, bus: Bus, committer: Committer, context: Context, pace: Pace, progress: Progress
     ) -> None:
         self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
-        self._targets, self._observer, self._clock = context.targets, context.observer, context.clock
+        self._observer, self._clock = context.observer, context.clock
+        self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
         self._ledger: Partition = (LEDGER, self._shard)
 
@@ -108,6 +76,9 @@ class Master:
             return _MORE
         return self._pause(self._clock())
 
+    async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
+        return await self._dispatch.outbox(cycle, now)
+
     def _horizon(self, now: int) -> int:
         """The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold."""
         before = self._replica.entry
@@ -118,64 +89,3 @@ class Master:
     def _pause(self, now: int) -> float:
         due = self._replica.wheel.next_due()
         return _IDLE_S if due is None else min(max(due - now, 0) / 1000, _IDLE_S)
-
-    async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
-        """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
-        targets = self._targets
-        known, refused = targets.known, targets.refused(now)
-        wanted = topics_of(cycle.due)
-        missing = [topic for topic in map(bytes.decode, wanted) if topic not in known and topic not in refused]
-        if missing or cycle.malformed:
-            await targets.resolve([*missing, self._pace.dead_letter_topic])
-        refused |= {topic: UNKNOWN_TOPIC for topic in missing if topic not in known}
-        refused = {topic: reason for topic, reason in refused.items() if topic.encode() in wanted}
-        outbox = Outbox(self._shard + cycle.before.number + 1, known)
-        if refused or any_expires(cycle.due) or self._any_too_large(cycle.due, wanted):
-            await self._sift(cycle, outbox, refused, now)
-        outbox.add(cycle.due, wanted)
-        for (offset, _, frame), reason in cycle.malformed:
-            outbox.add_frame(self._pace.dead_letter_topic, None, dead_letter(frame, offset, reason))
-        return outbox
-
-    def _any_too_large(self, due: list[Due], wanted: set[bytes]) -> bool:
-        limits = self._targets.max_bytes
-        if not limits or not due:
-            return False
-        least = min(limits.get(topic.decode(), _NO_LIMIT) for topic in wanted)
-        return max(len(row) for _, row in due) > least
-
-    async def _sift(self, cycle: Cycle, outbox: Outbox, refused: dict[str, str], now: int) -> None:
-        """Take out of the due messages those that expired and those whose target refuses them."""
-        limits = self._targets.max_bytes
-        going: list[Due] = []
-        for due in cycle.due:
-            row = due[1]
-            topic, expires = topic_of(row).decode(), expires_of(row)
-            if expires and expires < now:
-                await self._bury(cycle, outbox, due, attempt_of(row), "expired")
-            elif topic in refused:
-                await self._retry(cycle, outbox, due, now, refused[topic])
-            elif len(row) > limits.get(topic, _NO_LIMIT) and len(frame_in(row)) > limits[topic]:
-                await self._retry(cycle, outbox, due, now, TOO_LARGE)
-            else:
-                going.append(due)
-        cycle.due = going
-
-    async def _retry(self, cycle: Cycle, outbox: Outbox, due: Due, now: int, reason: str) -> None:
-        key, row = due
-        attempt = attempt_of(row) + 1
-        if attempt >= self._pace.max_attempts:
-            await self._bury(cycle, outbox, due, attempt, reason)
-            return
-        wait = self._pace.retry_ms[min(attempt, len(self._pace.retry_ms)) - 1]
-        # Above the cursor even where the clock went back: below it nothing is ever delivered.
-        at = max(now + wait, due_of(cycle.cursor) + 1)
-        # The offset and row stay, so that two deferred messages never meet under one key.
-        to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
-        cycle.defer(due, Deferred(key, to, attempt, reason))
-
-    async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str) -> None:
-        await self._targets.resolve([self._pace.dead_letter_topic])
-        row = due[1]
-        outbox.add_frame(self._pace.dead_letter_topic, message_key_in(row), dead_frame(row, reason))
-        cycle.defer(due, Deferred(due[0], None, attempt, reason))

@@ -18,8 +18,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.master import Pace
-from duemq.delay.observe import NodeCollector, Observer
+from duemq.delay.observe import NodeCollector, Observer, ShardGauges
+from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
 from duemq.delay.standing import StandingKeeper
 from duemq.delay.targets import Targets
@@ -101,10 +101,12 @@ class Node:
         self._dead: set[int] = set()  # shards whose books differ
         self._open_bus, self._peers, self._jobs = open_bus, peers, jobs
         registry.register(
-            NodeCollector(
-                self.observer, lambda: [shard.gauges() for shard in self.shards.values()], self.upkeep.gauges, clock
-            )
+            NodeCollector(self.observer, self._gauges, self.upkeep.gauges, clock, lambda: self.standing.clock_offset_ms)
         )
+
+    def _gauges(self) -> list[ShardGauges]:
+        lag = self.standing.lag
+        return [shard.gauges(lag.get(number, 0)) for number, shard in self.shards.items()]
 
     @property
     def disk_full(self) -> bool:

@@ -118,9 +118,14 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class ShardGauges:
-    """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None."""
+    """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
+
+    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows.
+    """
 
     shard: int
+    leading: bool
+    lag: int
     pending: int
     next_due: int | None
     applied: int
@@ -132,9 +137,10 @@ class NodeCollector(Collector):
 
     def __init__(
         self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], tuple[int, int]],
-        clock: Callable[[], int],
+        clock: Callable[[], int], clock_offset_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
+        self._clock_offset_ms = clock_offset_ms
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -155,6 +161,8 @@ class NodeCollector(Collector):
             "duemq_oldest_overdue_seconds", "How late the oldest undelivered message is", labels=["shard"]
         )
         applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
+        leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
+        lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
             label = [str(shard.shard)]
@@ -162,13 +170,17 @@ class NodeCollector(Collector):
             late = 0 if shard.next_due is None else max(0, now - shard.next_due) / 1000
             overdue.add_metric(label, late)
             applied.add_metric(label, shard.applied)
+            leading.add_metric(label, shard.leading)
+            lag.add_metric(label, shard.lag)
             for start, count in shard.windows.items():
                 for name, span in _HORIZONS_MS.items():
                     if start <= now + span:
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied)
+        yield from (pending, horizon, overdue, applied, leading, lag)
+        offset_s = self._clock_offset_ms() / 1000
+        yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         used, free = self._disk()
         yield GaugeMetricFamily("duemq_disk_used_bytes", "Size of the data folder", value=used)
         yield GaugeMetricFamily("duemq_disk_free_bytes", "Free space on the disk of the data folder", value=free)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
-from duemq.delay.master import Context, Master, Pace
+from duemq.delay.master import Context, Master
 from duemq.delay.observe import ShardGauges
+from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
@@ -196,9 +197,12 @@ class Shard:
                 # The last entry stays, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
-    def gauges(self) -> ShardGauges:
+    def gauges(self, lag: int = 0) -> ShardGauges:
+        """`lag`: ledger entries behind, as the node has measured it."""
         entry, wheel = self.replica.entry, self.replica.wheel
-        return ShardGauges(self.number, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals())
+        return ShardGauges(
+            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals()
+        )
 
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""

@@ -71,3 +71,18 @@ def unpack_record(frame: bytes) -> Record:
     start = HEAD.size + max(key_bytes, 0)
     key = None if key_bytes < 0 else frame[HEAD.size : start]
     return Record(key, unpack_headers(frame, start, count), frame[start + header_bytes :])
+
+
+def shortened(frame: bytes, most: int) -> bytes:
+    """The frame, or where it has more than `most` bytes one without its value, and if need be without its key and all
+    but its first headers. The header `duemq-shortened` says how many bytes it had."""
+    if len(frame) <= most:
+        return frame
+    record = unpack_record(frame)
+    said = (("duemq-shortened", b"%d" % len(frame)),)
+    kept = record.headers
+    short = pack_record(record.key, said + kept, b"")
+    while len(short) > most and kept:
+        kept = kept[: len(kept) // 2]
+        short = pack_record(None, said + kept, b"")
+    return short

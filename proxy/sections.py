@@ -221,7 +221,7 @@ class ProxySettings(Section):
 class TestingSettings(Section):
     """Faults on order, for the chaos suite. `die_at`: STEP:N, kill -9 of itself at a step of the N-th cycle."""
 
-    die_at: str = ""
+    die_at: Annotated[str, Field(pattern=r"^((before_commit|in_transaction|after_commit):[1-9]\d{0,8})?$")] = ""
 
 
 class HttpSettings(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,11 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.commit import Fault, no_fault
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.delay.clock import GuardedClock
-from duemq.delay.master import Pace
 from duemq.delay.node import NodeOptions
+from duemq.delay.pace import Pace
 from duemq.model.errors import BadConfig
 from duemq.proxy.config import Settings
 
@@ -71,7 +73,24 @@ def kafka_options(settings: Settings) -> KafkaOptions:
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
-    return await KafkaBus.open(kafka_options(settings), clock)
+    return await KafkaBus.open(kafka_options(settings), clock, _deadly(settings.testing.die_at))
+
+
+def _deadly(die_at: str) -> Fault:
+    """What kills this process, as SIGKILL does, at a step of its N-th cycle: STEP:N. Empty = nothing."""
+    if not die_at:
+        return no_fault
+    step, _, number = die_at.partition(":")
+    left = int(number)
+
+    def fault(at: str) -> None:
+        nonlocal left
+        if at == step:
+            left -= 1
+            if left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
 
 
 def registry() -> CollectorRegistry:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duemq.bus.base import Partition
-from duemq.delay.master import Pace
 from duemq.delay.outbox import partition_of
+from duemq.delay.pace import Pace
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, offset_of, read_key
 from duemq.model.ledger import Answer, Deferred, Entry, Fates

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.delay import replica
-from duemq.delay.master import Pace
+from duemq.delay.pace import Pace
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft

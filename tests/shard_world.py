@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.master import Master, Pace
+from duemq.delay.master import Master
 from duemq.delay.observe import Observer
+from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.targets import Targets

@@ -25,7 +25,7 @@ from duemq.bus.base import (
 from duemq.bus.kafka.append import Appender
 from duemq.bus.kafka.batches import too_large
 from duemq.bus.kafka.catalog import Catalog, Known
-from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.commit import Fault, KafkaCommitter, no_fault
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
@@ -47,8 +47,8 @@ _CLOCK_RETENTION_MS = 3_600_000
 class KafkaBus:
     """Made by `open`. It gets over brokers that go away and come back by itself; `trouble` says when they are away."""
 
-    def __init__(self, options: KafkaOptions, clock: Callable[[], int]) -> None:
-        self._options, self._clock = options, clock
+    def __init__(self, options: KafkaOptions, clock: Callable[[], int], fault: Fault = no_fault) -> None:
+        self._options, self._clock, self._fault = options, clock, fault
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
@@ -69,9 +69,11 @@ class KafkaBus:
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock) -> KafkaBus:
+    async def open(
+        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, fault: Fault = no_fault
+    ) -> KafkaBus:
         """Raises BadConfig where the brokers refuse us or a setting cannot work, Unavailable where they are away."""
-        bus = cls(options, clock)
+        bus = cls(options, clock, fault)
         await bus._wire.open()
         try:
             await bus._appender.open()
@@ -110,7 +112,7 @@ class KafkaBus:
             older = self._committers.pop(name, None)
             if older is not None:
                 await older.replaced()
-            made = KafkaCommitter(name, self._options, self._catalog, self._clock, self._committed)
+            made = KafkaCommitter(name, self._options, self._catalog, self._clock, self._committed, self._fault)
             self._committers[name] = made
             await made.open()
         self._check()

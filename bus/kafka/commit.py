@@ -45,13 +45,26 @@ _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
 Committed = Callable[[Landed, int, int], None]  # landed, and the clock before and after the sends, ms
 
 
+Fault = Callable[[str], None]
+
+
+def no_fault(step: str) -> None:
+    """Where tests put a crash: called at the steps before_commit, in_transaction (all sent) and after_commit."""
+
+
 class KafkaCommitter:
     """Made by `KafkaBus.committer`. After any error but those before a transaction it refuses further commits."""
 
     def __init__(
-        self, name: str, options: KafkaOptions, catalog: Catalog, clock: Callable[[], int], committed: Committed
+        self,
+        name: str,
+        options: KafkaOptions,
+        catalog: Catalog,
+        clock: Callable[[], int],
+        committed: Committed,
+        fault: Fault = no_fault,
     ) -> None:
-        self.name = name
+        self.name, self._fault = name, fault
         self._options, self._catalog, self._clock, self._committed = options, catalog, clock, committed
         self._turn = asyncio.Lock()
         self._ended: DuemqError | None = None
@@ -118,6 +131,7 @@ class KafkaCommitter:
         stamp = wall_clock()
         made = await self._prepare(batches, stamp)
         producer, limit = self._producer, self._options.delivery_timeout_s
+        self._fault("before_commit")
         await producer.begin_transaction()
         try:
             before = self._clock()
@@ -128,11 +142,13 @@ class KafkaCommitter:
             await self._abort()
             raise self._translated(error) from error
         found = {where: appended(landed[where], stamp) for where in made}
+        self._fault("in_transaction")
         try:
             async with asyncio.timeout(limit):
                 await producer.commit_transaction()
         except (KafkaError, AssertionError) as error:
             raise self._translated(error) from error
+        self._fault("after_commit")
         self._committed(found, before, after)
         return found
 

@@ -30,6 +30,8 @@ async def _cut(producer: Any) -> None:
     producer._message_accumulator.fail_all(ProducerClosed())
     sender = producer._sender.sender_task
     if sender is not None:
+        sender.remove_done_callback(producer._sender._fail_all)  # it fails itself where there are no transactions
+        sender.add_done_callback(_noticed)
         sender.cancel()
     # Closed connections end the requests that the sender still waits for.
     try:
@@ -40,3 +42,8 @@ async def _cut(producer: Any) -> None:
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
             sender.cancel()
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -47,6 +47,7 @@ class TopicMaker:
         for _, code, message in response.topic_errors:
             error = errors.for_code(code)
             if error is errors.TopicAlreadyExistsError:
+                await self._wait_for(topic)  # another process has made it this moment
                 return False
             if code:
                 raise _refusal(topic, error, message)

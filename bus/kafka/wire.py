@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections import defaultdict
@@ -25,7 +26,11 @@ from duemq.model.errors import BadConfig, LogFailed, Unavailable
 EARLIEST, LATEST = -2, -1
 _READ_COMMITTED = 1
 _PING_S, _SILENT_S = 1.0, 3.0
+_REFRESH_S = 1.0
 _ASK = ConnectionGroup.DEFAULT
+
+# While a broker is away aiokafka says so at every attempt, twenty times a second. The bus says it once, and `trouble`.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 
@@ -48,6 +53,7 @@ class Wire:
         self._settings = options.client()
         self.client: Any = None
         self._answered = time.monotonic()
+        self._closed = False
 
     async def open(self) -> None:
         """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
@@ -60,6 +66,7 @@ class Wire:
         self.answered()
 
     async def close(self) -> None:
+        self._closed = True
         await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
 
     def answered(self) -> None:
@@ -70,8 +77,14 @@ class Wire:
         """Ask for metadata when nothing else is asked, so that `trouble` tells the truth."""
         while True:
             await asyncio.sleep(_PING_S)
-            if time.monotonic() - self._answered >= _PING_S and await self.client.force_metadata_update():
-                self.answered()
+            if time.monotonic() - self._answered >= _PING_S:
+                await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask who leads what. A client that was closed never answers this."""
+        done, _ = await asyncio.wait([self.client.force_metadata_update()], timeout=_REFRESH_S)
+        if done and done.pop().result():
+            self.answered()
 
     def trouble(self) -> str | None:
         silent = time.monotonic() - self._answered
@@ -92,7 +105,7 @@ class Wire:
     async def _ask_any(self, request: Any) -> Any:
         node = self.client.get_random_node()
         if node is None:
-            await self.client.force_metadata_update()
+            await self.refresh()
             raise errors.NodeNotReadyError("no broker is known")
         return await self.ask(node, request)
 
@@ -100,7 +113,7 @@ class Wire:
         async def ask() -> Any:
             controller = self.client.cluster.controller
             if controller is None:
-                await self.client.force_metadata_update()
+                await self.refresh()
                 raise errors.NodeNotReadyError("no controller is known")
             return await self.ask(controller.nodeId, request)
 
@@ -119,10 +132,10 @@ class Wire:
                 return await call()
             except (KafkaError, OSError) as error:
                 retriable = not isinstance(error, KafkaError) or error.retriable
-                if not retriable or time.monotonic() > deadline:
+                if not retriable or self._closed or time.monotonic() > deadline:
                     raise LogFailed(f"Kafka: {error!r}") from error
                 if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
-                    await self.client.force_metadata_update()
+                    await self.refresh()
                 await asyncio.sleep(0.05)
 
     def leader(self, topic: str, partition: int) -> int | None:

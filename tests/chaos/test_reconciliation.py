@@ -69,6 +69,17 @@ def test_an_untrue_answer_fails_at_once() -> None:
         message.changed("move", "ok", DUE + 1_000)
 
 
+def test_a_cancel_without_an_answer_may_still_take_effect_until_the_end() -> None:
+    scheduled = {"status": "scheduled", "deliver_at_ms": DUE}
+    for records in ([], [record("m")]):
+        message = sent("m")
+        message.changed("cancel", None)
+        message.seen("look", scheduled)
+        message.reconcile(records)
+        with pytest.raises(AssertionError):
+            message.seen("look", scheduled if not records else {"status": "cancelled", "deliver_at_ms": DUE})
+
+
 def test_probes() -> None:
     probe = Probe("", "probe", 1)
     probe.sent, probe.open = {f"0.{DUE}", f"0.{DUE + 20}"}, {f"0.{DUE + 40}"}

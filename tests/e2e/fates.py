@@ -40,11 +40,15 @@ ABSENT, CANCELLED = State(Kind.ABSENT), State(Kind.CANCELLED)
 
 @dataclass
 class Message:
-    """One message of the load, known by its payload. Change requests to it are made one after the other."""
+    """One message of the load, known by its payload. Change requests to it are made one after the other.
+
+    `unsettled`: changes (with the new due time of a move) that got no answer. They may take effect at any later time.
+    """
 
     payload: str
     states: set[State]
     id: str | None = None
+    unsettled: list[tuple[str, int | None]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
 
     def answered(self, what: str, answer: str | None, possible: set[State]) -> None:
@@ -62,7 +66,9 @@ class Message:
     def changed(self, what: str, code: str | None, moved_to: int | None = None) -> None:
         """The answer to a cancel, move or deliver-now: "ok", a problem's code, or None where there was none."""
         after: set[State] = set()
-        for state in self.states:
+        if code is None:
+            self.unsettled.append((what, moved_to))
+        for state in self._by_now():
             match state.kind, code:
                 case Kind.HELD, "ok":
                     after.add(self._effect(what, state, moved_to))
@@ -95,7 +101,7 @@ class Message:
         elif status == "delivered":
             after = {replace(state, kind=Kind.DELIVERED) for state in after}
         else:
-            after = self.states & {CANCELLED}
+            after = self._by_now() & {CANCELLED}
         self.answered(what, f"{status} {shown['deliver_at_ms']}", after)
         if status == "delivered":
             assert self.may_come_at(shown["delivered_at_ms"]), f"early: {shown}, {self.history}"
@@ -103,7 +109,8 @@ class Message:
     def reconcile(self, records: list[Mapping[str, Any]]) -> None:
         """After everything has fallen due: the records with this payload fit what was answered."""
         if not records:
-            self.answered("no record", "", self.states & {ABSENT, CANCELLED})
+            self.answered("no record", "", self._by_now() & {ABSENT, CANCELLED})
+            self.unsettled.clear()
             return
         (record,) = records
         headers = record["headers"]
@@ -111,6 +118,7 @@ class Message:
         assert headers["duemq-attempt"] == "1"
         due = int(headers["duemq-due"])
         self.answered(f"record due {due} at {record['timestamp_ms']}", "", self._due_at(due))
+        self.unsettled.clear()
         self.id = headers["duemq-id"]
         assert self.may_come_at(record["timestamp_ms"]), f"early: {record}, {self.history}"
 
@@ -118,4 +126,13 @@ class Message:
         return any(state.hurried or at >= state.due for state in self.states)
 
     def _due_at(self, due: int) -> set[State]:
-        return {known for state in self.states if (known := state.at(due)) is not None}
+        return {known for state in self._by_now() if (known := state.at(due)) is not None}
+
+    def _by_now(self) -> set[State]:
+        """The states left by the answers, and those that unsettled changes may have led to since."""
+        found, new = set[State](), self.states
+        while new:
+            found |= new
+            held = [state for state in new if state.kind is Kind.HELD]
+            new = {self._effect(what, state, to) for state in held for what, to in self.unsettled} - found
+        return found

@@ -16,8 +16,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.master import Master, Pace
+from duemq.delay.master import Master
 from duemq.delay.observe import Observer
+from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.targets import Targets

@@ -79,7 +79,7 @@ class Writers:
 async def until(condition: object, within_s: float = WITHIN_S) -> None:
     assert callable(condition)
     async with asyncio.timeout(within_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

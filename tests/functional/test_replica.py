@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.master import Pace
+from duemq.delay.pace import Pace
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import CorruptStore, Diverged, Fatal
 from duemq.model.key import make_key

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from duemq.delay.master import Pace
+from duemq.delay.pace import Pace
 from duemq.delay.snapshot import SnapshotGone, SnapshotServer, fetch
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import Behind, Unavailable

@@ -9,7 +9,7 @@ import pytest
 
 from duemq.delay import clean
 from duemq.delay.clean import forget_before, horizon_for
-from duemq.delay.master import Pace
+from duemq.delay.pace import Pace
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW_MS, window_of

@@ -1,0 +1,22 @@
+"""How much one cycle may do, and how long a message is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Bounds of a cycle.
+
+    `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
+    `history_ms`: how long what ended is known, counted from its due time; None = for ever.
+    """
+
+    max_commands: int = 4_096
+    max_messages: int = 4_096
+    max_bytes: int = 8 << 20
+    max_attempts: int = 16
+    retry_ms: tuple[int, ...] = (1_000, 5_000, 10_000, 30_000, 60_000)
+    dead_letter_topic: str = "duemq.dlq"
+    history_ms: int | None = None
