@@ -140,6 +140,10 @@ class World:
         assert landed[BUFFER, SHARD].first_offset == len(self.oracle.commands)
         self.oracle.commands += [(command, at) for command in commands]
 
+    async def produce_unseen(self, commands: Sequence[Command]) -> None:
+        """For worlds that are not compared with the oracle."""
+        await self.producer.append({(BUFFER, SHARD): [_frame(command) for command in commands]})
+
     def observe(self) -> bool:
         """Show the oracle what was committed since the last call; True if something was."""
         grown: dict[Partition, list[Stored]] = {}
