@@ -27,7 +27,12 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
 async def _cut(producer: Any) -> None:
     """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
     producer._closed = True
-    producer._message_accumulator.fail_all(ProducerClosed())
+    accumulator = producer._message_accumulator
+    unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
+    accumulator.fail_all(ProducerClosed())
+    for batch in unsent:
+        _noticed(batch.future)
+        _noticed(batch._drain_waiter)
     sender = producer._sender.sender_task
     if sender is not None:
         sender.remove_done_callback(producer._sender._fail_all)  # it fails itself where there are no transactions
@@ -44,6 +49,7 @@ async def _cut(producer: Any) -> None:
             sender.cancel()
 
 
-def _noticed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
+def _noticed(future: asyncio.Future[Any]) -> None:
+    """Nobody needs its error any more."""
+    if future.done() and not future.cancelled():
+        future.exception()
