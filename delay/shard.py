@@ -31,6 +31,8 @@ from duemq.storage.store import ShardStore
 log = logging.getLogger(__name__)
 
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
+_SLOW = 2.0
+_GATHER_MOST_S = 0.05
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
 
@@ -144,11 +146,13 @@ class Shard:
                     continue
                 started = loop.time()
                 pause = await master.tick()
+                # Many small cycles cost more than few larger ones: let commands and due messages gather, for longer
+                # where cycles are slow, for then the machine or the brokers have enough to do. A backlog does not wait.
+                gather = gather_s
                 if pause > 0:
+                    gather = max(gather_s, min(_SLOW * (loop.time() - started), _GATHER_MOST_S))
                     await self._buffer.wait(pause)
-                # Many small cycles cost more than few larger ones: let commands and due messages gather.
-                gap = started + gather_s - loop.time()
-                await asyncio.sleep(max(gap, 0))
+                await asyncio.sleep(max(started + gather - loop.time(), 0))
         finally:
             self.leading = False
             await committer.close()

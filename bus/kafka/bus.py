@@ -183,7 +183,7 @@ class KafkaBus:
                 "min.insync.replicas": str(self._options.min_insync_replicas),
                 "max.message.bytes": str(self._options.max_message_bytes),
             }
-            if topic not in await self._catalog.find([topic]):
+            if topic not in await self._catalog.look([topic]):
                 await self._maker.make(topic, partitions, settings)
         return await self._info(topic)
 
@@ -262,6 +262,7 @@ class KafkaBus:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._catalog.close()
         parts = [self._appender.close(), *(committer.close() for committer in self._committers.values())]
         done = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
         done += await asyncio.gather(self._wire.close(), return_exceptions=True)
@@ -295,7 +296,7 @@ class KafkaBus:
 
     async def _make_own(self, topic: str, partitions: int, retention_ms: int | None = None) -> None:
         async with self._making:
-            if topic not in await self._catalog.find([topic]):
+            if topic not in await self._catalog.look([topic]):
                 await self._maker.make(topic, partitions, settings_of_own(self._options, retention_ms))
 
     async def _info(self, topic: str) -> TopicInfo:

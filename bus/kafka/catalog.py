@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,10 +12,11 @@ from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from duemq.bus.kafka.wire import Wire
+from duemq.model.errors import LogFailed
 
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
-_FRESH_S = 5.0
+_FRESH_S, _STALE_S = 5.0, 60.0
 _DEFAULT_MAX_BYTES = 1_048_588
 
 
@@ -34,24 +36,38 @@ class Catalog:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._known: dict[str, Known] = {}
-
-    def fresh(self, topic: str) -> Known | None:
-        """The topic, if it was seen to exist a moment ago."""
-        known = self._known.get(topic)
-        return known if known is not None and time.monotonic() - known.checked < _FRESH_S else None
+        self._renewal: asyncio.Task[None] | None = None
 
     def last(self, topic: str) -> Known | None:
-        """The topic as it was when it was looked at last, however long ago."""
-        return self._known.get(topic)
+        """The topic as it was when it was looked at last. If that was a while ago, it is looked at again meanwhile."""
+        known = self._known.get(topic)
+        if known is not None and time.monotonic() - known.checked > _FRESH_S and self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew(), name="kafka catalog")
+        return known
 
     async def find(self, topics: Iterable[str]) -> dict[str, Known]:
-        """Those of the topics that exist. Asks the brokers about the ones that were not seen lately."""
-        found = {topic: self.fresh(topic) for topic in topics}
-        stale = [topic for topic, known in found.items() if known is None]
+        """Those of the topics that exist. Asks the brokers about those that were not seen lately. Raises LogFailed."""
+        found = {topic: self.last(topic) for topic in topics}
+        now = time.monotonic()
+        stale = [topic for topic, known in found.items() if known is None or now - known.checked > _STALE_S]
         if stale:
             await self.look(stale)
             found.update((topic, self._known.get(topic)) for topic in stale)
         return {topic: known for topic, known in found.items() if known is not None}
+
+    async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+
+    async def _renew(self) -> None:
+        """Look at all topics again that are used, at most every few seconds."""
+        try:
+            await self.look(list(self._known))
+        except LogFailed:
+            await asyncio.sleep(_FRESH_S)
+        finally:
+            self._renewal = None
 
     async def look(self, topics: Iterable[str] | None = None) -> list[str]:
         """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""

@@ -29,6 +29,7 @@ async def _cut(producer: Any) -> None:
     producer._closed = True
     accumulator = producer._message_accumulator
     unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
+    accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
     accumulator.fail_all(ProducerClosed())
     for batch in unsent:
         _noticed(batch.future)

@@ -178,11 +178,10 @@ class Tails:
         try:
             if node < 0:
                 raise errors.LeaderNotAvailableError("no leader")
+            ends = await self._wire.offsets((tail.partition for tail in tails if not tail.started), LATEST)
             for tail in tails:
-                if not tail.started:
-                    end = (await self._wire.offsets([tail.partition], LATEST))[tail.partition]
-                    if not tail.started:
-                        tail.start(end, -1)
+                if not tail.started:  # nobody has begun to read it meanwhile
+                    tail.start(ends[tail.partition], -1)
             wanted = {tail.partition: tail.run.end for tail in tails}
             answers = await self._wire.fetch(node, wanted, _WAIT_MS, _FETCH_BYTES, connection)
         except (KafkaError, DuemqError, OSError, KeyError) as error:

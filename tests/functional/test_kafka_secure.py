@@ -64,23 +64,3 @@ async def test_brokers_that_cannot_be_reached_are_named(kafka_secure: KafkaServe
             await KafkaBus.open(options)
     with pytest.raises(BadConfig, match=r"do not agree on TLS.*kafka\.ca"):
         await KafkaBus.open(untrusted)
-
-
-def test_settings_that_cannot_work_are_named() -> None:
-    for named, text in (
-        ({"bootstrap": ""}, r"kafka\.bootstrap"),
-        ({"bootstrap": "here:9092,there"}, r"kafka\.bootstrap"),
-        ({"protocol": "TLS"}, r"kafka\.protocol"),
-        ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"kafka\.mechanism"),
-        ({"protocol": "SASL_SSL"}, r"kafka\.user and kafka\.password"),
-        ({"cert": "a.pem"}, r"kafka\.cert and kafka\.key"),
-        ({"min_insync_replicas": "2"}, r"kafka\.min_insync_replicas"),
-    ):
-        values = {"bootstrap": "here:1", **named}
-        if "min_insync_replicas" in values:
-            values["min_insync_replicas"] = 2  # type: ignore[assignment]
-        with pytest.raises(BadConfig, match=text):
-            KafkaOptions(**values)  # type: ignore[arg-type]
-    with pytest.raises(BadConfig, match=r"nowhere\.pem"):
-        KafkaOptions("here:1", protocol="SSL", ca="nowhere.pem").client()
-    assert "secret" not in repr(KafkaOptions("here:1", user="u", password="secret"))
