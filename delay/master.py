@@ -44,6 +44,8 @@ class Master:
         self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
         self._ledger: Partition = (LEDGER, self._shard)
+        self.full = False
+        """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
 
     async def tick(self) -> float:
         """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
@@ -59,6 +61,7 @@ class Master:
         cycle.apply(commands)
         keys, rows, complete = replica.due(now, pace.max_messages, pace.max_bytes)
         cycle.take(now, keys, rows, complete)
+        self.full = not complete or 2 * len(commands) >= pace.max_commands
         horizon = self._horizon(now)
         if cycle.idle and horizon == cycle.before.horizon:
             return _MORE if expanding else self._pause(now)

@@ -149,8 +149,9 @@ class Shard:
                 # Many small cycles cost more than few larger ones: let commands and due messages gather, for longer
                 # where cycles are slow, for then the machine or the brokers have enough to do. A backlog does not wait.
                 gather = gather_s
-                if pause > 0:
+                if not master.full:
                     gather = max(gather_s, min(_SLOW * (loop.time() - started), _GATHER_MOST_S))
+                if pause > 0:
                     await self._buffer.wait(pause)
                 await asyncio.sleep(max(started + gather - loop.time(), 0))
         finally:
