@@ -6,7 +6,7 @@ each answer strikes out those it contradicts, and in the end the records of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -106,7 +106,7 @@ class Message:
         if status == "delivered":
             assert self.may_come_at(shown["delivered_at_ms"]), f"early: {shown}, {self.history}"
 
-    def reconcile(self, records: list[Mapping[str, Any]]) -> None:
+    def reconcile(self, records: Sequence[Mapping[str, Any]]) -> None:
         """After everything has fallen due: the records with this payload fit what was answered."""
         if not records:
             self.answered("no record", "", self._by_now() & {ABSENT, CANCELLED})
