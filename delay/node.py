@@ -159,6 +159,8 @@ class Node:
                 async def run() -> None:
                     try:
                         await job()
+                    except asyncio.CancelledError:
+                        return  # only the scheduler cancels jobs, at its end, and reports each as a failure
                     except Exception as error:
                         if not failed.done():
                             failed.set_exception(error)

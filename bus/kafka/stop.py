@@ -18,6 +18,7 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
     if not failed:
         try:
             await asyncio.wait_for(producer.stop(), _STOP_S)
+            _notice_fence(producer)
             return
         except (KafkaError, OSError, TimeoutError) as error:
             log.debug("a kafka producer does not stop: %r", error)
@@ -48,6 +49,14 @@ async def _cut(producer: Any) -> None:
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
             sender.cancel()
+    _notice_fence(producer)
+
+
+def _notice_fence(producer: Any) -> None:
+    # A fenced sender also fails a future that only a transaction under way would wait for.
+    transactions = producer._txn_manager
+    if transactions is not None and transactions._transaction_waiter is not None:
+        _noticed(transactions._transaction_waiter)
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:
