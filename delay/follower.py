@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _READ = 1_000
 _LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
 _QUIET_S = 5.0
+_LINGER_S = 0.1  # while nobody waits for an answer, entries are read together
 _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -93,6 +94,7 @@ class LedgerFollower:
                             log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
                         if not grown:
                             await subscription.wait(_QUIET_S)
+                            await self.progress[shard].asked(_LINGER_S)
                 finally:
                     subscription.close()
             except Unavailable as error:

@@ -46,6 +46,8 @@ class Master:
         self._ledger: Partition = (LEDGER, self._shard)
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
+        self.handled = 0
+        """Commands and due messages of the last cycle."""
 
     async def tick(self) -> float:
         """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
@@ -62,6 +64,7 @@ class Master:
         keys, rows, complete = replica.due(now, pace.max_messages, pace.max_bytes)
         cycle.take(now, keys, rows, complete)
         self.full = not complete or 2 * len(commands) >= pace.max_commands
+        self.handled = len(commands) + len(keys)
         horizon = self._horizon(now)
         if cycle.idle and horizon == cycle.before.horizon:
             return _MORE if expanding else self._pause(now)

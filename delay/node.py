@@ -18,6 +18,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
+from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
@@ -49,7 +50,7 @@ class NodeOptions:
     alone: bool = True
     trims: bool = True
     holds: frozenset[int] | None = None
-    gather_s: float = 0.008
+    gathering: Gathering = field(default_factory=Gathering)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -198,7 +199,7 @@ class Node:
 
     async def _run_shard(self, shard: Shard) -> None:
         try:
-            await shard.run(self, self.options.pace, self.options.gather_s)
+            await shard.run(self, self.options.pace, self.options.gathering)
         except Fatal as error:
             if self.options.alone:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from duemq.model.errors import Unavailable
@@ -26,7 +27,17 @@ class Progress:
         self._recent: dict[int, Answered] = {}
         self._cycles: deque[list[int]] = deque()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._asked = asyncio.Event()
         self._broken: Unavailable | None = None
+
+    async def asked(self, timeout_s: float) -> None:
+        """Wait until somebody waits for an answer, or for so long."""
+        self._asked.clear()
+        if any(not future.done() for _, future in self._waiting):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._asked.wait()
 
     def publish(self, entry: Entry) -> None:
         if entry.answers:
@@ -64,6 +75,7 @@ class Progress:
             raise self._broken
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, future))
+        self._asked.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await future

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
+from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
 from duemq.delay.observe import ShardGauges
 from duemq.delay.pace import Pace
@@ -31,8 +32,6 @@ from duemq.storage.store import ShardStore
 log = logging.getLogger(__name__)
 
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
-_SLOW = 2.0
-_GATHER_MOST_S = 0.05
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
 
@@ -78,7 +77,7 @@ class Shard:
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
-    async def run(self, node: Surroundings, pace: Pace, gather_s: float) -> None:
+    async def run(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
@@ -89,7 +88,7 @@ class Shard:
             while not self._stopping:
                 try:
                     if self._wanted(node):
-                        await self._lead(node, pace, gather_s)
+                        await self._lead(node, pace, gathering)
                     else:
                         await self._stand_by(node)
                     failures = 0
@@ -124,7 +123,7 @@ class Shard:
     def _wanted(self, node: Surroundings) -> bool:
         return not self._stopping and self.number in node.election.owned()
 
-    async def _lead(self, node: Surroundings, pace: Pace, gather_s: float) -> None:
+    async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica
         assert self._buffer is not None
         # Fence first, then read the ledger to its end: nothing can be appended to it in between.
@@ -133,6 +132,7 @@ class Shard:
             followed = await replica.follow_to_end(self._bus, self.progress.publish)
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, pace, self.progress)
+            gather = Gather(gathering)
             self.leading = True
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
@@ -146,14 +146,10 @@ class Shard:
                     continue
                 started = loop.time()
                 pause = await master.tick()
-                # Many small cycles cost more than few larger ones: let commands and due messages gather, for longer
-                # where cycles are slow, for then the machine or the brokers have enough to do. A backlog does not wait.
-                gather = gather_s
-                if not master.full:
-                    gather = max(gather_s, min(_SLOW * (loop.time() - started), _GATHER_MOST_S))
+                rest_until = gather.until(started, loop.time(), master.handled, master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
-                await asyncio.sleep(max(started + gather - loop.time(), 0))
+                await asyncio.sleep(max(rest_until - loop.time(), 0))
         finally:
             self.leading = False
             await committer.close()

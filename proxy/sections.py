@@ -133,7 +133,6 @@ class TopicSettings(Section):
 
 
 class DeliverySettings(Section):
-    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 8
     max_cycle_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
     max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16
@@ -152,6 +151,7 @@ class StorageSettings(Section):
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
     tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 8
 
 
 class KafkaSettings(Section):
@@ -163,6 +163,7 @@ class KafkaSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
     max_message_bytes: Annotated[Size, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
     tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 4
     request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
     transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"

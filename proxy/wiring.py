@@ -15,6 +15,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import Fault, no_fault
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.delay.clock import GuardedClock
+from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
 from duemq.model.errors import BadConfig
@@ -22,10 +23,13 @@ from duemq.proxy.config import Settings
 
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
+_TRANSACTION_S = 1e-6  # see Gathering: at 10,000 messages/s in and out a shard makes 50 a second
 
 
 def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
     delivery, storage = settings.delivery, settings.storage
+    own, kafka = settings.embedded.gather_ms / 1000, settings.kafka.gather_ms / 1000
+    gathering = Gathering(own) if trims else Gathering(kafka, _TRANSACTION_S)
     return NodeOptions(
         pace=Pace(
             max_messages=delivery.max_cycle_messages,
@@ -38,7 +42,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         alone=alone,
         trims=trims,
         holds=holds,
-        gather_s=delivery.gather_ms / 1000,
+        gathering=gathering,
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,

@@ -44,7 +44,7 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_level_zero_file_num_compaction_trigger(8)
     options.set_write_buffer_size(memory.write_buffer_bytes)
     options.set_write_buffer_manager(memory.buffers)
     options.set_max_background_jobs(2)

@@ -20,6 +20,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
+from duemq.delay.gather import Gathering
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.targets import Targets
 from duemq.election.single import SingleElection
@@ -59,7 +60,7 @@ async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHA
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(gather_s=0.002, min_free_bytes=0)
+    options = NodeOptions(gathering=Gathering(0.002), min_free_bytes=0)
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")

@@ -32,7 +32,7 @@ from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
 from duemq.bus.kafka.topics import TopicMaker, settings_of_own
-from duemq.bus.kafka.watch import Watch, WatchedSubscription
+from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Rejected, Unavailable
@@ -167,9 +167,15 @@ class KafkaBus:
         inner = self.subscriptions.add(topic, partition)
         if topic not in self._own:
             return WatchedSubscription(inner, self._watch, (topic, partition))
-        for each in range(self._own[topic]) if partition is None else (partition,):
-            self._tails.follow((topic, each), self._ends.get((topic, each)))
-        return inner
+        followed = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
+        for where in followed:
+            self._tails.follow(where, self._ends.get(where))
+
+        def want() -> None:
+            for where in followed:
+                self._tails.want(where)
+
+        return FollowedSubscription(inner, want)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,11 @@ class Run:
         self._chunks: list[Chunk] = []
         self._firsts: list[int] = []
 
+    @property
+    def last(self) -> int:
+        """Who has read up to here has read all frames: what follows are the broker's markers."""
+        return self._chunks[-1].records[-1].offset + 1 if self._chunks else self.first
+
     def add(self, chunk: Chunk) -> None:
         """Its `first` is the run's `end`."""
         if chunk.records:

@@ -1,7 +1,8 @@
 """duemq's own topics, followed: frames come into memory as they are committed, and readers take them from there.
 
-One fetch per broker waits for whatever comes first. A partition that nobody reads, or that is read more slowly than it
-grows, stops being fetched once its unread frames fill its share of memory.
+One fetch per broker waits for whatever comes first. A partition is part of it once a reader has come to the end of what
+is here, and until that brought something: readers that look rarely cost few fetches, and the next frames are on their
+way while a reader works on the last ones. Only one with a backlog is fetched ahead of its reader, as memory allows.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from duemq.model.errors import DuemqError
 log = logging.getLogger(__name__)
 
 _WAIT_MS, _FETCH_BYTES = 500, 1 << 20
+_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
 _LEAST_SHARE = 1 << 20
-# A partition that is not part of a waiting fetch, because it is new or was full, does not wait for that one's end: it
+# A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
 # gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn.
 _CONNECTIONS = 4
 _RETRY_S, _TROUBLE_S = 0.1, 5.0
@@ -35,16 +37,18 @@ _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but
 class Tail:
     """The newest frames of one partition.
 
-    `read_to`: how far its foremost reader is, -1 if nobody has read. `flight`: the fetch that includes it just now.
+    `read_to`: how far its foremost reader is, -1 if nobody has read. `wanted`: whether more is to be fetched. `flight`:
+    the fetch that includes it just now.
     `log_start`: the first offset that the broker still has.
     """
 
-    __slots__ = ("failing_since", "flight", "log_start", "partition", "read_to", "run", "started")
+    __slots__ = ("failing_since", "flight", "log_start", "partition", "read_to", "run", "started", "wanted")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.run = Run(0)
         self.started = False
+        self.wanted = True
         self.read_to = -1
         self.log_start = 0
         self.flight: object | None = None
@@ -99,12 +103,18 @@ class Tails:
         found = run.read(offset, max_records, max_bytes)
         read_to = found[-1].offset + 1 if found else offset
         if read_to > tail.read_to:
-            was_full = self._is_full(tail)
             tail.read_to = read_to
             run.drop_before(read_to, self._share)
-            if was_full and not self._is_full(tail):
-                self._changed.set()
+        if not found or read_to >= run.last:
+            self.want(partition)
         return found
+
+    def want(self, partition: Partition) -> None:
+        """A reader has all that is here, and waits for more."""
+        tail = self.follow(partition)
+        if not tail.wanted:
+            tail.wanted = True
+            self._changed.set()
 
     def trimmed(self, partition: Partition, before: int) -> None:
         tail = self._tails.get(partition)
@@ -138,14 +148,11 @@ class Tails:
     def _share(self) -> int:
         return max(self._max_bytes // max(len(self._tails), 1), _LEAST_SHARE)
 
-    def _is_full(self, tail: Tail) -> bool:
-        return tail.run.bytes_after(tail.read_to) >= self._share
-
     def _launch(self) -> None:
         idle: defaultdict[int, list[Tail]] = defaultdict(list)
         lost: list[Tail] = []
         for tail in self._tails.values():
-            if tail.flight is None and not self._is_full(tail):
+            if tail.flight is None and tail.wanted:
                 node = self._wire.leader(*tail.partition)
                 (lost if node is None else idle[node]).append(tail)
         for node, tails in idle.items():
@@ -226,6 +233,7 @@ class Tails:
             return False
         tail.run.add(Chunk(first, decoded.next_offset, decoded.records, decoded.size))
         tail.run.drop_before(tail.read_to, self._share)
+        tail.wanted = decoded.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
         return True
 
     def _failed(self, tail: Tail, error: BaseException) -> None:

@@ -68,6 +68,23 @@ class Watch:
         self._missing -= {topic for topic, _ in partitions}
 
 
+class FollowedSubscription:
+    """One reader's wake-up call for partitions that are followed."""
+
+    def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
+        self._inner, self._want = inner, want
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        self._want()
+        return await self._inner.wait(timeout_s)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
 class WatchedSubscription:
     """One reader's wake-up call, for as long as it waits."""
 

@@ -11,7 +11,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
     backlog = 500_000 // part
     steps = [
         steady_step(2_000, seconds, {"late_p50": Target(10), "late_p99": Target(35)}),
-        steady_step(10_000, seconds, {"late_p99": Target(60), "cpu_us": Target(45), "cpu_all_us": Target(75)}),
+        steady_step(10_000, seconds, {"late_p99": Target(60), "flow_us": Target(45), "flow_all_us": Target(75)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
         hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(400)}),
         Step(

@@ -1,5 +1,7 @@
 """Figures that several scenarios share."""
 
+import time
+
 import numpy as np
 
 from duemq.proxy.bench.figures import Figure, Trace, vital
@@ -10,6 +12,7 @@ from duemq.proxy.bench.usage import Bill, cpu_s, holder
 
 MIB = 1 << 20
 NOISY_CORES = 0.3
+_FULL_FLOW_S = 5.0
 NOISY = "something else kept part of the machine busy: read the figures as a lower bound"
 
 
@@ -58,6 +61,43 @@ def cost_figures(stage: Stage, before: Bill | None, messages: int) -> tuple[Figu
         Figure("rss_mib", f"{name} memory at the end", memory.rss_bytes / MIB, "MiB"),
         others,
     )
+
+
+class FullFlow:
+    """CPU while as many messages come as go: the ramps at both ends are shorter than a day, but not than a bench.
+
+    From `begin_s` after it was made, when the last due times of the first messages have come, to `end`.
+    """
+
+    def __init__(self, stage: Stage, rate: float, begin_s: float) -> None:
+        self._stage, self._rate = stage, rate
+        self._begin_at = time.monotonic() + begin_s
+        self._began: tuple[float, Bill] | None = None
+        self._ended: tuple[float, Bill] | None = None
+
+    def look(self) -> None:
+        """To be called often."""
+        if self._began is None and time.monotonic() >= self._begin_at:
+            self._began = time.monotonic(), self._stage.site.bill() or ()
+
+    def end(self) -> None:
+        if self._began is not None and time.monotonic() - self._began[0] >= _FULL_FLOW_S:
+            self._ended = time.monotonic(), self._stage.site.bill() or ()
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Nothing where it was too short to tell, and on the embedded bus."""
+        if self._began is None or self._ended is None or self._stage.site.bootstrap is None:
+            return ()
+        (began, then), (ended, now) = self._began, self._ended
+        messages = self._rate * (ended - began)
+
+        def cpu(key: str, text: str, *roles: str) -> Figure:
+            return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
+
+        return (
+            cpu("flow_us", "in full flow: proxies and nodes", "proxy", "node"),
+            cpu("flow_all_us", "in full flow, with the brokers", "proxy", "node", "broker"),
+        )
 
 
 def notes(sent: Sent, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:

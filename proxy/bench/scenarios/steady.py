@@ -2,7 +2,7 @@
 
 from duemq.proxy.bench.figures import Figure, Outcome
 from duemq.proxy.bench.load import Window, send_steadily
-from duemq.proxy.bench.scenarios import ceiling, parts
+from duemq.proxy.bench.scenarios import ceiling, parts, warmth
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import spread, tally
 
@@ -10,14 +10,22 @@ _REACHED = 0.99
 
 
 def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_to_s: float) -> Outcome:
-    """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead; no warm-up is left out."""
+    """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead. On Kafka after a warm-up."""
     count = int(rate * seconds)
     window = Window(int(due_from_s * 1000), int(due_to_s * 1000))
     plain = ceiling.throughput(stage, count) + ceiling.lateness(stage, rate, seconds)
+    warm = warmth.warm_up(stage, rate)
     reader = stage.reader()
     before = stage.site.bill()
     sender = stage.spawn(send_steadily, stage.job(count, window), rate)
-    stage.watch(reader, "sending and reading", count, lambda: sender.poll())
+    flow = parts.FullFlow(stage, rate, due_to_s)
+
+    def over() -> bool:
+        flow.look()
+        return sender.poll()
+
+    stage.watch(reader, "sending and reading", count, over)
+    flow.end()
     sent = sender.result()
     received = stage.finish(reader, sent.accepted, float(sent.dues.max()))
     counts = tally(sent, received)
@@ -28,11 +36,12 @@ def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_
         *parts.spread_figures("late", "lateness", spread(counts.lateness_ms)),
         *parts.count_figures(counts),
         *cost,
+        *flow.figures(),
         *parts.wait_figures(sent, "batch answered"),
         Figure("late_sends", "batches sent more than 5 ms behind schedule", sent.late_sends),
         *plain,
     )
-    notes = parts.notes(sent, cost)
+    notes = (*warm, *parts.notes(sent, cost))
     if reached < rate * _REACHED:
         notes = (f"rate NOT reached: {reached:,.0f} of {rate:,.0f} msg/s", *notes)
     return Outcome(figures, notes, parts.lateness_trace(counts))
