@@ -33,6 +33,8 @@ from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
 
 log = logging.getLogger(__name__)
+# It warns of every job that is still busy when its turn comes again, as all are while a broker is away.
+logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 _REOPEN_S = 1.0
 _FINISH_S = 5.0  # at stop, for cycles that run

@@ -84,6 +84,9 @@ class Observer:
             ["answer"],
             registry=registry,
         )
+        for answer in Answer:  # so that a rate can be taken from the first one on
+            if answer is not Answer.MALFORMED:
+                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._messages = Histogram(
             "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry

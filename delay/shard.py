@@ -165,6 +165,8 @@ class Shard:
         self.progress.publish(replica.entry)
         node.on_ready(self.number)
         while not self._wanted(node) and not self._stopping:
+            # It may have been given, seen by somebody, and taken away again before this loop looked.
+            await node.election.release(self.number)
             await replica.follow(self._bus, self.progress.publish)
             # The wheel goes on as a master's would, so that taking over finds it expanded.
             more = replica.expand(node.clock())

@@ -96,8 +96,9 @@ class ZooKeeperElection:
 
     async def release(self, shard: int) -> None:
         """Callers may say it of any shard they are not master of, at any time: it counts for those held, not owned."""
-        self._released |= {shard} & (self._held() - self._owned)
-        self._wake.set()
+        if shard not in self._released and shard in self._held() - self._owned:
+            self._released |= {shard}
+            self._wake.set()
 
     async def report(self, standing: Standing) -> None:
         """Told soon; while ZooKeeper is out of reach, told after."""

@@ -111,7 +111,7 @@ class TimingSettings(Section):
 
 class TopicSettings(Section):
     allowed: Words = ()
-    partitions: Annotated[int, Field(ge=1, le=1024)] = 1
+    partitions: Annotated[int, Field(ge=0, le=1024)] = 1
     dead_letter: str = "duemq.dlq"
 
     @field_validator("allowed")

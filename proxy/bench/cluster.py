@@ -55,7 +55,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         self._folder = self._data or Path(tempfile.mkdtemp(prefix="duemq-bench-"))
         layout = self._layout
-        settings = {} if self._shards is None else {"shards": str(self._shards)}
+        settings = {"shards": str(self._shards or layout.nodes)}
         try:
             with _translated():
                 self._cluster = LocalCluster(

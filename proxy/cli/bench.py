@@ -28,7 +28,7 @@ class Common:
         Literal["embedded", "kafka", "kafka3"],
         typer.Option(help="What to start: one process, or a cluster with one or three Kafka brokers."),
     ] = "embedded"
-    shards: Annotated[int | None, typer.Option(min=1, help="Shards of what it starts.")] = None
+    shards: Annotated[int | None, typer.Option(min=1, help="Shards of what it starts. Default: one per node.")] = None
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster it starts.")] = None
     url: Annotated[str | None, typer.Option(help="Measure this server. Default: start one, and stop it again.")] = None
     data: Annotated[Path | None, typer.Option(help="Data folder of what it starts (kept).")] = None

@@ -22,6 +22,7 @@ def start_cluster(folder: Path, shape: Shape) -> Iterator[LocalCluster]:
         "shards": str(shape.shards),
         "zookeeper.session_timeout_s": str(SESSION_MS / 1000),
         "storage.flush_interval_s": "2",
+        "topics.partitions": "0",  # one that is deleted stays away
         "delivery.max_attempts": "4",
         "delivery.retry_delays": "500ms,1s",
     }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from duemq.bus.kafka.stop import stop as stop_producer
 from tests.chaos.takeover import Pause, longest_pause
 from tests.chaos.topics import consumer
 from tests.e2e.load import now_ms
@@ -19,6 +20,7 @@ BUFFER = "duemq.buffer"
 _EVERY_MS = 20
 _AHEAD_MS = 1_500
 _PART_MS = 500
+_ACK_S = 15.0
 
 
 class Seen(NamedTuple):
@@ -40,17 +42,18 @@ class Probe:
         self.topic = topic
         self._bootstrap, self._shards = bootstrap, shards
         self._grown = asyncio.Condition()
+        self._failed: AIOKafkaProducer | None = None
 
     async def send(self, stop: asyncio.Event) -> None:
         """Send until `stop`, a second and a half ahead of the due times."""
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=5
-        )
-        await producer.start()
+        producer = await self._producer()
         pending: set[asyncio.Task[None]] = set()
         try:
             due = now_ms() + _AHEAD_MS
             while not stop.is_set():
+                if self._failed is producer:  # once a record of it is refused, an idempotent one has no way back
+                    await stop_producer(producer, failed=True)
+                    producer = await self._producer()
                 for _ in range(_PART_MS // _EVERY_MS):
                     due = max(due + _EVERY_MS, now_ms())
                     for shard in range(self._shards):
@@ -62,16 +65,27 @@ class Probe:
                         await stop.wait()
             await asyncio.gather(*pending)
         finally:
-            await producer.stop()
+            await stop_producer(producer)
+
+    async def _producer(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=5
+        )
+        await producer.start()
+        return producer
 
     async def _send(self, producer: AIOKafkaProducer, shard: int, due: int) -> None:
         payload = f"{shard}.{due}"
         headers = [("duemq-topic", self.topic.encode()), ("duemq-deliver-at", b"%d" % due)]
         self.open.add(payload)
-        with suppress(KafkaError):  # the outcome stays open
-            await (await producer.send(BUFFER, payload.encode(), partition=shard, headers=headers))
-            self.sent.add(payload)
-            self.open.discard(payload)
+        try:
+            async with asyncio.timeout(_ACK_S):
+                await (await producer.send(BUFFER, payload.encode(), partition=shard, headers=headers))
+        except (KafkaError, TimeoutError):
+            self._failed = producer
+            return  # the outcome stays open
+        self.sent.add(payload)
+        self.open.discard(payload)
 
     async def follow(self) -> None:
         """See what is delivered, until cancelled."""

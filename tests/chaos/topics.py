@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 _BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
 _READ_S = 60.0
 _DELETED_S = 20.0
+_COMMITS_S = 3.0
 
 
 @asynccontextmanager
@@ -79,10 +81,15 @@ async def committed(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     """
     records: list[dict[str, Any]] = []
     async with consumer(bootstrap, [topic]) as reading, asyncio.timeout(_READ_S):
-        stable = await reading.end_offsets(reading.assignment())
         async with consumer(bootstrap, [topic], isolation_level="read_uncommitted") as uncommitted:
             written = await uncommitted.end_offsets(uncommitted.assignment())
-        assert stable == written, f"readers are held up in {topic}: stable {stable}, written {written}"
+        deadline = time.monotonic() + _COMMITS_S  # a transaction may be under way
+        while True:
+            stable = await reading.end_offsets(reading.assignment())
+            if all(stable[at] >= end for at, end in written.items()):
+                break
+            assert time.monotonic() < deadline, f"readers are held up in {topic}: stable {stable}, written {written}"
+            await asyncio.sleep(0.1)
         while any([await reading.position(partition) < end for partition, end in stable.items()]):
             for batch in (await reading.getmany(timeout_ms=200)).values():
                 records += [as_shown(record) for record in batch]

@@ -21,7 +21,7 @@ from tests.chaos.figures import Figures
 from tests.chaos.probe import Probe, reconcile_probes
 from tests.chaos.replicas import same_replicas
 from tests.chaos.shape import Shape
-from tests.chaos.topics import committed, make_topic
+from tests.chaos.topics import committed, end_offsets, make_topic
 from tests.e2e.load import Load, now_ms
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import run
@@ -166,8 +166,9 @@ class World:
             await self.probe.delivers(wanted, due_after_ms, RECOVERED_S)
         except TimeoutError:
             last = {shard: seen[-1].due for shard, seen in self.probe.seen.items() if seen}
+            shown, ends = await self.cluster_json(), await end_offsets(self.bootstrap, [self.probe.topic])
             raise AssertionError(
-                f"nothing due after {due_after_ms} was delivered of {list(wanted)}: {last}, {await self.cluster_json()}"
+                f"nothing due after {due_after_ms} was delivered of {list(wanted)}: {last}, {shown}, ends {ends}"
             ) from None
 
     async def start(self, process: DuemqProcess) -> None:
