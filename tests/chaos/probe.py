@@ -21,6 +21,7 @@ _EVERY_MS = 20
 _AHEAD_MS = 1_500
 _PART_MS = 500
 _ACK_S = 15.0
+_RETRY_S = 0.2
 
 
 class Seen(NamedTuple):
@@ -68,11 +69,18 @@ class Probe:
             await stop_producer(producer)
 
     async def _producer(self) -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=5
-        )
-        await producer.start()
-        return producer
+        """A new one, as soon as a broker is there."""
+        while True:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._bootstrap, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=5
+            )
+            try:
+                await producer.start()
+            except KafkaError:
+                await stop_producer(producer)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return producer
 
     async def _send(self, producer: AIOKafkaProducer, shard: int, due: int) -> None:
         payload = f"{shard}.{due}"
