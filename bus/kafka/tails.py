@@ -57,6 +57,7 @@ class Tail:
     def start(self, offset: int, read_to: int) -> None:
         """Begin anew at this offset. A fetch that is under way for another one counts no more."""
         self.run, self.read_to, self.started, self.flight = Run(offset), read_to, True, None
+        self.wanted = True
 
 
 class Tails:
@@ -132,7 +133,7 @@ class Tails:
     # --- the pump -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep a fetch waiting for every partition that has room, until cancelled."""
+        """Keep a fetch waiting for every partition that is wanted, until cancelled."""
         try:
             while True:
                 self._changed.clear()
