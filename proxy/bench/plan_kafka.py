@@ -21,6 +21,11 @@ def everything(quick: bool, brokers: int) -> list[Step]:
             {"plain_share": Target(0.5, at_least=True)},
         ),
         Step(
+            "drain",
+            f"drain: {backlog:,} overdue, sent while the nodes were away",
+            {"count": backlog, "away": True},
+        ),
+        Step(
             "accept-singles",
             "accept: single POSTs over 32 connections",
             {"count": 20_000 // part, "connections": 32},

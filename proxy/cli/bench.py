@@ -173,12 +173,14 @@ def hot_second(
 def drain(
     count: Annotated[int, typer.Option(min=1, help="Messages overdue at start.")] = 100_000,
     kill: Annotated[bool, typer.Option("--kill", help="kill -9 instead of a clean stop.")] = False,
+    away: Annotated[bool, typer.Option("--away", help="Of a cluster: stop the nodes before anything is sent.")] = False,
 ) -> "list[Step]":
     """Messages fall due while the server is down; how soon is the backlog gone?"""
     from duemq.proxy.bench.plan import Step
 
     title = f"drain: {count:,} overdue at start" + (" after kill -9" if kill else "")
-    return [Step("drain", title, {"count": count, "kill": kill})]
+    title += ", sent while the nodes were away" if away else ""
+    return [Step("drain", title, {"count": count, "kill": kill, "away": away})]
 
 
 @command("cancel-race")

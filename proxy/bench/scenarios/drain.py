@@ -6,7 +6,7 @@ import numpy as np
 
 from duemq.proxy.bench.figures import Figure, Outcome
 from duemq.proxy.bench.load import Window
-from duemq.proxy.bench.scenarios import ceiling, parts
+from duemq.proxy.bench.scenarios import ceiling, parts, warmth
 from duemq.proxy.bench.session import now_ms
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import spread, tally
@@ -16,14 +16,15 @@ _SPARE_S = 5.0
 _WIDTH_MS = 2000
 
 
-def drain(stage: Stage, *, count: int, kill: bool = False) -> Outcome:
+def drain(stage: Stage, *, count: int, kill: bool = False, away: bool = False) -> Outcome:
     """`count` messages fall due within 2 s while the server or the nodes are stopped (`kill`: with kill -9).
 
-    A cluster's proxies take messages without nodes, so those are stopped before the first message is sent, and have all
-    of them to take in as well.
+    A cluster's proxies take messages without nodes. With `away` those are stopped before the first message is sent, and
+    have all of them to take in as well.
     """
     plain = ceiling.throughput(stage, count)
-    away = stage.site.accepts_while_stopped
+    warm = warmth.warm_up(stage, warmth.USUAL_RATE)
+    away = away and stage.site.accepts_while_stopped
     if away:
         _end(stage, kill)
     first_due = int(now_ms() + (count / _FILL_PER_S + _SPARE_S) * 1000)
@@ -61,7 +62,7 @@ def drain(stage: Stage, *, count: int, kill: bool = False) -> Outcome:
         Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
         *plain,
     )
-    notes = parts.notes(sent, cost)
+    notes = (*warm, *parts.notes(sent, cost))
     if not early_end:
         notes = ("it was stopped only after the first messages had fallen due", *notes)
     return Outcome(figures, notes, parts.lateness_trace(counts))

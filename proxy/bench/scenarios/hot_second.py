@@ -7,7 +7,7 @@ import numpy as np
 from duemq.proxy.bench.figures import Figure, Outcome, vital
 from duemq.proxy.bench.load import Window
 from duemq.proxy.bench.reader import Received
-from duemq.proxy.bench.scenarios import ceiling, parts
+from duemq.proxy.bench.scenarios import ceiling, parts, warmth
 from duemq.proxy.bench.session import now_ms
 from duemq.proxy.bench.stage import Stage
 from duemq.proxy.bench.tally import Tally, out_of_order, spread, tally
@@ -20,6 +20,7 @@ _SPARE_S = 8.0
 def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_at: float | None = None) -> Outcome:
     """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after so many % were read."""
     plain = ceiling.throughput(stage, count)
+    warm = warmth.warm_up(stage, warmth.USUAL_RATE)
     lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
     second = math.ceil(now_ms() / 1000 + lead_s) * 1000
     before = stage.site.bill()
@@ -44,7 +45,7 @@ def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_a
         Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
         *plain,
     )
-    notes = parts.notes(sent, cost)
+    notes = (*warm, *parts.notes(sent, cost))
     if sent.ended_ms > second:
         notes = ("filling ended after the second had come: say a larger --ahead", *notes)
     return Outcome(figures, notes, parts.lateness_trace(counts))

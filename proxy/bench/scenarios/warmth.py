@@ -6,12 +6,13 @@ from duemq.proxy.bench.load import Window, send_steadily
 from duemq.proxy.bench.stage import Stage
 
 SECONDS = 20.0
-NOTE = f"measured after {SECONDS:.0f} s of the same load that are not counted, while the brokers' JVMs compile"
+USUAL_RATE = 5_000  # messages/s, where the scenario has no rate of its own
+NOTE = f"measured after {SECONDS:.0f} s of a steady stream that are not counted, while the brokers' JVMs compile"
 _SOON = Window(100, 2_000)
 
 
 def warm_up(stage: Stage, rate: float) -> tuple[str, ...]:
-    """The same stream for a while, to a topic of its own; what the report has to say of it. Nothing without brokers."""
+    """A steady stream for a while, to a topic of its own; what the report has to say of it. Nothing without brokers."""
     if stage.site.bootstrap is None:
         return ()
     topic, count = f"{stage.topic}.warm", int(rate * SECONDS)
