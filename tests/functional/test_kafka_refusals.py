@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -34,7 +35,12 @@ async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
 
 
 async def delete(bus: KafkaBus, topic: str) -> None:
+    """Comes back when the broker, too, has learnt of it: until then it goes on taking records."""
     await bus._wire.ask_controller(DeleteTopicsRequest([topic], 5_000))
+    known = True
+    while known:  # once more after it is gone: the broker shows the new state a moment before it acts on it
+        known = not all(code for code, *_ in await bus._wire.metadata([topic]))
+        await asyncio.sleep(0.1)
 
 
 async def goes_on(bus: KafkaBus, ledger: str, topic: str) -> None:
