@@ -11,13 +11,7 @@ from duemq.delay.gateway import MessageState
 from duemq.delay.topics import INTERNAL
 from duemq.model.ids import MessageId
 from duemq.model.key import offset_of, read_key
-
-_CLIENT_NAME = b"n:"  # names that clients chose, apart from idempotency keys
-
-
-def shard_of_name(name: bytes, shards: int) -> int:
-    """Where a name is kept, so that it is known to be taken."""
-    return zlib.crc32(name) % shards
+from duemq.model.message import CLIENT_NAME, shard_of_name
 
 
 class Address(NamedTuple):
@@ -57,7 +51,7 @@ class Addresses:
 
     async def _by_name(self, target: str) -> Address | None:
         backend = self._backend
-        name = _CLIENT_NAME + target.encode()
+        name = CLIENT_NAME + target.encode()
         shard = shard_of_name(name, backend.shards)
         first_key = await backend.reader.holder(shard, name)
         return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)

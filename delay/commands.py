@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from duemq.bus.base import Batches, Bus, Landed, Partition
-from duemq.delay.addresses import Address, Addresses, direct_checksum, shard_of_name
+from duemq.delay.addresses import Address, Addresses, direct_checksum
 from duemq.delay.backend import Backend
 from duemq.delay.gateway import MessageState, Outcome, Page, Query, Receipt
 from duemq.delay.outbox import partition_of
@@ -25,7 +25,7 @@ from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ids import DIRECT, ID_CHARS
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
+from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
 from duemq.model.record import HEAD
 from duemq.model.row import direct_frame, system_headers
 

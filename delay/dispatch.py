@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from duemq.delay.outbox import Outbox
 from duemq.delay.pace import Pace
@@ -28,6 +29,15 @@ log = logging.getLogger(__name__)
 _NO_LIMIT = 1 << 62
 
 
+class _Held(NamedTuple):
+    """A due message that does not go out: its failed attempts, why, and whether it is for the dead letters."""
+
+    due: Due
+    attempt: int
+    reason: str
+    dead: bool
+
+
 class Dispatch:
     """Makes the outbox of one shard's cycles."""
 
@@ -46,7 +56,14 @@ class Dispatch:
         refused = {topic: reason for topic, reason in refused.items() if topic.encode() in wanted}
         outbox = Outbox(self._shard + cycle.before.number + 1, known)
         if refused or any_expires(cycle.due) or self._any_too_large(cycle.due, wanted):
-            await self._sift(cycle, outbox, refused, now)
+            held = self._sift(cycle, refused, now)
+            if any(one.dead for one in held):
+                await targets.resolve([self._pace.dead_letter_topic])
+            for due, attempt, reason, dead in held:
+                if dead:
+                    self._bury(cycle, outbox, due, attempt, reason, now)
+                else:
+                    self._defer(cycle, due, now, attempt, reason)
         outbox.add(cycle.due, wanted)
         for (offset, _, frame), reason in cycle.malformed:
             if self._takes_dead_letters(now):
@@ -65,29 +82,28 @@ class Dispatch:
         least = min(limits.get(topic.decode(), _NO_LIMIT) for topic in wanted)
         return max(len(row) for _, row in due) > least
 
-    async def _sift(self, cycle: Cycle, outbox: Outbox, refused: dict[str, str], now: int) -> None:
+    def _sift(self, cycle: Cycle, refused: dict[str, str], now: int) -> list[_Held]:
         """Take out of the due messages those that expired and those whose target refuses them."""
-        limits = self._targets.max_bytes
+        limits, most = self._targets.max_bytes, self._pace.max_attempts
         going: list[Due] = []
+        held: list[_Held] = []
         for due in cycle.due:
             row = due[1]
             topic, expires = topic_of(row).decode(), expires_of(row)
             if expires and expires < now:
-                await self._bury(cycle, outbox, due, attempt_of(row), "expired", now)
-            elif topic in refused:
-                await self._retry(cycle, outbox, due, now, refused[topic])
+                held.append(_Held(due, attempt_of(row), "expired", True))
+                continue
+            if topic in refused:
+                reason = refused[topic]
             elif len(row) > limits.get(topic, _NO_LIMIT) and len(frame_in(row)) > limits[topic]:
-                await self._retry(cycle, outbox, due, now, TOO_LARGE)
+                reason = TOO_LARGE
             else:
                 going.append(due)
+                continue
+            attempt = attempt_of(row) + 1
+            held.append(_Held(due, attempt, reason, attempt >= most))
         cycle.due = going
-
-    async def _retry(self, cycle: Cycle, outbox: Outbox, due: Due, now: int, reason: str) -> None:
-        attempt = attempt_of(due[1]) + 1
-        if attempt >= self._pace.max_attempts:
-            await self._bury(cycle, outbox, due, attempt, reason, now)
-        else:
-            self._defer(cycle, due, now, attempt, reason)
+        return held
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str) -> None:
         waits = self._pace.retry_ms
@@ -98,8 +114,7 @@ class Dispatch:
         to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
         cycle.defer(due, Deferred(key, to, attempt, reason))
 
-    async def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
-        await self._targets.resolve([self._pace.dead_letter_topic])
+    def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
         row = due[1]
         if not self._takes_dead_letters(now):
             self._defer(cycle, due, now, attempt_of(row), reason)

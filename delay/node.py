@@ -26,7 +26,7 @@ from duemq.delay.standing import StandingKeeper
 from duemq.delay.targets import Targets
 from duemq.delay.topics import INTERNAL
 from duemq.delay.upkeep import Upkeep
-from duemq.election.base import Election, NodeState
+from duemq.election.base import Election, NodeState, Standing
 from duemq.model.errors import Fatal, Fenced, LogFailed, Unavailable, first_of
 from duemq.model.ids import IdCodec
 from duemq.storage.folder import Folder
@@ -240,13 +240,13 @@ class Node:
         if len(self.standing.caught_up) == len(self.shards):
             self.ready.set()
 
-    def _judge(self) -> None:
+    def _judge(self) -> Standing:
         standing = self.standing.judge(self.bus.trouble(), self.election.draining())
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
+        return standing
 
     async def _tell(self) -> None:
-        self._judge()
-        standing = self.standing.judge(self.bus.trouble(), self.election.draining())
+        standing = self._judge()
         if self.standing.worth_telling(standing):
             await self.election.report(standing)
 

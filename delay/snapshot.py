@@ -20,9 +20,10 @@ from typing import Final, Protocol
 
 from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, Unavailable
+from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.checkpoint import CheckpointFile, Manifest, describe
-from duemq.storage.partial import Fault, Partial, PartialFile, no_fault, settle
+from duemq.storage.partial import Partial, PartialFile, settle
 
 log = logging.getLogger(__name__)
 

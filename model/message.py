@@ -17,6 +17,7 @@ Changing the layout: raise `FORMAT` here and the folder's version in `storage/fo
 from __future__ import annotations
 
 import re
+import zlib
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -49,6 +50,11 @@ _TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
 
 TOPIC_BYTES = 249  # the longest name a topic of Kafka can have
 _TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % TOPIC_BYTES)
+
+CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
+NAME_TEXT = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # of such a name, without its prefix
+LABEL_TEXT = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
+MOST_LABELS = 16
 
 Schedule = tuple[int, int, int, int, int, int, int, int, int]
 """The fields of a schedule's envelope from `its own bytes` on: size, due, expires, lengths, header count and bytes."""
@@ -185,6 +191,11 @@ def read_name(frame: bytes, fields: Schedule) -> tuple[bytes, bytes]:
     end = COMMAND_BODY + fields[0]
     middle = end - FINGERPRINT_BYTES
     return frame[middle - fields[6] : middle], frame[middle:end]
+
+
+def shard_of_name(name: bytes, shards: int) -> int:
+    """The shard that decides about a name, given with its prefix."""
+    return zlib.crc32(name) % shards
 
 
 def fingerprint(*parts: bytes) -> bytes:

@@ -13,15 +13,18 @@ shard it is in alone, and from no setting, so that every replica finds the same.
 from __future__ import annotations
 
 import re
-import zlib
 from typing import NamedTuple
 
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.message import (
     CANCEL,
+    CLIENT_NAME,
+    LABEL_TEXT,
     MOST_HEADERS,
+    MOST_LABELS,
     MOVE,
+    NAME_TEXT,
     NO_KEY,
     TOPIC_BYTES,
     Change,
@@ -30,13 +33,12 @@ from duemq.model.message import (
     fingerprint,
     is_topic,
     schedule_frame,
+    shard_of_name,
 )
 from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
-CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
 RESERVED = "duemq-"
-MOST_LABELS = 16
 
 _TOPIC, _KEY, _NAME, _LABELS, _EXPIRES = (
     "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at",
@@ -50,8 +52,6 @@ _OURS = _OF_SCHEDULE | _OF_CHANGE.keys()
 
 _LEVELS = parse_levels(CLASSIC_LEVELS)
 _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-_NAME_TEXT = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LABEL_TEXT = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 
 
 class ByName(NamedTuple):
@@ -198,7 +198,7 @@ def _labels(ours: dict[str, bytes]) -> tuple[str, ...]:
     if len(labels) > MOST_LABELS:
         raise Rejected("bad_field", f"{_LABELS} are at most {MOST_LABELS}, not {len(labels)}")
     for label in labels:
-        if not _LABEL_TEXT.fullmatch(label):
+        if not LABEL_TEXT.fullmatch(label):
             raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
     return labels
 
@@ -214,7 +214,7 @@ def _expires(ours: dict[str, bytes], due: int, timestamp: int) -> int:
 
 def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
     text = _text(ours, header)
-    if not _NAME_TEXT.fullmatch(text):
+    if not NAME_TEXT.fullmatch(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
     name = CLIENT_NAME + text.encode()
@@ -222,11 +222,6 @@ def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
         what = "the name" if header == _NAME else "no id of this cluster; the name"
         raise Rejected("wrong_partition", f"{header}: {what} {text} belongs to partition {shard}, not {place.shard}")
     return name
-
-
-def shard_of_name(name: bytes, shards: int) -> int:
-    """The shard that decides about a name, given with its prefix."""
-    return zlib.crc32(name) % shards
 
 
 # --- cancel and move --------------------------------------------------------------------------------------------------

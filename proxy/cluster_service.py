@@ -10,35 +10,31 @@ from pathlib import Path
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.delay.backend import NodeBackend, ProxyBackend
-from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.node import Node
-from duemq.delay.selection import selection_of
 from duemq.delay.snapshot import SnapshotServer
 from duemq.delay.targets import Targets
 from duemq.delay.topics import INTERNAL
-from duemq.election.allocation import StrategyName
 from duemq.election.base import Member
 from duemq.election.layout import Meta
-from duemq.election.options import ZooKeeperOptions
 from duemq.election.registry import Registry
 from duemq.election.zookeeper import ZooKeeperElection
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
 from duemq.proxy import snapshots
-from duemq.proxy.app import create_app
 from duemq.proxy.config import Settings
 from duemq.proxy.door import create_door
 from duemq.proxy.http_server import listen_on, serve_http, stop_on_signals, url_of
-from duemq.proxy.ingress import Ingress
 from duemq.proxy.peers import HttpPeers
 from duemq.proxy.remote import RemoteReader, node_client
 from duemq.proxy.wiring import (
     check_cluster,
+    front_door,
     guarded_clock,
     node_options,
     open_bus,
     registry,
+    zookeeper_options,
 )
 from duemq.storage.folder import SNAPSHOTS, Folder, Identity
 
@@ -47,23 +43,6 @@ log = logging.getLogger(__name__)
 _SHARDS = 4  # of a cluster whose number nobody chose: enough for a few nodes to share
 _LOOK_AGAIN_S = 0.5
 _EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
-
-
-def zookeeper_options(settings: Settings) -> ZooKeeperOptions:
-    own = settings.zookeeper
-    return ZooKeeperOptions(
-        hosts=",".join(own.hosts),
-        chroot=own.chroot,
-        session_timeout_s=own.session_timeout_s,
-        user=own.user,
-        password=own.password,
-        acl=own.acl,
-        tls=own.tls == "on",
-        ca_file=own.ca_file,
-        cert_file=own.cert_file,
-        key_file=own.key_file,
-        strategy=StrategyName(own.strategy),
-    )
 
 
 async def _open_directory(settings: Settings, opened: AsyncExitStack) -> Registry:
@@ -155,15 +134,13 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         targets = Targets(bus, settings.topics.partitions)
         await targets.learn()
         follower = LedgerFollower(bus, meta.shards)
-        answer_s = settings.http.answer_timeout_ms / 1000
-        http = node_client(answer_s, settings.node.token)
+        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
             meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
             directory, clock, metrics,
         )  # fmt: skip
-        gateway = CommandGateway(backend, selection_of(settings.proxy.selection, meta.shards), answer_s)
-        app = create_app(gateway, Ingress(settings.ingress_limits()), settings.http, metrics, clock, stop)
+        app = front_door(settings, backend, metrics, stop)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:

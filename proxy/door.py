@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from hmac import compare_digest
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +27,7 @@ from duemq.model.key import KEY_BYTES
 from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.reply import JsonResponse
+from duemq.proxy.routes import service
 from duemq.proxy.wire import TOKEN_HEADER, found_to_json, query_from_json, state_to_json
 
 _INTERNAL = "/internal/"
@@ -49,10 +50,10 @@ def create_door(
             Route(f"{shard}/holder", reads.holder),
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
-            Route("/v1/cluster", about.cluster),
-            Route("/healthz", about.healthz),
-            Route("/readyz", about.readyz),
-            Route("/metrics", about.metrics),
+            Route("/v1/cluster", partial(service.cluster, about)),
+            Route("/healthz", partial(service.healthz, about)),
+            Route("/readyz", partial(service.readyz, about)),
+            Route("/metrics", partial(service.metrics, about)),
         ],
         exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
     )
@@ -106,24 +107,11 @@ class _Reads:
         return JsonResponse({str(shard): found_to_json(part) for shard, part in found.items()})
 
 
-class _About:
-    def __init__(self, backend: NodeBackend, registry: CollectorRegistry) -> None:
-        self._backend, self._registry = backend, registry
+class _About(NamedTuple):
+    """See `Told`."""
 
-    async def cluster(self, request: Request) -> Response:
-        return JsonResponse(self._backend.cluster())
-
-    async def healthz(self, request: Request) -> Response:
-        return JsonResponse({"status": "ok"})
-
-    async def readyz(self, request: Request) -> Response:
-        if reason := self._backend.why_not_ready():
-            raise Unavailable(reason)
-        return JsonResponse({"status": "ready"})
-
-    async def metrics(self, request: Request) -> Response:
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"Content-Type": media_type})
+    gateway: NodeBackend
+    registry: CollectorRegistry
 
 
 def _state(state: MessageState | None) -> Response:

@@ -12,13 +12,12 @@ from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
-from hashlib import blake2b
 from typing import Any
 
 import orjson
 
 from duemq.model.errors import Rejected
-from duemq.model.message import FINGERPRINT_BYTES, Draft
+from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
 from duemq.model.record import pack_headers
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
 from duemq.proxy.raw_body import read_dashed
@@ -29,11 +28,8 @@ RESERVED_HEADERS = "duemq-"
 RESERVED_TOPICS = "duemq."  # duemq's own topics; a record of a stranger in a ledger would stop its shard
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 _KNOWN_TOPICS = 10_000
 _HEADER_NAME_CHARACTERS = 256
-_MAX_LABELS = 16
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
 
 
@@ -188,7 +184,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 def check_name(text: str) -> bytes:
     """A client-chosen name. Code: `bad_field`."""
-    if not _NAME.fullmatch(text):
+    if not NAME_TEXT.fullmatch(text):
         raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
     return text.encode()
 
@@ -200,20 +196,11 @@ def check_idempotency_key(text: str) -> bytes:
     return text.encode()
 
 
-def fingerprint(*parts: bytes) -> bytes:
-    """16 bytes of BLAKE2b over the parts and their lengths, so that ("ab", "c") and ("a", "bc") differ."""
-    digest = blake2b(digest_size=FINGERPRINT_BYTES)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
-
-
 def _labels(labels: object) -> tuple[str, ...]:
-    if type(labels) is not list or len(labels) > _MAX_LABELS:
-        raise Rejected("bad_field", f"labels must be a list of at most {_MAX_LABELS} texts", "labels")
+    if type(labels) is not list or len(labels) > MOST_LABELS:
+        raise Rejected("bad_field", f"labels must be a list of at most {MOST_LABELS} texts", "labels")
     for label in labels:
-        if type(label) is not str or not _LABEL.fullmatch(label):
+        if type(label) is not str or not LABEL_TEXT.fullmatch(label):
             raise Rejected(
                 "bad_field",
                 f"a label has 1 to 128 characters, none of them a comma or a control character, not {shown(label)}",

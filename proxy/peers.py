@@ -12,7 +12,7 @@ from duemq.delay.snapshot import fetch
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import CorruptStore, DiskFull, StoreFailed, Unavailable
 from duemq.proxy.snapshots import HttpSnapshotSource
-from duemq.proxy.wire import TOKEN_HEADER
+from duemq.proxy.wire import token_headers
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class HttpPeers:
 
     def __init__(self, view: ClusterView, name: str, token: str = "") -> None:
         self._view, self._name = view, name
-        self._headers = {TOKEN_HEADER: token} if token else {}
+        self._headers = token_headers(token)
 
     def have(self, shard: int) -> bool:
         return next(self._holders(shard), None) is not None

@@ -15,7 +15,7 @@ from duemq.delay.gateway import MessageState, Query
 from duemq.delay.reads import Found
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.wire import TOKEN_HEADER, found_from_json, query_to_json, state_from_json
+from duemq.proxy.wire import found_from_json, query_to_json, state_from_json, token_headers
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
 _CONNECT_S = 0.5
@@ -25,9 +25,10 @@ _POOL = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepaliv
 def node_client(wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=_CONNECT_S)
-    headers = {TOKEN_HEADER: token} if token else {}
     # Nodes are asked directly, whatever proxy the environment names for other traffic.
-    return httpx.AsyncClient(timeout=timeout, limits=_POOL, headers=headers, transport=transport, trust_env=False)
+    return httpx.AsyncClient(
+        timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False
+    )
 
 
 class RemoteReader:
@@ -42,12 +43,10 @@ class RemoteReader:
         self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        found = await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset})
-        return None if found["state"] is None else state_from_json(found["state"])
+        return await self._state(shard, "state", {"first_key": first_key.hex(), "offset": offset})
 
     async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
-        found = await self._get(shard, "named", {"name": name.hex(), "offset": offset})
-        return None if found["state"] is None else state_from_json(found["state"])
+        return await self._state(shard, "named", {"name": name.hex(), "offset": offset})
 
     async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
         at: int = (await self._get(shard, "ended", {"first_key": first_key.hex(), "offset": offset}))["at"]
@@ -90,6 +89,10 @@ class RemoteReader:
         except Unavailable as error:
             return error
         return {int(shard): found_from_json(part) for shard, part in answer.items()}
+
+    async def _state(self, shard: int, what: str, query: Mapping[str, str | int]) -> MessageState | None:
+        found = (await self._get(shard, what, query))["state"]
+        return None if found is None else state_from_json(found)
 
     async def _get(self, shard: int, what: str, query: Mapping[str, str | int]) -> Any:
         """The answer of the first node that has one. Raises Unavailable where none has."""

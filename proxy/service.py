@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.backend import NodeBackend
-from duemq.delay.commands import CommandGateway
 from duemq.delay.node import Node
-from duemq.delay.selection import selection_of
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
-from duemq.proxy.app import create_app
 from duemq.proxy.config import Settings
 from duemq.proxy.http_server import Companion, listen_on, serve_http, stop_on_signals, url_of
-from duemq.proxy.ingress import Ingress
-from duemq.proxy.wiring import guarded_clock, node_options, open_bus, registry
+from duemq.proxy.wiring import front_door, guarded_clock, node_options, open_bus, registry
 from duemq.storage.folder import Folder
-
-log = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings, companion: Companion | None = None) -> None:
@@ -47,10 +40,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             metrics,
             clock,
         )
-        answer_s = settings.http.answer_timeout_ms / 1000
-        selection = selection_of(settings.proxy.selection, folder.info.shards)
-        gateway = CommandGateway(NodeBackend(node, answer_s), selection, answer_s)
-        app = create_app(gateway, Ingress(settings.ingress_limits()), settings.http, metrics, clock, stop)
+        app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
         grace_s = settings.http.shutdown_grace_s
         await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion)
     finally:

@@ -14,6 +14,11 @@ TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where o
 Json = dict[str, Any]
 
 
+def token_headers(token: str) -> dict[str, str]:
+    """What lets a request in at a node's door; nothing where no token is set."""
+    return {TOKEN_HEADER: token} if token else {}
+
+
 def state_to_json(state: MessageState) -> Json:
     """All of a state, its payload too if it has one."""
     return {

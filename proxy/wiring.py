@@ -1,7 +1,8 @@
-"""From settings to the options of the parts."""
+"""From settings to the parts and their options."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -9,17 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+from starlette.types import ASGIApp
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.commit import Fault, no_fault
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
+from duemq.delay.commands import CommandGateway
 from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
+from duemq.delay.selection import selection_of
+from duemq.election.allocation import StrategyName
+from duemq.election.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
+from duemq.model.fault import Fault, no_fault
+from duemq.proxy.app import create_app
 from duemq.proxy.config import Settings
+from duemq.proxy.ingress import Ingress
 
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
@@ -74,6 +83,30 @@ def kafka_options(settings: Settings) -> KafkaOptions:
         transaction_timeout_ms=own.transaction_timeout_ms,
         tail_bytes=own.tail_bytes,
     )
+
+
+def zookeeper_options(settings: Settings) -> ZooKeeperOptions:
+    own = settings.zookeeper
+    return ZooKeeperOptions(
+        hosts=",".join(own.hosts),
+        chroot=own.chroot,
+        session_timeout_s=own.session_timeout_s,
+        user=own.user,
+        password=own.password,
+        acl=own.acl,
+        tls=own.tls == "on",
+        ca_file=own.ca_file,
+        cert_file=own.cert_file,
+        key_file=own.key_file,
+        strategy=StrategyName(own.strategy),
+    )
+
+
+def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
+    """The HTTP API in front of a backend. `closing`: see `create_app`."""
+    selection = selection_of(settings.proxy.selection, backend.shards)
+    gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    return create_app(gateway, Ingress(settings.ingress_limits()), settings.http, metrics, backend.clock, closing)
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:

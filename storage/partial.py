@@ -15,21 +15,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from duemq.model.errors import CorruptStore
+from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.checkpoint import CheckpointFile, Manifest, read_position
 from duemq.storage.durable import sync_folder, write_durably
 
 _READ_BYTES = 1 << 20
-
-Fault = Callable[[str], None]
-
-
-def no_fault(step: str) -> None:
-    """Where tests put a crash: called with the name of each step that has just been taken."""
 
 
 class PartialFile:

@@ -17,7 +17,7 @@ from duemq.bus.base import Appended, Partition, wall_clock
 from duemq.bus.kafka.batches import appended, batches_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.stop import stop
+from duemq.bus.kafka.stop import noticed, stop
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Appender:
         if self._producer is None:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
-                self._renewal.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self._renewal.add_done_callback(noticed)
             await asyncio.shield(self._renewal)
         return self._producer
 

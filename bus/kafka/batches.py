@@ -28,6 +28,12 @@ def too_large(frames: Sequence[bytes], max_frame_bytes: int) -> int | None:
     return largest if largest > max_frame_bytes else None
 
 
+def refusal_of(topic: str, frames: Sequence[bytes], max_frame_bytes: int) -> str | None:
+    """Why a topic does not take these frames, None if it does."""
+    size = too_large(frames, max_frame_bytes)
+    return None if size is None else f"topic {topic!r} takes up to {max_frame_bytes} bytes a message, not {size}"
+
+
 def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[Batch]:
     """All frames, in order. None of them is larger than `max_bytes`, which bounds a batch: that was looked at before.
 

@@ -7,9 +7,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from aiokafka import errors
-from aiokafka.protocol.admin import DeleteRecordsRequest
-
 from duemq.bus.base import (
     Batches,
     Landed,
@@ -23,19 +20,20 @@ from duemq.bus.base import (
     wall_clock,
 )
 from duemq.bus.kafka.append import Appender
-from duemq.bus.kafka.batches import too_large
+from duemq.bus.kafka.batches import refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
-from duemq.bus.kafka.commit import Fault, KafkaCommitter, no_fault
+from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
-from duemq.bus.kafka.topics import TopicMaker, settings_of_own
+from duemq.bus.kafka.topics import TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
-from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
+from duemq.bus.kafka.wire import LATEST, Wire
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Rejected, Unavailable
+from duemq.model.fault import Fault, no_fault
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +62,6 @@ class KafkaBus:
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._making = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -95,12 +92,8 @@ class KafkaBus:
     async def append(self, batches: Batches) -> Landed:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
-        topics = {topic for topic, _ in batches}
-        known = {topic: found for topic in topics if (found := self._catalog.last(topic)) is not None}
-        if len(known) < len(topics):
-            known = await self._catalog.find(topics)
         for (topic, partition), frames in batches.items():
-            self._check_frames(topic, partition, known.get(topic), frames)
+            _check_frames(topic, partition, await self._catalog.recall(topic), frames)
         self._check()
         landed = await asyncio.gather(*(self._appender.put(where, frames) for where, frames in batches.items()))
         self._wire.answered()
@@ -183,19 +176,12 @@ class KafkaBus:
         self._check()
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
-        async with self._making:
-            # What duemq took, a target that duemq makes takes as well.
-            settings = {
-                "min.insync.replicas": str(self._options.min_insync_replicas),
-                "max.message.bytes": str(self._options.max_message_bytes),
-            }
-            if topic not in await self._catalog.look([topic]):
-                await self._maker.make(topic, partitions, settings)
+        await self._maker.ensure(topic, partitions, settings_of_target(self._options))
         return await self._info(topic)
 
     async def create_log(self, topic: str, partitions: int) -> TopicInfo:
         self._check()
-        await self._make_own(topic, partitions)
+        await self._maker.ensure(topic, partitions, settings_of_own(self._options))
         info = log_that_fits(await self._info(topic), partitions)
         misfit = await self._maker.misfit(topic)
         if misfit is not None:
@@ -214,7 +200,7 @@ class KafkaBus:
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
-        return await self._infos(await self._catalog.look())
+        return await self._catalog.infos(await self._catalog.look())
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()
@@ -253,7 +239,7 @@ class KafkaBus:
         if known is not None:
             return known
         if CLOCK_TOPIC not in self._own:
-            await self._make_own(CLOCK_TOPIC, 1, _CLOCK_RETENTION_MS)
+            await self._maker.ensure(CLOCK_TOPIC, 1, settings_of_own(self._options, _CLOCK_RETENTION_MS))
             self._own[CLOCK_TOPIC] = 1
         return await self._probe.ask(self.append)
 
@@ -288,58 +274,21 @@ class KafkaBus:
             self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
             self.subscriptions.wake_all()
 
-    def _check_frames(self, topic: str, partition: int, known: Known | None, frames: Sequence[bytes]) -> None:
-        if known is None or not 0 <= partition < known.partitions:
-            raise UnknownTopic(topic, partition if known is not None else None)
-        size = too_large(frames, known.max_frame_bytes)
-        if size is not None:
-            limit = known.max_frame_bytes
-            raise Rejected("payload_too_large", f"topic {topic!r} takes up to {limit} bytes a message, not {size}")
-
     async def _exists(self, topic: str, partition: int) -> bool:
-        known = self._catalog.last(topic) or (await self._catalog.find([topic])).get(topic)
+        known = await self._catalog.recall(topic)
         return known is not None and 0 <= partition < known.partitions
 
-    async def _make_own(self, topic: str, partitions: int, retention_ms: int | None = None) -> None:
-        async with self._making:
-            if topic not in await self._catalog.look([topic]):
-                await self._maker.make(topic, partitions, settings_of_own(self._options, retention_ms))
-
     async def _info(self, topic: str) -> TopicInfo:
-        infos = await self._infos([topic])
+        infos = await self._catalog.infos([topic])
         if not infos:
             raise UnknownTopic(topic)
         return infos[0]
 
-    async def _infos(self, topics: list[str]) -> list[TopicInfo]:
-        known = await self._catalog.find(topics)
-        partitions = [(topic, each) for topic, found in known.items() for each in range(found.partitions)]
-        starts, ends = await self._wire.offsets(partitions, EARLIEST), await self._wire.offsets(partitions, LATEST)
-        infos = []
-        for topic in topics:
-            if topic in known:
-                numbers = range(known[topic].partitions)
-                start = tuple(starts[topic, each] for each in numbers)
-                end = tuple(ends[topic, each] for each in numbers)
-                infos.append(TopicInfo(topic, len(numbers), start, end, known[topic].max_frame_bytes))
-        return infos
-
     async def _cut(self, before: dict[Partition, int]) -> None:
-        async def cut() -> None:
-            for node, led in self._wire.by_leader(before).items():
-                for topic in {topic for topic, _ in led}:
-                    parts = [(where[1], before[where]) for where in led if where[0] == topic]
-                    request = DeleteRecordsRequest([(topic, parts)], self._options.request_timeout_ms // 2)
-                    for _, answers, *_ in (await self._wire.ask(node, request)).topics:
-                        for _, _, code, *_ in answers:
-                            # Out of range: it was cut further before.
-                            if code not in (0, errors.OffsetOutOfRangeError.errno):
-                                raise errors.for_code(code)(topic)
-
-        await self._wire.retried(cut)
-        for (topic, partition), offset in before.items():
-            self._reader.forget(topic, partition)
-            self._tails.trimmed((topic, partition), offset)
+        await self._wire.cut(before)
+        for where, offset in before.items():
+            self._reader.forget(where)
+            self._tails.trimmed(where, offset)
 
     def _appended(self, where: Partition, end: int) -> None:
         if end > self._ends.get(where, -1):
@@ -362,3 +311,11 @@ class KafkaBus:
             self._appended(where, batch.first_offset + 1)
             if where[0] in self._own:
                 self._probe.sample(batch.timestamp, before, after)
+
+
+def _check_frames(topic: str, partition: int, known: Known | None, frames: Sequence[bytes]) -> None:
+    if known is None or not 0 <= partition < known.partitions:
+        raise UnknownTopic(topic, partition if known is not None else None)
+    why = refusal_of(topic, frames, known.max_frame_bytes)
+    if why is not None:
+        raise Rejected("payload_too_large", why)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from aiokafka import errors
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from duemq.bus.kafka.wire import Wire
+from duemq.bus.base import TopicInfo
+from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
 
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
@@ -54,6 +55,24 @@ class Catalog:
             await self.look(stale)
             found.update((topic, self._known.get(topic)) for topic in stale)
         return {topic: known for topic, known in found.items() if known is not None}
+
+    async def recall(self, topic: str) -> Known | None:
+        """The topic as it was when it was looked at last; asks the brokers where it never was. Raises LogFailed."""
+        return self.last(topic) or (await self.find([topic])).get(topic)
+
+    async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
+        """Those of the topics that exist, with the ends of their partitions. Raises LogFailed."""
+        known = await self.find(topics)
+        partitions = [(topic, each) for topic, found in known.items() for each in range(found.partitions)]
+        starts, ends = await self._wire.offsets(partitions, EARLIEST), await self._wire.offsets(partitions, LATEST)
+        infos = []
+        for topic in topics:
+            if topic in known:
+                numbers = range(known[topic].partitions)
+                start = tuple(starts[topic, each] for each in numbers)
+                end = tuple(ends[topic, each] for each in numbers)
+                infos.append(TopicInfo(topic, len(numbers), start, end, known[topic].max_frame_bytes))
+        return infos
 
     async def close(self) -> None:
         if self._renewal is not None:

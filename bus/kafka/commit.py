@@ -16,11 +16,14 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
 from duemq.bus.base import Batches, Landed, Partition, TargetRefused, wall_clock
-from duemq.bus.kafka.batches import Batch, appended, batches_of, too_large
+from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
+from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.sends import send_all
 from duemq.bus.kafka.stop import stop
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
 
 log = logging.getLogger(__name__)
 
@@ -29,27 +32,8 @@ log = logging.getLogger(__name__)
 sender.BACKOFF_OVERRIDE = 0.002
 
 _ABORT_S = 2.0
-_LOOK_S = 1.0  # sends that take so long may wait for a topic that is gone, which aiokafka would do for ever
-_FENCES = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
-_REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
-    errors.MessageSizeTooLargeError: ("too_large", "does not take messages of this size"),
-    errors.RecordListTooLargeError: ("too_large", "does not take so many bytes at once"),
-    errors.TopicAuthorizationFailedError: ("not_authorized", "does not let duemq's user write to it"),
-    errors.UnknownTopicOrPartitionError: ("unknown_topic", "does not exist"),
-    errors.InvalidTopicError: ("unknown_topic", "has no valid name"),
-    errors.InvalidTimestampError: ("refused", "refuses the record's timestamp"),
-    errors.PolicyViolationError: ("refused", "refuses the records by its policy"),
-    errors.InvalidRequiredAcksError: ("refused", "refuses acks=all"),
-}
 
 Committed = Callable[[Landed, int, int], None]  # landed, and the clock before and after the sends, ms
-
-
-Fault = Callable[[str], None]
-
-
-def no_fault(step: str) -> None:
-    """Where tests put a crash: called at the steps before_commit, in_transaction (all sent) and after_commit."""
 
 
 class KafkaCommitter:
@@ -65,7 +49,8 @@ class KafkaCommitter:
         fault: Fault = no_fault,
     ) -> None:
         self.name, self._fault = name, fault
-        self._options, self._catalog, self._clock, self._committed = options, catalog, clock, committed
+        self._options, self._catalog = options, catalog
+        self._clock, self._committed = clock, committed
         self._turn = asyncio.Lock()
         self._ended: DuemqError | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -136,18 +121,18 @@ class KafkaCommitter:
         try:
             before = self._clock()
             async with asyncio.timeout(limit):
-                landed = await self._send(made)
+                landed = await send_all(producer, self._catalog, self.name, made)
             after = self._clock()
         except BaseException as error:
             await self._abort()
-            raise self._translated(error) from error
+            raise translated(self.name, error, self._catalog.forget) from error
         found = {where: appended(landed[where], stamp) for where in made}
         self._fault("in_transaction")
         try:
             async with asyncio.timeout(limit):
                 await producer.commit_transaction()
         except (KafkaError, AssertionError) as error:
-            raise self._translated(error) from error
+            raise translated(self.name, error, self._catalog.forget) from error
         self._fault("after_commit")
         self._committed(found, before, after)
         return found
@@ -163,91 +148,11 @@ class KafkaCommitter:
             about = known.get(topic)
             if about is None or partition >= about.partitions:
                 raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
-            size = too_large(frames, about.max_frame_bytes)
-            if size is not None:
-                limit = about.max_frame_bytes
-                raise TargetRefused(
-                    topic, "too_large", f"topic {topic!r} takes up to {limit} bytes a message, not {size}"
-                )
+            why = refusal_of(topic, frames, about.max_frame_bytes)
+            if why is not None:
+                raise TargetRefused(topic, "too_large", why)
             made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
         return made
-
-    async def _send(self, made: dict[Partition, list[Batch]]) -> dict[Partition, list[tuple[int, int, int]]]:
-        """Where every batch landed: its first position, its offset, and the broker's time or -1."""
-        # The first batches of all partitions go in one request: nothing here waits for the network yet.
-        sent = {where: [await self._hand_over(where, parts[0])] for where, parts in made.items()}
-        rest = [
-            asyncio.create_task(self._send_rest(where, parts, sent[where]), name="kafka commit part")
-            for where, parts in made.items()
-            if len(parts) > 1
-        ]
-        try:
-            await self._all_done([future for futures in sent.values() for future in futures], made)
-            for task in rest:
-                await task
-            await self._all_done([future for futures in sent.values() for future in futures], made)
-        finally:
-            for task in rest:
-                task.cancel()
-        landed: dict[Partition, list[tuple[int, int, int]]] = {}
-        failures: list[tuple[str, BaseException]] = []
-        for where, futures in sent.items():
-            landed[where] = []
-            for part, future in zip(made[where], futures, strict=True):
-                error = future.exception()
-                if error is not None:
-                    failures.append((where[0], error))
-                elif future.result().offset < 0:
-                    failures.append((where[0], LogFailed("Kafka no longer says where a batch landed")))
-                else:
-                    landed[where].append((part.start, future.result().offset, future.result().timestamp))
-        if failures:
-            raise self._worst(failures)
-        return landed
-
-    async def _hand_over(self, where: Partition, part: Batch) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = await self._producer.send_batch(part.builder, where[0], partition=where[1])
-        future.add_done_callback(_noticed)
-        return future
-
-    async def _send_rest(self, where: Partition, parts: list[Batch], sent: list[asyncio.Future[Any]]) -> None:
-        for part in parts[1:]:
-            sent.append(await self._hand_over(where, part))
-
-    async def _all_done(self, futures: list[asyncio.Future[Any]], made: dict[Partition, list[Batch]]) -> None:
-        """Wait for the acknowledgements; the fate of each is looked at later. Raises TargetRefused for a topic gone."""
-        waiting = set(futures)
-        while True:
-            _, waiting = await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED)
-            if not waiting:
-                return
-            topics = {topic for topic, _ in made}
-            there = set(await self._catalog.look(topics))
-            for topic in topics - there:
-                raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
-
-    def _worst(self, failures: list[tuple[str, BaseException]]) -> BaseException:
-        """The failure that says most: another's is often only its consequence."""
-        translated = [self._translated(error, topic) for topic, error in failures]
-        for kind in (Fenced, TargetRefused):
-            for error in translated:
-                if isinstance(error, kind):
-                    return error
-        return translated[0]
-
-    def _translated(self, error: BaseException, topic: str = "") -> BaseException:
-        if isinstance(error, _FENCES):
-            return Fenced(f"committer {self.name!r} was fenced by the broker: {error!r}")
-        for kind, (reason, text) in _REFUSALS.items():
-            if isinstance(error, kind):
-                named = topic or str(next(iter(error.args), ""))
-                self._catalog.forget(named)
-                return TargetRefused(named, reason, f"topic {named!r} {text}")
-        if isinstance(error, TimeoutError):
-            return LogFailed(f"Kafka did not answer a commit of {self.name!r} in time")
-        if isinstance(error, KafkaError | OSError | AssertionError):
-            return LogFailed(f"a commit of {self.name!r} failed: {error!r}")
-        return error
 
     async def _abort(self) -> None:
         """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it."""
@@ -262,9 +167,3 @@ class KafkaCommitter:
             self._ended = reason
             work = stop(self._producer, failed=failed)
             self._stopping = asyncio.create_task(work, name=f"kafka committer {self.name} stop")
-
-
-def _noticed(future: asyncio.Future[Any]) -> None:
-    """Its error was seen, by somebody or because nobody needs to any more."""
-    if not future.cancelled():
-        future.exception()

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from aiokafka import errors
-from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from duemq.bus.kafka.wire import Wire
@@ -52,8 +52,7 @@ class Places:
         await self._wire.retried(ask)
 
     async def _ask(self, group: str, request: Any) -> Any:
-        coordinator = await self._wire.client.coordinator_lookup(CoordinationType.GROUP, group)
-        return await self._wire.ask(coordinator, request, ConnectionGroup.COORDINATION)
+        return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
 
 
 def _group(consumer: str) -> str:

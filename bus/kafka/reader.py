@@ -50,9 +50,9 @@ class Reader:
             offset = max(chunk.end, offset)
         return []
 
-    def forget(self, topic: str, partition: int | None = None) -> None:
-        """Drop what was kept of a topic or partition: it was cut, or is another one now."""
-        for place in [place for place in self._kept if place[0] == topic and partition in (None, place[1])]:
+    def forget(self, partition: Partition) -> None:
+        """Drop what was kept of it: it was cut."""
+        for place in [place for place in self._kept if place[:2] == partition]:
             self._drop(place)
 
     async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> Chunk:

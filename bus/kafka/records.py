@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from aiokafka.record.util import decode_varint
 
 from duemq.bus.base import Stored
 from duemq.bus.kafka.frames import to_frame
-
-log = logging.getLogger(__name__)
 
 _HEAD_BYTES = 12  # base offset and length, before what the length counts
 
@@ -48,12 +45,9 @@ def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) 
         if batch.producer_id is not None:
             while waiting and waiting[-1][1] <= batch.base_offset:
                 dropping.add(waiting.pop()[0])
-            if batch.is_control_batch:
-                if ControlRecord.parse(next(batch).key) == ABORT_MARKER:
-                    dropping.discard(batch.producer_id)
-                offset = batch.next_offset
-                continue
-            if batch.is_transactional and batch.producer_id in dropping:
+            if batch.is_control_batch and ControlRecord.parse(next(batch).key) == ABORT_MARKER:
+                dropping.discard(batch.producer_id)
+            if batch.is_control_batch or (batch.is_transactional and batch.producer_id in dropping):
                 offset = batch.next_offset
                 continue
         before = len(records)

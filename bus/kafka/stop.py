@@ -33,12 +33,12 @@ async def _cut(producer: Any) -> None:
     accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
     accumulator.fail_all(ProducerClosed())
     for batch in unsent:
-        _noticed(batch.future)
-        _noticed(batch._drain_waiter)
+        noticed(batch.future)
+        noticed(batch._drain_waiter)
     sender = producer._sender.sender_task
     if sender is not None:
         sender.remove_done_callback(producer._sender._fail_all)  # it fails itself where there are no transactions
-        sender.add_done_callback(_noticed)
+        sender.add_done_callback(noticed)
         sender.cancel()
     # Closed connections end the requests that the sender still waits for.
     try:
@@ -56,10 +56,10 @@ def _notice_fence(producer: Any) -> None:
     # A fenced sender also fails a future that only a transaction under way would wait for.
     transactions = producer._txn_manager
     if transactions is not None and transactions._transaction_waiter is not None:
-        _noticed(transactions._transaction_waiter)
+        noticed(transactions._transaction_waiter)
 
 
-def _noticed(future: asyncio.Future[Any]) -> None:
+def noticed(future: asyncio.Future[Any]) -> None:
     """Nobody needs its error any more."""
     if future.done() and not future.cancelled():
         future.exception()

@@ -38,8 +38,7 @@ class Tail:
     """The newest frames of one partition.
 
     `read_to`: how far its foremost reader is, -1 if nobody has read. `wanted`: whether more is to be fetched. `flight`:
-    the fetch that includes it just now.
-    `log_start`: the first offset that the broker still has.
+    the fetch that includes it just now. `log_start`: the first offset that the broker still has.
     """
 
     __slots__ = ("failing_since", "flight", "log_start", "partition", "read_to", "run", "started", "wanted")

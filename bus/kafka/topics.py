@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiokafka import errors
@@ -34,25 +35,35 @@ def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> d
     }
 
 
+def settings_of_target(options: KafkaOptions) -> dict[str, str]:
+    """What duemq took, a target that duemq makes takes as well."""
+    return {
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "max.message.bytes": str(options.max_message_bytes),
+    }
+
+
 class TopicMaker:
     def __init__(self, wire: Wire, catalog: Catalog, options: KafkaOptions) -> None:
         self._wire, self._catalog, self._options = wire, catalog, options
+        self._making = asyncio.Lock()
 
-    async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> bool:
-        """True if it was made now; False if it was there. Raises Rejected or BadConfig where the brokers refuse."""
+    async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        """Make it if it is not there. Raises Rejected or BadConfig where the brokers refuse."""
+        async with self._making:
+            if topic not in await self._catalog.look([topic]):
+                await self._make(topic, partitions, settings)
+
+    async def _make(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         wanted: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
         timeout_ms = self._options.request_timeout_ms // 2
         request = CreateTopicsRequest(create_topic_requests=wanted, timeout=timeout_ms, validate_only=False)
         response = await self._wire.ask_controller(request)
         for _, code, message in response.topic_errors:
             error = errors.for_code(code)
-            if error is errors.TopicAlreadyExistsError:
-                await self._wait_for(topic)  # another process has made it this moment
-                return False
-            if code:
+            if code and error is not errors.TopicAlreadyExistsError:  # another process has made it this moment
                 raise _refusal(topic, error, message)
         await self._wait_for(topic)
-        return True
 
     async def _wait_for(self, topic: str) -> None:
         """A topic that was made is known to every broker a little later."""
@@ -67,12 +78,12 @@ class TopicMaker:
 
         await self._wire.retried(seen)
 
-    async def misfit(self, topic: str, retention_ms: int | None = None) -> str | None:
+    async def misfit(self, topic: str) -> str | None:
         """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
         have = (await self._catalog.settings([topic], _CHECKED)).get(topic)
         if have is None:
             return None  # not allowed to look: whoever may not describe it takes it as it is
-        want = settings_of_own(self._options, retention_ms)
+        want = settings_of_own(self._options)
         found = [
             f"{name} is {have[name]} and must be {want[name]}"
             for name in ("message.timestamp.type", "cleanup.policy")

@@ -1,4 +1,7 @@
-"""Waking readers of topics that are not followed: the ends of what they wait for are asked while they wait."""
+"""Waking readers.
+
+Partitions that are followed wake theirs as frames come in. Of all others, the ends are asked while somebody waits.
+"""
 
 from __future__ import annotations
 
@@ -68,15 +71,11 @@ class Watch:
         self._missing -= {topic for topic, _ in partitions}
 
 
-class FollowedSubscription:
-    """One reader's wake-up call for partitions that are followed."""
+class _Woken:
+    """One reader's wake-up call, which `inner` gives."""
 
-    def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
-        self._inner, self._want = inner, want
-
-    async def wait(self, timeout_s: float | None = None) -> bool:
-        self._want()
-        return await self._inner.wait(timeout_s)
+    def __init__(self, inner: Subscription) -> None:
+        self._inner = inner
 
     def wake(self) -> None:
         self._inner.wake()
@@ -85,11 +84,24 @@ class FollowedSubscription:
         self._inner.close()
 
 
-class WatchedSubscription:
-    """One reader's wake-up call, for as long as it waits."""
+class FollowedSubscription(_Woken):
+    """For partitions that are followed: waiting says that more of them is wanted."""
+
+    def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._want = want
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        self._want()
+        return await self._inner.wait(timeout_s)
+
+
+class WatchedSubscription(_Woken):
+    """For all others: they are watched for as long as somebody waits."""
 
     def __init__(self, inner: Subscription, watch: Watch, watched: _Watched) -> None:
-        self._inner, self._watch, self._watched = inner, watch, watched
+        super().__init__(inner)
+        self._watch, self._watched = watch, watched
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         self._watch.begin(self._watched)
@@ -97,9 +109,3 @@ class WatchedSubscription:
             return await self._inner.wait(timeout_s)
         finally:
             self._watch.end(self._watched)
-
-    def wake(self) -> None:
-        self._inner.wake()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import DeleteRecordsRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -119,6 +120,11 @@ class Wire:
 
         return await self.retried(ask)
 
+    async def ask_coordinator(self, kind: CoordinationType, key: str, request: Any) -> Any:
+        """Of a group or a transactional id. Raises KafkaError."""
+        coordinator = await self.client.coordinator_lookup(kind, key)
+        return await self.ask(coordinator, request, ConnectionGroup.COORDINATION)
+
     async def metadata(self, topics: list[str] | None) -> list[Any]:
         """(error code, topic, internal, partitions) of topics, of all with None. Never makes one."""
         response = await self.ask_any(MetadataRequest(topics, allow_auto_topic_creation=False))
@@ -163,7 +169,7 @@ class Wire:
     async def _offsets(self, partitions: list[Partition], at: int) -> dict[Partition, int]:
         found = {}
         for node, led in self.by_leader(partitions).items():
-            request = OffsetRequest(-1, _READ_COMMITTED, _grouped((where, (where[1], at)) for where in led))
+            request = OffsetRequest(-1, _READ_COMMITTED, grouped((where, (where[1], at)) for where in led))
             for topic, parts in (await self.ask(node, request)).topics:
                 for partition, code, _, offset in parts:
                     if code:
@@ -175,7 +181,7 @@ class Wire:
         self, node: int, wanted: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
     ) -> dict[Partition, Fetched]:
         """Batches from these offsets on, as soon as there are any, at the latest after `wait_ms`. Raises KafkaError."""
-        topics = _grouped((where, (where[1], offset, max_bytes)) for where, offset in wanted.items())
+        topics = grouped((where, (where[1], offset, max_bytes)) for where, offset in wanted.items())
         request = FetchRequest(wait_ms, 1, max_bytes * 4, _READ_COMMITTED, topics)
         found = {}
         for topic, parts in (await self.ask(node, request, group)).topics:
@@ -183,6 +189,21 @@ class Wire:
                 error = errors.for_code(code) if code else None
                 found[topic, partition] = Fetched(error, stable, start, aborted, message_set)
         return found
+
+    async def cut(self, before: dict[Partition, int]) -> None:
+        """Have the brokers delete what is below these offsets. Raises LogFailed."""
+
+        async def cut() -> None:
+            for node, led in self.by_leader(before).items():
+                topics = grouped((where, (where[1], before[where])) for where in led)
+                request = DeleteRecordsRequest(topics, self._options.request_timeout_ms // 2)
+                for topic, answers, *_ in (await self.ask(node, request)).topics:
+                    for _, _, code, *_ in answers:
+                        # Out of range: it was cut further before.
+                        if code not in (0, errors.OffsetOutOfRangeError.errno):
+                            raise errors.for_code(code)(topic)
+
+        await self.retried(cut)
 
     # --- what is wrong --------------------------------------------------------------------------------------------
 
@@ -215,7 +236,7 @@ _LOGIN_ERRORS = (
 _NOT_OF_A_CONNECTION = frozenset(("bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms"))
 
 
-def _grouped(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
+def grouped(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
     """By topic, as Kafka's requests want it."""
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for (topic, _), item in items:

@@ -68,37 +68,52 @@ def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = 
     return Step("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
 
 
+def drain_step(count: int, targets: Mapping[str, Target]) -> Step:
+    """A backlog that fell due while what delivers was stopped."""
+    return Step("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
+
+
+def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> Step:
+    """Messages taken in one by one."""
+    title = f"accept: single POSTs over {connections} connections"
+    return Step("accept-singles", title, {"count": count, "connections": connections}, targets)
+
+
+def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, connections: int = 4) -> Step:
+    """Messages taken in by the batch."""
+    title = f"accept: batches of {batch:,} over {connections} connections"
+    return Step("accept-batches", title, {"count": count, "batch": batch, "connections": connections}, targets)
+
+
+def race_step(count: int) -> Step:
+    """Cancels around the moment of delivery: every answer has to be true, whatever it is."""
+    parameters = {"count": count, "spread_ms": 200.0, "over_s": 5.0}
+    return Step("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
+
+
+def cancel_step(
+    count: int, targets: Mapping[str, Target], singles: int = 1_000, batch: int = 1_000, connections: int = 4
+) -> Step:
+    """Of `count` pending, some are cancelled one by one, then half of the others in bulk."""
+    parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
+    return Step("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
+
+
 def everything(quick: bool) -> list[Step]:
     """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
-    race = {"count": 5_000 // part, "spread_ms": 200.0, "over_s": 5.0}
     return [
         steady_step(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
         steady_step(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
         hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
         hot_step(100_000 // part, {}, kill_at=30),
-        Step("drain", f"drain: {100_000 // part:,} overdue at start", {"count": 100_000 // part}),
-        Step(
-            "accept-singles",
-            "accept: single POSTs over 32 connections",
-            {"count": 20_000 // part, "connections": 32},
-            {"rate": Target(2_500, at_least=True)},
-        ),
-        Step(
-            "accept-batches",
-            "accept: batches of 1,000 over 4 connections",
-            {"count": 400_000 // part, "batch": 1_000, "connections": 4},
-            {"rate": Target(40_000, at_least=True)},
-        ),
-        Step("cancel-race", f"cancel race: {race['count']:,} within ±200 ms of due", race),
-        Step(
-            "cancel",
-            "cancel: single on an idle node, and in bulk",
-            {"count": 200_000 // part, "singles": 1_000, "batch": 1_000, "connections": 4},
-            {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)},
-        ),
+        drain_step(100_000 // part, {}),
+        singles_step(20_000 // part, {"rate": Target(2_500, at_least=True)}),
+        batches_step(400_000 // part, {"rate": Target(40_000, at_least=True)}),
+        race_step(5_000 // part),
+        cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
         Step(
             "pending",
             f"pending: {pending_count:,} a day ahead",

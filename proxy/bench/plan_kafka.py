@@ -1,47 +1,37 @@
 """What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
 
 from duemq.proxy.bench.figures import Target
-from duemq.proxy.bench.plan import Step, hot_step, steady_step
+from duemq.proxy.bench.plan import (
+    Step,
+    batches_step,
+    cancel_step,
+    drain_step,
+    hot_step,
+    race_step,
+    singles_step,
+    steady_step,
+)
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
     """All steps on one broker; on three the same as measured, and 16 shards. `quick`: a tenth of the messages."""
     part, seconds = (10, 10) if quick else (1, 60)
-    race = {"count": 5_000 // part, "spread_ms": 200.0, "over_s": 5.0}
     backlog = 500_000 // part
     steps = [
         steady_step(2_000, seconds, {"late_p50": Target(10), "late_p99": Target(35)}),
         steady_step(10_000, seconds, {"late_p99": Target(60), "flow_us": Target(45), "flow_all_us": Target(75)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
         hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(400)}),
-        Step(
-            "drain",
-            f"drain: {backlog:,} overdue at start",
-            {"count": backlog},
-            {"plain_share": Target(0.5, at_least=True)},
-        ),
+        drain_step(backlog, {"plain_share": Target(0.5, at_least=True)}),
         Step(
             "drain",
             f"drain: {backlog:,} overdue, sent while the nodes were away",
             {"count": backlog, "away": True},
         ),
-        Step(
-            "accept-singles",
-            "accept: single POSTs over 32 connections",
-            {"count": 20_000 // part, "connections": 32},
-        ),
-        Step(
-            "accept-batches",
-            "accept: batches of 1,000 over 4 connections",
-            {"count": 400_000 // part, "batch": 1_000, "connections": 4},
-        ),
-        Step("cancel-race", f"cancel race: {race['count']:,} within ±200 ms of due", race),
-        Step(
-            "cancel",
-            "cancel: single on an idle node, and in bulk",
-            {"count": 200_000 // part, "singles": 1_000, "batch": 1_000, "connections": 4},
-            {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)},
-        ),
+        singles_step(20_000 // part, {}),
+        batches_step(400_000 // part, {}),
+        race_step(5_000 // part),
+        cancel_step(200_000 // part, {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)}),
     ]
     if brokers == 1:
         return steps

@@ -219,14 +219,9 @@ def accept(
     batch_connections: Annotated[int, typer.Option(min=1, help="Connections for batches.")] = 4,
 ) -> "list[Step]":
     """How many messages per second are taken in: single POSTs, then batches."""
-    from duemq.proxy.bench.plan import Step
+    from duemq.proxy.bench.plan import batches_step, singles_step
 
-    one = {"count": singles, "connections": connections}
-    many = {"count": count, "batch": batch, "connections": batch_connections}
-    return [
-        Step("accept-singles", f"accept: single POSTs over {connections} connections", one),
-        Step("accept-batches", f"accept: batches of {batch:,} over {batch_connections} connections", many),
-    ]
+    return [singles_step(singles, {}, connections), batches_step(count, {}, batch, batch_connections)]
 
 
 @command("cancel")
@@ -237,12 +232,11 @@ def cancel(
     connections: Annotated[int, typer.Option(min=1, help="Connections for bulk cancels.")] = 4,
 ) -> "list[Step]":
     """How long a single cancel takes on an idle node, and bulk cancels per second."""
-    from duemq.proxy.bench.plan import Step
+    from duemq.proxy.bench.plan import cancel_step
 
     if singles >= count - 1:
         raise typer.BadParameter("some have to be left for the bulk cancels", param_hint="--singles")
-    parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
-    return [Step("cancel", "cancel: single on an idle node, and in bulk", parameters)]
+    return [cancel_step(count, {}, singles, batch, connections)]
 
 
 @command("all")

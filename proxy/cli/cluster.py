@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.proxy.cli.node import node_row
 from duemq.proxy.cli.session import AsJson, Url, connected, examples
-from duemq.proxy.cli.show import echo_json, echo_table
+from duemq.proxy.cli.show import echo_json, echo_nodes, echo_table
 
 if TYPE_CHECKING:
     from duemq.client import Cluster, Shard
@@ -52,7 +51,7 @@ def _show(found: Cluster, as_json: bool, watch: bool) -> None:
         (_row(shard, lags[shard.number]) for shard in found.shards),
     )
     typer.echo("")
-    echo_table(("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"), (node_row(node) for node in found.nodes))
+    echo_nodes(found.nodes)
 
 
 def _row(shard: Shard, lag: int) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy
 node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
-app.command("verify", rich_help_panel=_SERVER)(verify.verify)
+app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
 app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
 
 

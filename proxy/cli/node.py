@@ -9,10 +9,10 @@ import typer
 
 from duemq.proxy.cli.exits import Exit
 from duemq.proxy.cli.session import AsJson, Url, connected, examples
-from duemq.proxy.cli.show import echo_json, echo_table
+from duemq.proxy.cli.show import echo_json, echo_nodes, runs_text
 
 if TYPE_CHECKING:
-    from duemq.client import Client, Node
+    from duemq.client import Client
 
 app = typer.Typer(help="Run a delay node, or look after those that run.")
 
@@ -28,7 +28,7 @@ def list_nodes(url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         echo_json({"nodes": cluster.raw["nodes"]})
     else:
-        echo_table(("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"), (node_row(node) for node in cluster.nodes))
+        echo_nodes(cluster.nodes)
 
 
 @app.command(
@@ -51,7 +51,7 @@ def drain(
     if as_json:
         echo_json({"name": name, "draining": True, "master_of": left})
     elif left:
-        typer.echo(f"{name} is draining; it is still master of {_list(left)}")
+        typer.echo(f"{name} is draining; it is still master of {runs_text(left)}")
     else:
         typer.echo(f"{name} is drained: it is master of nothing")
     if wait and left:
@@ -69,10 +69,6 @@ def resume(name: NodeName, url: Url = None, as_json: AsJson = False) -> None:
         typer.echo(f"{name} takes part again")
 
 
-def node_row(node: Node) -> tuple[str, ...]:
-    return node.name, node.state, _list(node.master_of), str(max(node.lag.values(), default=0)), node.rack, node.reason
-
-
 def _wait_for_nothing(client: Client, name: str, within_s: float) -> tuple[int, ...]:
     """What the node is still master of when it is none, or when the time is over."""
     deadline = time.monotonic() + within_s
@@ -84,14 +80,3 @@ def _wait_for_nothing(client: Client, name: str, within_s: float) -> tuple[int, 
 def _mastered(client: Client, name: str) -> tuple[int, ...]:
     """A node that has gone is master of nothing."""
     return next((node.master_of for node in client.cluster().nodes if node.name == name), ())
-
-
-def _list(shards: tuple[int, ...]) -> str:
-    """`0-3, 7`"""
-    runs: list[list[int]] = []
-    for shard in shards:
-        if runs and shard == runs[-1][1] + 1:
-            runs[-1][1] = shard
-        else:
-            runs.append([shard, shard])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from duemq.proxy.cli import starting
 
 EXAMPLES = """Examples:
@@ -17,7 +13,7 @@ EXAMPLES = """Examples:
 
 
 def proxy(
-    listen: Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = None,
+    listen: starting.Listen = None,
     kafka: starting.Kafka = None,
     zookeeper: starting.ZooKeeper = None,
     workers: starting.Workers = 1,
@@ -27,19 +23,12 @@ def proxy(
     further: starting.Further = None,
 ) -> None:
     """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
-    from duemq.model.errors import DuemqError
     from duemq.proxy.cluster_service import run_proxy
-    from duemq.proxy.logs import set_up
     from duemq.proxy.workers import run_workers
 
     given = {
         "listen": listen, "log_level": log_level, "log_format": log_format, "kafka.bootstrap": kafka,
         "zookeeper.hosts": zookeeper,
     }  # fmt: skip
-    try:
-        settings = starting.settings_of(config, given, further)
-        set_up(settings.log_level, settings.log_format)
-    except DuemqError as error:
-        starting.fail(error)
-        return
+    settings = starting.begin(config, given, further)
     run_workers(workers, lambda worker: starting.run(run_proxy(settings, shared=worker is not None)))

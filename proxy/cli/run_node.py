@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ EXAMPLES = """Examples:
 
 def node(
     context: typer.Context,
-    data: Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")] = None,
+    data: starting.Data = None,
     listen: Annotated[
         str | None, typer.Option(help="Where proxies and other nodes reach this one.", metavar="HOST:PORT")
     ] = None,
@@ -43,19 +42,12 @@ def node(
     """
     if context.invoked_subcommand is not None:
         return
-    from duemq.model.errors import DuemqError
     from duemq.proxy.cluster_service import run_node
-    from duemq.proxy.logs import set_up
     from duemq.proxy.workers import run_workers
 
     given = {
         "data": data, "shards": shards, "log_level": log_level, "log_format": log_format, "node.listen": listen,
         "node.name": name, "node.rack": rack, "kafka.bootstrap": kafka, "zookeeper.hosts": zookeeper,
     }  # fmt: skip
-    try:
-        settings = starting.settings_of(config, given, further)
-        set_up(settings.log_level, settings.log_format)
-    except DuemqError as error:
-        starting.fail(error)
-        return
+    settings = starting.begin(config, given, further)
     run_workers(workers, lambda worker: starting.run(run_node(settings, worker, workers)))

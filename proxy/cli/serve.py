@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,8 +19,8 @@ EXAMPLES = """Examples:
 
 
 def serve(
-    data: Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")] = None,
-    listen: Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = None,
+    data: starting.Data = None,
+    listen: starting.Listen = None,
     kafka: starting.Kafka = None,
     shards: Annotated[int | None, typer.Option(help="Shards of a new data folder.")] = None,
     config: starting.Config = None,
@@ -31,19 +30,13 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Show a short live demonstration, then go on serving.")] = False,
 ) -> None:
     """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
-    from duemq.model.errors import DuemqError
     from duemq.proxy import demo as demonstration
-    from duemq.proxy.logs import set_up
     from duemq.proxy.service import serve as service
 
     given = {
         "data": data, "listen": listen, "shards": shards, "log_level": log_level, "log_format": log_format,
         "bus": "kafka" if kafka else None, "kafka.bootstrap": kafka,
     }  # fmt: skip
-    try:
-        settings = starting.settings_of(config, given, further)
-        set_up("warning" if demo and log_level is None else settings.log_level, settings.log_format)
-    except DuemqError as error:
-        starting.fail(error)
-    else:
-        starting.run(service(settings, demonstration.show if demo else None))
+    quiet = "warning" if demo and log_level is None else None
+    settings = starting.begin(config, given, further, log_level=quiet)
+    starting.run(service(settings, demonstration.show if demo else None))

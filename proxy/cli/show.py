@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import typer
 
 from duemq.model.timing import format_duration, format_ms
+
+if TYPE_CHECKING:
+    from duemq.client import Node
 
 
 def echo_json(document: Any) -> None:
@@ -34,6 +37,17 @@ def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
+
+
+def echo_nodes(nodes: Iterable[Node]) -> None:
+    """Each node's state, what it is master of, and how many ledger entries it is behind."""
+    echo_table(
+        ("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"),
+        (
+            (one.name, one.state, runs_text(one.master_of), str(max(one.lag.values(), default=0)), one.rack, one.reason)
+            for one in nodes
+        ),
+    )
 
 
 def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
@@ -67,6 +81,17 @@ def relative(away_ms: int) -> str:
     )
     text = format_duration((size + unit // 2) // unit * unit)
     return f"in {text}" if away_ms > 0 else f"{text} ago"
+
+
+def runs_text(numbers: Iterable[int]) -> str:
+    """`0-3, 7`"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def payload_text(payload: bytes | None) -> str:

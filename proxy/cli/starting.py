@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from duemq.proxy.config import Settings
 
+Data = Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")]
+Listen = Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")]
 Config = Annotated[Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
@@ -24,12 +26,17 @@ ZooKeeper = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes on this machine.")]
 
-Main = Callable[["Settings"], Coroutine[Any, Any, None]]
 
+def begin(
+    config: Path | None, given: dict[str, Any], further: Sequence[str] | None, *, log_level: str | None = None
+) -> Settings:
+    """The settings in force, the command line's included; from here on there are logs. `log_level`: instead of theirs.
 
-def settings_of(config: Path | None, given: dict[str, Any], further: Sequence[str] | None) -> Settings:
-    """The settings in force, the command line's included. Raises BadConfig."""
+    What is wrong with them is one line and exit code 1.
+    """
+    from duemq.model.errors import DuemqError
     from duemq.proxy.config import Settings
+    from duemq.proxy.logs import set_up
 
     nested: dict[str, Any] = {}
     for key, value in given.items():
@@ -39,7 +46,12 @@ def settings_of(config: Path | None, given: dict[str, Any], further: Sequence[st
         if not equals:
             raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
         _put(nested, key, value)
-    return Settings.load(config, nested)
+    try:
+        settings = Settings.load(config, nested)
+        set_up(log_level or settings.log_level, settings.log_format)
+    except DuemqError as error:
+        fail(error)
+    return settings
 
 
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:
@@ -70,6 +82,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         fail(first_of(known))
 
 
-def fail(error: BaseException) -> None:
+def fail(error: BaseException) -> NoReturn:
     print(f"duemq: {error}", file=sys.stderr)
     raise typer.Exit(1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from duemq.proxy.cli import starting
 
 EXAMPLES = """Examples:
 
@@ -19,7 +20,7 @@ Stop the server first: a folder can be held by one process only. Exit code 0: al
 
 def verify(
     data: Annotated[Path | None, typer.Option(help="Data folder (default: as `duemq serve`).", metavar="DIR")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")] = None,
+    config: starting.Config = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check that store, wheel, ledger and logs of a data folder agree, and that every message has exactly one fate."""
@@ -32,8 +33,7 @@ def verify(
         settings = Settings.load(config, {"data": data})
         good = asyncio.run(_verify(settings.data, json))
     except DuemqError as error:
-        print(f"duemq: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        starting.fail(error)
     raise typer.Exit(0 if good else 1)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from duemq.proxy.local.duemq_process import DuemqProcess
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.proxy.local.ports import free_port, is_open
 from duemq.proxy.local.problem import LocalError
 from duemq.proxy.local.process import Process
+from duemq.proxy.local.running import Running
 from duemq.proxy.local.zookeeper import ZooKeeperServers
 
 _BLOCK = 10  # ports between the first of one kind and the first of the next, where they are not left to choose
@@ -48,7 +48,7 @@ class Ports:
         )  # fmt: skip
 
 
-class LocalCluster:
+class LocalCluster(Running):
     """Made, it has started nothing yet; a context manager: entered, all of it is ready; left, all of it is gone.
 
     `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, from its next
@@ -96,17 +96,6 @@ class LocalCluster:
             for kind, ports_of_kind in (("node", self.ports.nodes), ("proxy", self.ports.proxies))
         )
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def processes(self) -> dict[str, Process]:
         """All of them by name, in the order in which they stop."""
@@ -128,14 +117,6 @@ class LocalCluster:
                 process.spawn()
             for process in processes:
                 process.wait_until_ready()
-
-    def start_node(self, index: int) -> None:
-        """Start a node again, and come back when it is ready."""
-        self.nodes[index].start()
-
-    def start_proxy(self, index: int) -> None:
-        """Start a proxy again, and come back when it is ready."""
-        self.proxies[index].start()
 
     def stop(self) -> None:
         """Stop all of it in order: the proxies, so that nothing more is taken; the nodes; what they stand on."""

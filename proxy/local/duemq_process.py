@@ -19,7 +19,7 @@ _READY_WITHIN_S = 90.0
 class DuemqProcess:
     """`settings` (by `section.key`) and `environment` may be changed; both hold from the next `start` on.
 
-    `kind`: `node` or `proxy`. `data`: the node's folder; None for a proxy, which keeps nothing.
+    `kind`: `node` or `proxy`. `data`: the node's folder; a proxy keeps nothing.
     """
 
     def __init__(

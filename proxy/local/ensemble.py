@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
 
+from duemq.proxy.local.ports import free_port
 from duemq.proxy.local.process import Process
+from duemq.proxy.local.running import Running
 
 
-class Ensemble(ABC):
-    """Servers are numbered from 1; a call without a number is for all of them. A context manager: they run inside."""
+class Ensemble(Running):
+    """Servers are numbered from 1; a call without a number is for all of them."""
 
     processes: dict[int, Process]
     numbers: range
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @abstractmethod
     def start(self, number: int | None = None) -> None:
@@ -60,3 +50,7 @@ class Ensemble(ABC):
 
     def these(self, number: int | None) -> Sequence[int]:
         return self.numbers if number is None else (number,)
+
+    def _numbered(self, ports: Sequence[int]) -> dict[int, int]:
+        """By server; any that are free where none are given."""
+        return dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))

@@ -20,7 +20,7 @@ from duemq.proxy.local.jars import jars
 from duemq.proxy.local.java import command
 from duemq.proxy.local.kafka_security import User
 from duemq.proxy.local.kafka_wire import live_brokers
-from duemq.proxy.local.ports import HOST, free_port
+from duemq.proxy.local.ports import HOST, addresses
 from duemq.proxy.local.problem import LocalError
 from duemq.proxy.local.process import Process, wait_for
 
@@ -71,26 +71,14 @@ class KafkaServers(Ensemble):
             for number in self.numbers
         }  # fmt: skip
 
-    def _numbered(self, ports: Sequence[int]) -> dict[int, int]:
-        return dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))
-
     @property
     def bootstrap(self) -> str:
         """HOST:PORT of every server, with commas."""
-        return _addresses(self._ports.values())
+        return addresses(self._ports.values())
 
     @property
     def secure_bootstrap(self) -> str:
-        return _addresses(self._secure_ports.values())
-
-    @property
-    def ports(self) -> dict[int, int]:
-        """The clients' ports, by server number."""
-        return dict(self._ports)
-
-    @property
-    def controller_ports(self) -> dict[int, int]:
-        return dict(self._controller_ports)
+        return addresses(self._secure_ports.values())
 
     @property
     def ca_file(self) -> Path:
@@ -197,7 +185,3 @@ class KafkaServers(Ensemble):
             **(kafka_security.settings(self.folder / "broker.pem") if self.secure else {}),
             **self._extra,
         }
-
-
-def _addresses(ports: Iterable[int]) -> str:
-    return ",".join(f"{HOST}:{port}" for port in ports)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 
 from duemq.proxy.local.problem import LocalError
@@ -30,3 +31,8 @@ def is_open(port: int) -> bool:
     with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
         return True
     return False
+
+
+def addresses(ports: Iterable[int]) -> str:
+    """HOST:PORT of each, with commas."""
+    return ",".join(f"{HOST}:{port}" for port in ports)

@@ -11,7 +11,7 @@ from pathlib import Path
 from duemq.proxy.local.ensemble import Ensemble
 from duemq.proxy.local.jars import jars
 from duemq.proxy.local.java import command
-from duemq.proxy.local.ports import HOST, free_port
+from duemq.proxy.local.ports import HOST, addresses, free_port
 from duemq.proxy.local.process import Process, wait_for
 
 _READY_WITHIN_S = 60.0
@@ -43,7 +43,7 @@ class ZooKeeperServers(Ensemble):
         self.folder = folder.absolute()
         self.numbers = range(1, nodes + 1)
         self.tick_ms = tick_ms
-        self.ports = dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))
+        self.ports = self._numbered(ports)
         self.peer_ports = list(peer_ports or [free_port() for _ in range(2 * nodes)])
         self.processes = {
             number: Process(
@@ -60,7 +60,7 @@ class ZooKeeperServers(Ensemble):
     @property
     def hosts(self) -> str:
         """HOST:PORT of every server, with commas."""
-        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
+        return addresses(self.ports.values())
 
     def start(self, number: int | None = None) -> None:
         """Come back when they serve. One alone of an ensemble never does: with it, start one more."""

@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from duemq.delay.gateway import Receipt
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft
+from duemq.model.message import CLIENT_NAME, Draft, fingerprint
 from duemq.proxy.body import header, read_body
 from duemq.proxy.endpoint import API_KEY, JSON, Service
-from duemq.proxy.ingress import check_idempotency_key, check_name, fingerprint, parse_json
+from duemq.proxy.ingress import check_idempotency_key, check_name, parse_json
 from duemq.proxy.problem import rejection
 from duemq.proxy.render import receipt_json
 from duemq.proxy.reply import JsonResponse
 
-NAME_PREFIX, IDEMPOTENCY_PREFIX = b"n:", b"i:"
+IDEMPOTENCY_PREFIX = b"i:"
 
 _FIELD_BYTES = 256 << 10  # of a JSON message, for all but its payload
 _ESCAPED = 6  # JSON may spell each byte of a payload as \\u00NN
@@ -53,7 +53,7 @@ async def post_message(service: Service, request: Request) -> Response:
 
 async def put_message(service: Service, request: Request) -> Response:
     name: str = request.path_params["id"]
-    named = NAME_PREFIX + check_name(name)
+    named = CLIENT_NAME + check_name(name)
     condition = header(request, b"if-none-match")
     if condition not in (None, "*"):
         raise Rejected("bad_header", "If-None-Match can only be *: messages have no entity tags", "If-None-Match")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.delay.backend import Backend
+from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import header
@@ -17,7 +21,16 @@ from duemq.proxy.reply import JsonResponse
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-async def cluster(service: Service, request: Request) -> Response:
+class Told(Protocol):
+    """What a process tells of itself is read from these: `Service` has them, and so has a node's door."""
+
+    @property
+    def gateway(self) -> Gateway | Backend: ...
+    @property
+    def registry(self) -> CollectorRegistry: ...
+
+
+async def cluster(service: Told, request: Request) -> Response:
     return JsonResponse(service.gateway.cluster())
 
 
@@ -42,16 +55,16 @@ def _node_of(request: Request) -> str:
     return name
 
 
-async def healthz(service: Service, request: Request) -> Response:
+async def healthz(service: Told, request: Request) -> Response:
     return JsonResponse({"status": "ok"})
 
 
-async def readyz(service: Service, request: Request) -> Response:
+async def readyz(service: Told, request: Request) -> Response:
     if reason := service.gateway.why_not_ready():
         raise Unavailable(reason)
     return JsonResponse({"status": "ready"})
 
 
-async def metrics(service: Service, request: Request) -> Response:
+async def metrics(service: Told, request: Request) -> Response:
     encode, media_type = choose_encoder(header(request, b"accept") or "")
     return Response(encode(service.registry), headers={"Content-Type": media_type})

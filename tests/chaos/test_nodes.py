@@ -43,16 +43,6 @@ async def freeze_master(world: World) -> None:
     await world.until(world.all_ready, "the frozen node to be ready again")
 
 
-async def stop_master(world: World) -> None:
-    """SIGTERM: it hands over first."""
-    node, shards = await world.some_master()
-    told = now_ms()
-    assert await asyncio.to_thread(node.process.stop) == 0, node.process.last_words()
-    await world.deliver_again(told + _AFTER_MS, shards)
-    world.note("hand-over at SIGTERM", shards, told)
-    await world.start(node)
-
-
 @pytest.mark.smoke
 def test_master_killed_twice(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:

@@ -171,6 +171,18 @@ class World:
                 f"nothing due after {due_after_ms} was delivered of {list(wanted)}: {last}, {shown}, ends {ends}"
             ) from None
 
+    async def accept_again(self, count: int) -> None:
+        """Wait until so many more messages of the load are accepted."""
+
+        def accepted() -> int:
+            return sum(message.id is not None for message in self.load.messages.values())
+
+        async def enough() -> bool:
+            return accepted() >= wanted
+
+        wanted = accepted() + count
+        await self.until(enough, f"{count} more messages to be accepted")
+
     async def start(self, process: DuemqProcess) -> None:
         """Start a node or proxy, and wait until the whole cluster is level again."""
         await asyncio.to_thread(process.start)

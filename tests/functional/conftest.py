@@ -1,4 +1,4 @@
-"""A real server on a free port and a temporary folder, one for all tests of a session."""
+"""What several functional tests use: a real server for all tests of a session, and a bus on Kafka for one test."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.proxy.local.kafka import KafkaServers
+from tests.functional.kafka_bus import options
 
 _START_S, _STOP_S = 30.0, 30.0
 _URL = re.compile(r"duemq serves (http://\S+)")
@@ -40,3 +44,10 @@ def _url(process: subprocess.Popen[bytes], log: Path) -> str:
             return found[1]
         time.sleep(0.05)
     raise AssertionError(f"the server did not start:\n{log.read_text()}")
+
+
+@pytest.fixture
+async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
+    bus = await KafkaBus.open(options(kafka.bootstrap))
+    yield bus
+    await bus.close()

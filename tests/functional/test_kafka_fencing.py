@@ -12,6 +12,7 @@ from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.sends import send_all
 from duemq.model.errors import Fenced, Unavailable
 from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, options, own_log, target, values
@@ -79,7 +80,7 @@ async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[
     dead = await bus.committer("shard-0")
     await dead._producer.begin_transaction()
     made = await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0)
-    await dead._send(made)
+    await send_all(dead._producer, dead._catalog, dead.name, made)
     await other.append({(topic, 0): frames("behind")})  # readers do not get past an open transaction
     assert await bus.read(topic, 0, 0, 10) == []
     await other.committer("shard-0")

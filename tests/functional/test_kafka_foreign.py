@@ -11,16 +11,9 @@ from aiokafka.record.util import calc_crc32c
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.record import unpack_record
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, options, own_log, values
+from tests.functional.kafka_bus import frames, own_log, values
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
-    bus = await KafkaBus.open(options(kafka.bootstrap))
-    yield bus
-    await bus.close()
 
 
 @pytest.fixture

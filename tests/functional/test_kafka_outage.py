@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,18 +20,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
-    """A broker for these tests alone."""
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """A broker for these tests alone, in place of the shared one; `bus` is opened on it, too."""
     need_servers()
     with KafkaServers(tmp_path_factory.mktemp("kafka-outage")) as servers:
         yield servers
-
-
-@pytest.fixture
-async def bus(servers: KafkaServers) -> AsyncIterator[KafkaBus]:
-    bus = await KafkaBus.open(options(servers.bootstrap))
-    yield bus
-    await bus.close()
 
 
 class Writers:
@@ -83,17 +76,17 @@ async def until(condition: object, within_s: float = WITHIN_S) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_broker_killed_under_load_loses_and_repeats_nothing(bus: KafkaBus, servers: KafkaServers) -> None:
+async def test_a_broker_killed_under_load_loses_and_repeats_nothing(bus: KafkaBus, kafka: KafkaServers) -> None:
     log, ledger, topic = await own_log(bus), await own_log(bus), await target(bus)
     writers = Writers(bus, log, ledger, topic)
     work = [asyncio.create_task(writers.append()), asyncio.create_task(writers.commit())]
     await until(lambda: len(writers.appended) > 20 and len(writers.committed) > 20)
-    servers.kill()
+    kafka.kill()
     assert bus.trouble() is None
     await until(lambda: bus.trouble() is not None)
     assert "has answered" in str(bus.trouble())
     before = len(writers.appended), len(writers.committed)
-    await asyncio.to_thread(servers.start)
+    await asyncio.to_thread(kafka.start)
     await until(lambda: len(writers.appended) > before[0] + 20 and len(writers.committed) > before[1] + 20, 60)
     await until(lambda: bus.trouble() is None)
     writers.stop = True
@@ -107,12 +100,12 @@ async def test_a_broker_killed_under_load_loses_and_repeats_nothing(bus: KafkaBu
     assert set(writers.appended) <= set(found)
 
 
-async def test_closing_does_not_wait_for_a_broker_that_is_away(servers: KafkaServers) -> None:
-    bus = await KafkaBus.open(options(servers.bootstrap))
+async def test_closing_does_not_wait_for_a_broker_that_is_away(kafka: KafkaServers) -> None:
+    bus = await KafkaBus.open(options(kafka.bootstrap))
     log = await own_log(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(log, 0): frames("1")})
-    servers.pause()
+    kafka.pause()
     try:
         pending = [
             asyncio.create_task(bus.append({(log, 0): frames("2")})),
@@ -126,4 +119,4 @@ async def test_closing_does_not_wait_for_a_broker_that_is_away(servers: KafkaSer
         for each in await asyncio.gather(*pending, return_exceptions=True):
             assert isinstance(each, LogFailed | Unavailable), each
     finally:
-        servers.resume()
+        kafka.resume()

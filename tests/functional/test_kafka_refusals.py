@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -18,13 +17,6 @@ from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, options, own_log, target, values
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
-    bus = await KafkaBus.open(options(kafka.bootstrap))
-    yield bus
-    await bus.close()
 
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft, schedule_frame
+from duemq.model.message import Draft, fingerprint, schedule_frame
 from duemq.model.record import unpack_headers
 from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
-from duemq.proxy.ingress import Ingress, Limits, check_idempotency_key, check_name, fingerprint, parse_json
+from duemq.proxy.ingress import Ingress, Limits, check_idempotency_key, check_name, parse_json
 
 NOW = 1_795_255_200_123
 MIB = 1 << 20

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.message import CANCEL, MOST_HEADERS, MOVE, Change, read_schedule
-from duemq.model.plain import ByName, Malformed, Place, command_of, dead_letter, read_record, shard_of_name
+from duemq.model.message import CANCEL, MOST_HEADERS, MOVE, Change, read_schedule, shard_of_name
+from duemq.model.plain import ByName, Malformed, Place, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS

@@ -1,6 +1,7 @@
 """Figures that several scenarios share."""
 
 import time
+from functools import partial
 
 import numpy as np
 
@@ -32,21 +33,22 @@ def count_figures(counts: Tally) -> tuple[Figure, ...]:
     )
 
 
+def _cpu(then: Bill, now: Bill, messages: float, key: str, text: str, *roles: str) -> Figure:
+    """What these roles spent between two bills, per message."""
+    return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
+
+
 def cost_figures(stage: Stage, before: Bill | None, messages: int) -> tuple[Figure, ...]:
     """What the site spent since `before` for so many messages; nothing for a site that is not ours."""
     after = stage.site.bill()
     others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
     if before is None or after is None:
         return ()
-    then, now = before, after
-
-    def cpu(key: str, text: str, *roles: str) -> Figure:
-        return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / max(messages, 1), "us")
-
+    cpu = partial(_cpu, before, after, max(messages, 1))
     spent: tuple[Figure, ...] = (cpu("cpu_us", "server CPU per message", "server"),)
     name = "server"
     if stage.site.bootstrap is not None:
-        name = "a node's" if sum(part.role == "node" for part in now) == 1 else "largest node's"
+        name = "a node's" if sum(part.role == "node" for part in after) == 1 else "largest node's"
         spent = (
             cpu("cpu_us", "CPU per message, proxies and nodes", "proxy", "node"),
             cpu("cpu_proxy_us", "  proxies", "proxy"),
@@ -54,7 +56,7 @@ def cost_figures(stage: Stage, before: Bill | None, messages: int) -> tuple[Figu
             cpu("cpu_broker_us", "  brokers", "broker"),
             cpu("cpu_all_us", "CPU per message, with the brokers", "proxy", "node", "broker"),
         )
-    memory = holder(now)
+    memory = holder(after)
     return (
         *spent,
         Figure("rss_peak_mib", f"{name} memory, peak", memory.peak_rss_bytes / MIB, "MiB"),
@@ -89,11 +91,7 @@ class FullFlow:
         if self._began is None or self._ended is None or self._stage.site.bootstrap is None:
             return ()
         (began, then), (ended, now) = self._began, self._ended
-        messages = self._rate * (ended - began)
-
-        def cpu(key: str, text: str, *roles: str) -> Figure:
-            return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
-
+        cpu = partial(_cpu, then, now, self._rate * (ended - began))
         return (
             cpu("flow_us", "in full flow: proxies and nodes", "proxy", "node"),
             cpu("flow_all_us", "in full flow, with the brokers", "proxy", "node", "broker"),

@@ -1,0 +1,49 @@
+"""What a commit's error means: fenced, refused by a target, or of unknown outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aiokafka import errors
+from aiokafka.errors import KafkaError
+
+from duemq.bus.base import TargetRefused
+from duemq.model.errors import Fenced, LogFailed
+
+_FENCES = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
+_REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
+    errors.MessageSizeTooLargeError: ("too_large", "does not take messages of this size"),
+    errors.RecordListTooLargeError: ("too_large", "does not take so many bytes at once"),
+    errors.TopicAuthorizationFailedError: ("not_authorized", "does not let duemq's user write to it"),
+    errors.UnknownTopicOrPartitionError: ("unknown_topic", "does not exist"),
+    errors.InvalidTopicError: ("unknown_topic", "has no valid name"),
+    errors.InvalidTimestampError: ("refused", "refuses the record's timestamp"),
+    errors.PolicyViolationError: ("refused", "refuses the records by its policy"),
+    errors.InvalidRequiredAcksError: ("refused", "refuses acks=all"),
+}
+
+
+def worst(name: str, failures: Sequence[tuple[str, BaseException]], forget: Callable[[str], None]) -> BaseException:
+    """Of (topic, error), the one that says most, translated: another's is often only its consequence."""
+    meant = [translated(name, error, forget, topic) for topic, error in failures]
+    for kind in (Fenced, TargetRefused):
+        for error in meant:
+            if isinstance(error, kind):
+                return error
+    return meant[0]
+
+
+def translated(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
+    """An error of the committer of this name. `forget` is called with a topic that is not as it was known."""
+    if isinstance(error, _FENCES):
+        return Fenced(f"committer {name!r} was fenced by the broker: {error!r}")
+    for kind, (reason, text) in _REFUSALS.items():
+        if isinstance(error, kind):
+            named = topic or str(next(iter(error.args), ""))
+            forget(named)
+            return TargetRefused(named, reason, f"topic {named!r} {text}")
+    if isinstance(error, TimeoutError):
+        return LogFailed(f"Kafka did not answer a commit of {name!r} in time")
+    if isinstance(error, KafkaError | OSError | AssertionError):
+        return LogFailed(f"a commit of {name!r} failed: {error!r}")
+    return error
