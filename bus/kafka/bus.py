@@ -105,7 +105,9 @@ class KafkaBus:
             older = self._committers.pop(name, None)
             if older is not None:
                 await older.replaced()
-            made = KafkaCommitter(name, self._options, self._catalog, self._clock, self._committed, self._fault)
+            made = KafkaCommitter(
+                name, self._options, self._wire, self._catalog, self._clock, self._committed, self._fault
+            )
             self._committers[name] = made
             await made.open()
         self._check()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, errors
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
@@ -19,9 +20,11 @@ from duemq.bus.base import Batches, Landed, Partition, TargetRefused, wall_clock
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.failures import translated
+from duemq.bus.kafka.hanging import Hanging, ends_in_commit
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.sends import send_all
 from duemq.bus.kafka.stop import stop
+from duemq.bus.kafka.wire import Wire
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
 
@@ -33,6 +36,8 @@ sender.BACKOFF_OVERRIDE = 0.002
 
 _ABORT_S = 2.0
 
+T = TypeVar("T")
+
 Committed = Callable[[Landed, int, int], None]  # landed, and the clock before and after the sends, ms
 
 
@@ -43,30 +48,38 @@ class KafkaCommitter:
         self,
         name: str,
         options: KafkaOptions,
+        wire: Wire,
         catalog: Catalog,
         clock: Callable[[], int],
         committed: Committed,
         fault: Fault = no_fault,
     ) -> None:
         self.name, self._fault = name, fault
-        self._options, self._catalog = options, catalog
+        self._options, self._wire, self._catalog = options, wire, catalog
         self._clock, self._committed = clock, committed
         self._turn = asyncio.Lock()
+        self._waiting: asyncio.Timeout | None = None
+        self._lost_coordinator = False
         self._ended: DuemqError | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._id = f"duemq-{options.cluster}-{name}"
         self._producer: Any = AIOKafkaProducer(
-            transactional_id=f"duemq-{options.cluster}-{name}",
+            transactional_id=self._id,
             transaction_timeout_ms=options.transaction_timeout_ms,
             acks="all",
             **options.client(),
         )
+        self._hanging = Hanging(wire, self._producer)
+        self._producer._sender._coordinator_dead = self._coordinator_lost
 
     async def open(self) -> None:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
+                commits = await ends_in_commit(self._wire, self._id)
                 await self._producer.start()
-        except (KafkaError, OSError, TimeoutError) as error:
+                await self._hanging.mend(commits)
+        except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
             await self.close()
             if isinstance(error, errors.TransactionalIdAuthorizationFailed):
@@ -104,9 +117,14 @@ class KafkaCommitter:
                 self._end(fenced)
         except TimeoutError:
             self._end(fenced)
+        # Its last requests must not reach the broker between what the newer one learns of it and its fence.
+        await self._stopped()
 
     async def close(self) -> None:
         self._end(Unavailable(f"committer {self.name!r} is closed"), failed=self._turn.locked())
+        await self._stopped()
+
+    async def _stopped(self) -> None:
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
 
@@ -115,13 +133,13 @@ class KafkaCommitter:
     async def _transaction(self, batches: Batches) -> Landed:
         stamp = wall_clock()
         made = await self._prepare(batches, stamp)
-        producer, limit = self._producer, self._options.delivery_timeout_s
+        await self._hanging.look(made)
+        producer = self._producer
         self._fault("before_commit")
         await producer.begin_transaction()
         try:
             before = self._clock()
-            async with asyncio.timeout(limit):
-                landed = await send_all(producer, self._catalog, self.name, made)
+            landed = await self._within(send_all(producer, self._catalog, self.name, made))
             after = self._clock()
         except BaseException as error:
             await self._abort()
@@ -129,13 +147,31 @@ class KafkaCommitter:
         found = {where: appended(landed[where], stamp) for where in made}
         self._fault("in_transaction")
         try:
-            async with asyncio.timeout(limit):
-                await producer.commit_transaction()
+            await self._within(producer.commit_transaction())
         except (KafkaError, AssertionError) as error:
             raise translated(self.name, error, self._catalog.forget) from error
+        self._hanging.last = frozenset(made)
         self._fault("after_commit")
         self._committed(found, before, after)
         return found
+
+    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
+
+        aiokafka would go on with another one, or the same when it is back. But what that has lost meanwhile is only
+        looked for between transactions.
+        """
+        async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
+            try:
+                return await work
+            finally:
+                self._waiting = None
+
+    def _coordinator_lost(self, kind: CoordinationType) -> None:
+        self._producer._sender._coordinators.pop(kind, None)  # what aiokafka does here
+        if self._waiting is not None:
+            self._lost_coordinator = True
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[Batch]]:
         """Raises TargetRefused for what a broker would refuse, before anything is sent.
@@ -156,6 +192,8 @@ class KafkaCommitter:
 
     async def _abort(self) -> None:
         """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it."""
+        if self._lost_coordinator:
+            return
         try:
             await asyncio.wait_for(self._producer.abort_transaction(), _ABORT_S)
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:

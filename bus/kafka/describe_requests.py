@@ -1,0 +1,108 @@
+"""Requests that aiokafka does not have (KIP-664): what became of a transaction, and who writes to a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
+
+_TEXT = CompactString("utf-8")
+_TAGS = ("tags", TaggedFields)
+
+
+class DescribeTransactionsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY, API_VERSION = 65, 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "transactions",
+            CompactArray(
+                ("error_code", Int16),
+                ("transactional_id", _TEXT),
+                ("state", _TEXT),
+                ("timeout_ms", Int32),
+                ("start_time_ms", Int64),
+                ("producer_id", Int64),
+                ("producer_epoch", Int16),
+                ("topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY, API_VERSION = 65, 0
+    RESPONSE_TYPE = DescribeTransactionsResponse
+    SCHEMA = Schema(("transactional_ids", CompactArray(_TEXT)), _TAGS)
+
+
+class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
+    """For the coordinator of these ids."""
+
+    API_KEY: ClassVar[int] = 65
+
+    def __init__(self, transactional_ids: Iterable[str]) -> None:
+        self._ids = list(transactional_ids)
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class(self._ids, {})
+
+
+class DescribeProducersResponse(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = 61, 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("error_message", _TEXT),
+                        (
+                            "producers",
+                            CompactArray(
+                                ("producer_id", Int64),
+                                ("producer_epoch", Int32),
+                                ("last_sequence", Int32),
+                                ("last_timestamp", Int64),
+                                ("coordinator_epoch", Int32),
+                                ("transaction_start", Int64),
+                                _TAGS,
+                            ),
+                        ),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY, API_VERSION = 61, 0
+    RESPONSE_TYPE = DescribeProducersResponse
+    SCHEMA = Schema(("topics", CompactArray(("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)), _TAGS)
+
+
+class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: ignore[misc]
+    """For the leader of these partitions, as (topic, partitions)."""
+
+    API_KEY: ClassVar[int] = 61
+
+    def __init__(self, topics: Iterable[tuple[str, list[int]]]) -> None:
+        self._topics: list[Any] = [(topic, partitions, {}) for topic, partitions in topics]
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class(self._topics, {})

@@ -1,0 +1,170 @@
+"""Hanging transactions: over for their coordinator, and open in a partition that never got its marker.
+
+Brokers of Kafka 4 give a marker up when its partition has no leader just then, as if the topic was deleted
+(KAFKA-20734): so it happens while the only broker of a partition, or all of them, start again. Readers of committed
+records get nothing further from such a partition, and the next transaction of the same producer takes the open records
+into itself: what was committed may be aborted with it, and what was aborted committed. So a committer looks before it
+writes to a partition, and gives it the marker that is missing by a transaction without records.
+
+How the open records are to end is what the coordinator last decided, which it tells until a new producer begins. Only
+where the one before began, and died before it had mended this, is it unknown: then they are aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import errors
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Partition
+from duemq.bus.kafka.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
+from duemq.bus.kafka.wire import Wire, grouped
+from duemq.model.errors import LogFailed
+
+log = logging.getLogger(__name__)
+
+_COMMITTED = ("PrepareCommit", "CompleteCommit")
+_AT_ONCE = 1_000  # partitions in one request
+_SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
+_LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
+_SETTLED = (errors.NoError, errors.TopicAuthorizationFailedError)  # where duemq may only write, nothing is to be seen
+
+T = TypeVar("T")
+
+
+async def ends_in_commit(wire: Wire, transactional_id: str) -> bool:
+    """Whether the last transaction of this id was committed; one that is under way will be aborted by a new producer.
+
+    Raises LogFailed.
+    """
+
+    async def ask() -> bool:
+        request = DescribeTransactionsRequest([transactional_id])
+        answer = await wire.ask_coordinator(CoordinationType.TRANSACTION, transactional_id, request)
+        for code, _, state, *_ in answer.transactions:
+            error = errors.for_code(code)
+            if error.retriable:
+                raise error(f"transactional id {transactional_id!r}")
+            if not code:
+                return state in _COMMITTED
+        return False  # never used, or nothing we may know
+
+    return await _unless_old(wire.retried(ask), False)
+
+
+class Hanging:
+    """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
+
+    def __init__(self, wire: Wire, producer: Any) -> None:
+        self._wire, self._producer = wire, producer
+        self._looked: set[Partition] = set()
+        self._link: object | None = None
+        self.last: frozenset[Partition] = frozenset()
+
+    async def mend(self, commits: bool) -> None:
+        """Write the markers that are missing, and return once their partitions show what is committed.
+
+        Those whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
+        """
+        hanging = await self._everywhere()
+        if hanging:
+            log.warning(
+                "%s what an earlier transaction of %s left open in %s", "committing" if commits else "aborting",
+                self._manager.transactional_id, ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)),
+                extra={"action": "kafka_hanging"},
+            )  # fmt: skip
+        while hanging:
+            await self._producer.begin_transaction()
+            for where in hanging:
+                self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
+            await (self._producer.commit_transaction() if commits else self._producer.abort_transaction())
+            for _ in range(_PATIENCE):
+                hanging = await self._among(hanging)
+                if not hanging:
+                    break
+                await asyncio.sleep(_SOON_S)
+        self._link = self._coordinator()
+
+    async def look(self, partitions: Iterable[Partition]) -> None:
+        """Raises LogFailed where something hangs in a partition that is about to be written to.
+
+        A coordinator that was away since the last transaction may have lost its markers.
+        """
+        link = self._coordinator()
+        if link is not self._link:
+            self._link = link
+            self._looked.clear()
+            partitions = self.last.union(partitions)
+        for topic, number in await self._among(partitions):
+            raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
+
+    @property
+    def _manager(self) -> Any:
+        return self._producer._txn_manager
+
+    def _coordinator(self) -> object | None:
+        """The connection to it; None if there is none just now."""
+        node = self._producer._sender._coordinators.get(CoordinationType.TRANSACTION)
+        link = self._producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+        return link if link is not None and link.connected() else None
+
+    async def _everywhere(self) -> set[Partition]:
+        led: dict[int, list[Partition]] = {}
+        for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
+            for _, number, leader, *_ in () if code or internal else partitions:
+                if leader >= 0:
+                    led.setdefault(leader, []).append((topic, number))
+        found = await asyncio.gather(*(self._soon(node, where) for node, where in led.items()))
+        return set().union(*found)
+
+    async def _soon(self, node: int, led: list[Partition]) -> set[Partition]:
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._ask(node, led)
+        except (KafkaError, OSError, TimeoutError) as error:
+            log.debug("broker %d does not tell of hanging transactions: %r", node, error)
+            return set()
+
+    async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Those of these partitions that were not found in order before. Raises LogFailed."""
+        wanted = set(partitions) - self._looked
+
+        async def ask() -> set[Partition]:
+            found: set[Partition] = set()
+            for node, led in self._wire.by_leader(wanted).items():
+                found |= await self._ask(node, led)
+            for topic, number in wanted - self._looked - found:
+                raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
+            return found
+
+        return await _unless_old(self._wire.retried(ask), set()) if wanted else set()
+
+    async def _ask(self, node: int, led: list[Partition]) -> set[Partition]:
+        """Of partitions that this broker leads. Raises KafkaError."""
+        found = set()
+        for at in range(0, len(led), _AT_ONCE):
+            topics = grouped((where, where[1]) for where in led[at : at + _AT_ONCE])
+            for topic, parts, *_ in (await self._wire.ask(node, DescribeProducersRequest(topics))).topics:
+                for number, code, _, producers, *_ in parts:
+                    if errors.for_code(code) in _SETTLED:
+                        self._looked.add((topic, number))
+                    if any(each == self._manager.producer_id and start >= 0 for each, *_, start, _ in producers):
+                        found.add((topic, number))
+        self._looked -= found
+        return found
+
+
+async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:
+    """What was asked for; `otherwise` of brokers before 3.0, which know neither the request nor this fault."""
+    try:
+        return await asked
+    except LogFailed as error:
+        if isinstance(error.__cause__, errors.IncompatibleBrokerVersion):
+            return otherwise
+        raise
