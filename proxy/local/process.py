@@ -52,6 +52,14 @@ class Identity:
         fields = stat.rpartition(")")[2].split()
         return int(fields[19]) == self.started and fields[0] not in "ZX"
 
+    def frozen(self) -> bool:
+        """Whether the last of its threads was stopped; true of none at all."""
+        try:
+            threads = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # one has ended meanwhile
+        return not self.lives() or all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
+
     def signal(self, number: signal.Signals) -> None:
         """Nothing happens when it is gone."""
         if self.lives():
@@ -170,8 +178,10 @@ class Process:
         self._wait(STOP_WITHIN_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nobody."""
+        """SIGSTOP: from when this comes back it keeps its connections and answers nobody."""
         self._signal(signal.SIGSTOP)
+        if self.identity is not None:
+            wait_for(self.identity.frozen, f"{self.name} to freeze", STOP_WITHIN_S)
 
     def resume(self) -> None:
         """SIGCONT."""
