@@ -20,7 +20,7 @@ from duemq.bus.base import Batches, Landed, Partition, TargetRefused, wall_clock
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.failures import translated
-from duemq.bus.kafka.hanging import Hanging, ends_in_commit
+from duemq.bus.kafka.hanging import Hanging
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.sends import send_all
 from duemq.bus.kafka.stop import stop
@@ -55,16 +55,15 @@ class KafkaCommitter:
         fault: Fault = no_fault,
     ) -> None:
         self.name, self._fault = name, fault
-        self._options, self._wire, self._catalog = options, wire, catalog
+        self._options, self._catalog = options, catalog
         self._clock, self._committed = clock, committed
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
         self._lost_coordinator = False
         self._ended: DuemqError | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._id = f"duemq-{options.cluster}-{name}"
         self._producer: Any = AIOKafkaProducer(
-            transactional_id=self._id,
+            transactional_id=f"duemq-{options.cluster}-{name}",
             transaction_timeout_ms=options.transaction_timeout_ms,
             acks="all",
             **options.client(),
@@ -76,9 +75,9 @@ class KafkaCommitter:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
-                commits = await ends_in_commit(self._wire, self._id)
+                await self._hanging.learn()
                 await self._producer.start()
-                await self._hanging.mend(commits)
+                await self._hanging.mend()
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
             await self.close()

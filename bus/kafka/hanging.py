@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import ConnectionGroup, CoordinationType
@@ -29,33 +30,28 @@ from duemq.model.errors import LogFailed
 
 log = logging.getLogger(__name__)
 
+_OVER = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
 _AT_ONCE = 1_000  # partitions in one request
 _SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
 _LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
 _SETTLED = (errors.NoError, errors.TopicAuthorizationFailedError)  # where duemq may only write, nothing is to be seen
 
+Open = dict[Partition, frozenset[int]]
+"""Producers that have a transaction open in a partition."""
+
 T = TypeVar("T")
 
 
-async def ends_in_commit(wire: Wire, transactional_id: str) -> bool:
-    """Whether the last transaction of this id was committed; one that is under way will be aborted by a new producer.
+class Last(NamedTuple):
+    """The last transaction of an id. `over`: nothing of it is under way. `commits`: or was decided to be."""
 
-    Raises LogFailed.
-    """
+    producer_id: int
+    over: bool
+    commits: bool
 
-    async def ask() -> bool:
-        request = DescribeTransactionsRequest([transactional_id])
-        answer = await wire.ask_coordinator(CoordinationType.TRANSACTION, transactional_id, request)
-        for code, _, state, *_ in answer.transactions:
-            error = errors.for_code(code)
-            if error.retriable:
-                raise error(f"transactional id {transactional_id!r}")
-            if not code:
-                return state in _COMMITTED
-        return False  # never used, or nothing we may know
 
-    return await _unless_old(wire.retried(ask), False)
+_NONE = Last(-1, over=True, commits=False)
 
 
 class Hanging:
@@ -65,25 +61,40 @@ class Hanging:
         self._wire, self._producer = wire, producer
         self._looked: set[Partition] = set()
         self._link: object | None = None
+        self._before, self._calm_since = _NONE, -_LOOK_S
         self.last: frozenset[Partition] = frozenset()
 
-    async def mend(self, commits: bool) -> None:
-        """Write the markers that are missing, and return once their partitions show what is committed.
+    async def learn(self) -> None:
+        """Before the producer starts, which makes the coordinator forget how the last transaction ended.
 
-        Those whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
+        Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
         """
-        hanging = await self._everywhere()
+        began = time.monotonic()
+        self._before, open_ = await asyncio.gather(self._describe(), self._everywhere())
+        if self._before.over and not any(self._before.producer_id in producers for producers in open_.values()):
+            self._calm_since = began
+
+    async def mend(self) -> None:
+        """Once the producer has started: write the markers that are missing. Then all shows what is committed.
+
+        Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
+        """
+        hanging: set[Partition] = set()
+        if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
+            self._looked.clear()
+            hanging = self._ours(await self._everywhere())
         if hanging:
             log.warning(
-                "%s what an earlier transaction of %s left open in %s", "committing" if commits else "aborting",
-                self._manager.transactional_id, ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)),
-                extra={"action": "kafka_hanging"},
+                "%s what an earlier transaction of %s left open in %s",
+                "committing" if self._before.commits else "aborting", self._manager.transactional_id,
+                ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
             )  # fmt: skip
         while hanging:
             await self._producer.begin_transaction()
             for where in hanging:
                 self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
-            await (self._producer.commit_transaction() if commits else self._producer.abort_transaction())
+            ending = self._producer.commit_transaction if self._before.commits else self._producer.abort_transaction
+            await ending()
             for _ in range(_PATIENCE):
                 hanging = await self._among(hanging)
                 if not hanging:
@@ -114,50 +125,76 @@ class Hanging:
         link = self._producer.client._conns.get((node, ConnectionGroup.COORDINATION))
         return link if link is not None and link.connected() else None
 
-    async def _everywhere(self) -> set[Partition]:
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _describe(self) -> Last:
+        transactional_id: str = self._manager.transactional_id
+
+        async def ask() -> Last:
+            request = DescribeTransactionsRequest([transactional_id])
+            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, transactional_id, request)
+            for code, _, state, _, _, producer_id, *_ in answer.transactions:
+                error = errors.for_code(code)
+                if error.retriable:
+                    raise error(f"transactional id {transactional_id!r}")
+                if not code:
+                    return Last(producer_id, state in _OVER, state in _COMMITTED)
+            return _NONE  # never used, or nothing we may know
+
+        return await _unless_old(self._wire.retried(ask), _NONE)
+
+    async def _everywhere(self) -> Open:
         led: dict[int, list[Partition]] = {}
         for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
             for _, number, leader, *_ in () if code or internal else partitions:
                 if leader >= 0:
                     led.setdefault(leader, []).append((topic, number))
-        found = await asyncio.gather(*(self._soon(node, where) for node, where in led.items()))
-        return set().union(*found)
+        found: Open = {}
+        for part in await asyncio.gather(*(self._soon(node, partitions) for node, partitions in led.items())):
+            found |= part
+        return found
 
-    async def _soon(self, node: int, led: list[Partition]) -> set[Partition]:
+    async def _soon(self, node: int, led: list[Partition]) -> Open:
         try:
             async with asyncio.timeout(_LOOK_S):
                 return await self._ask(node, led)
         except (KafkaError, OSError, TimeoutError) as error:
             log.debug("broker %d does not tell of hanging transactions: %r", node, error)
-            return set()
+            return {}
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
         """Those of these partitions that were not found in order before. Raises LogFailed."""
         wanted = set(partitions) - self._looked
 
         async def ask() -> set[Partition]:
-            found: set[Partition] = set()
+            found: Open = {}
             for node, led in self._wire.by_leader(wanted).items():
                 found |= await self._ask(node, led)
-            for topic, number in wanted - self._looked - found:
+            ours = self._ours(found)
+            for topic, number in wanted - self._looked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
-            return found
+            return ours
 
         return await _unless_old(self._wire.retried(ask), set()) if wanted else set()
 
-    async def _ask(self, node: int, led: list[Partition]) -> set[Partition]:
+    async def _ask(self, node: int, led: list[Partition]) -> Open:
         """Of partitions that this broker leads. Raises KafkaError."""
-        found = set()
+        found: Open = {}
         for at in range(0, len(led), _AT_ONCE):
             topics = grouped((where, where[1]) for where in led[at : at + _AT_ONCE])
             for topic, parts, *_ in (await self._wire.ask(node, DescribeProducersRequest(topics))).topics:
                 for number, code, _, producers, *_ in parts:
                     if errors.for_code(code) in _SETTLED:
                         self._looked.add((topic, number))
-                    if any(each == self._manager.producer_id and start >= 0 for each, *_, start, _ in producers):
-                        found.add((topic, number))
-        self._looked -= found
+                    if open_ := frozenset(producer for producer, *_, start, _ in producers if start >= 0):
+                        found[topic, number] = open_
         return found
+
+    def _ours(self, found: Open) -> set[Partition]:
+        """Those that our producer has open; they are to be looked at again."""
+        ours = {where for where, producers in found.items() if self._manager.producer_id in producers}
+        self._looked -= ours
+        return ours
 
 
 async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:

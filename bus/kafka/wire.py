@@ -123,7 +123,7 @@ class Wire:
     async def ask_coordinator(self, kind: CoordinationType, key: str, request: Any) -> Any:
         """Of a group or a transactional id. Raises KafkaError."""
         coordinator = await self.client.coordinator_lookup(kind, key)
-        return await self.ask(coordinator, request, ConnectionGroup.COORDINATION)
+        return await self.ask(coordinator, request)
 
     async def metadata(self, topics: list[str] | None) -> list[Any]:
         """(error code, topic, internal, partitions) of topics, of all with None. Never makes one."""
