@@ -19,6 +19,7 @@ from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.record import pack_record
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
+_LOAD_S = 0.05  # between looks whether a window that is due is loaded
 _MORE = 0.0
 
 
@@ -57,12 +58,13 @@ class Master:
         """
         replica, pace = self._replica, self._pace
         now = self._clock()
-        expanding = replica.expand(now)
+        reach = replica.reach(now)
+        expanding = replica.expand(reach)
         commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
         cycle = replica.cycle()
         cycle.apply(commands)
-        keys, rows, complete = replica.due(now, pace.max_messages, pace.max_bytes)
-        cycle.take(now, keys, rows, complete)
+        keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
+        cycle.take(reach, keys, rows, complete)
         self.full = not complete or 2 * len(commands) >= pace.max_commands
         self.handled = len(commands) + len(keys)
         horizon = self._horizon(now)
@@ -93,5 +95,7 @@ class Master:
         return max(before.horizon, horizon_for(before.cursor, now - self._pace.history_ms))
 
     def _pause(self, now: int) -> float:
+        if self._replica.reach(now) < now:
+            return _LOAD_S
         due = self._replica.wheel.next_due()
         return _IDLE_S if due is None else min(max(due - now, 0) / 1000, _IDLE_S)

@@ -18,6 +18,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
+from duemq.delay.far import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
@@ -53,6 +54,7 @@ class NodeOptions:
     trims: bool = True
     holds: frozenset[int] | None = None
     gathering: Gathering = field(default_factory=Gathering)
+    far: FarPolicy = field(default_factory=FarPolicy)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -93,6 +95,7 @@ class Node:
         """`jobs`: further work to be done every so many seconds."""
         self.folder, self.options, self.clock, self.election = folder, options, clock, election
         self.ids = IdCodec(folder.info.secret)
+        self.far, self.far_turn = options.far, asyncio.Lock()
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}

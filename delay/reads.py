@@ -95,7 +95,10 @@ class Reads:
         found: list[tuple[bytes, MessageState]] = []
         looked_at = 0
         while True:
-            keys, rows = self._shard.store.scan(after, through, _PART, _PART_BYTES, prefix)
+            if prefix == ROW:
+                keys, rows = self._shard.store.scan_all(after, through, _PART, _PART_BYTES)
+            else:
+                keys, rows = self._shard.store.scan(after, through, _PART, _PART_BYTES, prefix)
             if not keys:
                 return Found(found, None)
             for key, raw in zip(keys, rows, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from duemq.bus.base import Bus, Stored, Subscription
 from duemq.delay.changes import count_changes, store_changes
@@ -17,10 +17,10 @@ from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import Behind, CorruptStore, Diverged
 from duemq.model.ids import IdCodec
-from duemq.model.key import last_key_at
+from duemq.model.key import HIGHEST, first_key_at, last_key_at
 from duemq.model.ledger import Entry
 from duemq.model.record import unpack_record
-from duemq.storage.rows import Position
+from duemq.storage.rows import Position, window_of
 from duemq.storage.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import Slot
@@ -37,7 +37,7 @@ class Replica:
     """The state of one shard on this node."""
 
     def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1) -> None:
-        """`shards`: how many the cluster has."""
+        """`shards`: how many the cluster has. To follow past a sealed window, `loaded` has to be set."""
         self.shard, self.store, self.ids, self.shards = shard, store, ids, shards
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
@@ -46,6 +46,8 @@ class Replica:
                 f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
             )
         self._ahead: tuple[Expansion, KeyScan] | None = None
+        self.loaded: Callable[[], Awaitable[None]] | None = None
+        """Waits until one more window is back from its delay files."""
 
     @property
     def entry(self) -> Entry:
@@ -113,6 +115,9 @@ class Replica:
             )
         cycle = self.cycle()
         cycle.apply(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
+            assert self.loaded is not None
+            await self.loaded()
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
@@ -159,6 +164,11 @@ class Replica:
 
     # --- the wheel ------------------------------------------------------------------------------------------------
 
+    def reach(self, now: int) -> int:
+        """Up to when messages can be delivered (ms): now, or as long as a window is not loaded, just before it."""
+        first = self.store.far.first
+        return now if first is None else min(now, first - 1)
+
     def expand(self, now: int) -> bool:
         """Expand slots of the wheel that near; True if there is more to do soon. Raises CountMismatch.
 
@@ -168,6 +178,8 @@ class Replica:
         if self._ahead is not None:
             self._read_ahead(whole=self._ahead[0].slot.start <= now)
         while (slot := wheel.expandable(now)) is not None:
+            if self.store.far.of(window_of(slot.start)):
+                break  # it has to be loaded first
             reached = slot.start <= now
             if self._ahead is not None and not reached:
                 break
@@ -220,7 +232,7 @@ class Replica:
 
     def recount(self) -> int:
         """Count the pending rows of the store, however long that takes. For verification."""
-        scan, count = self.store.scan_keys(self.entry.cursor, 1 << 62), 0
-        while not scan.done:
-            count += len(scan.part(100_000))
+        count, after = 0, self.entry.cursor
+        while keys := self.store.scan_all(after, HIGHEST, _READ, 64 << 20)[0]:
+            count, after = count + len(keys), keys[-1]
         return count

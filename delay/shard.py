@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
+from duemq.delay.far import FarKeeper, FarPolicy
 from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
 from duemq.delay.observe import ShardGauges
@@ -40,6 +41,10 @@ class Surroundings(Context, Protocol):
 
     @property
     def election(self) -> Election: ...
+    @property
+    def far(self) -> FarPolicy: ...
+    @property
+    def far_turn(self) -> asyncio.Lock: ...
     def has_peer(self, shard: int) -> bool:
         """Whether another node has a replica of the shard that can be copied."""
         ...
@@ -63,6 +68,7 @@ class Shard:
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
+        self._lost: BaseException | None = None
         self.leading = False
         self.rebuilding = False  # the store is closed
         self._flushing = asyncio.Lock()
@@ -74,6 +80,7 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
+        self.replica.loaded = self._until_loaded
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +88,10 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
+        keeper = FarKeeper(self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn)
+        keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
+        keeping.add_done_callback(self._keeper_ended)
+        self._keeper, self._keeping = keeper, keeping
         failures = 0
         try:
             if self.replica.entry.number < 0:
@@ -106,8 +117,24 @@ class Shard:
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
         finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
             self._buffer.close()
             self._ledger.close()
+
+    def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
+        if not keeping.cancelled():
+            self._lost = keeping.exception()
+            self.wake()
+
+    async def _until_loaded(self) -> None:
+        waiting = asyncio.create_task(self._keeper.loaded())
+        try:
+            await asyncio.wait([waiting, self._keeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._keeping.done():
+            self._keeping.result()
 
     def stop(self) -> None:
         """Finish the cycle that runs, and no other."""
@@ -121,6 +148,8 @@ class Shard:
                 subscription.wake()
 
     def _wanted(self, node: Surroundings) -> bool:
+        if self._lost is not None:
+            raise self._lost
         return not self._stopping and self.number in node.election.owned()
 
     async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:

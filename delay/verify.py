@@ -5,21 +5,24 @@ The folder is opened as a start would open it (so the ledger is followed to its 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bus.base import Bus
+from duemq.bus.base import Bus, wall_clock
+from duemq.delay.far import FarKeeper, FarPolicy
 from duemq.delay.replica import Replica
 from duemq.delay.topics import INTERNAL
-from duemq.model.errors import DuemqError
+from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Entry
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
+from duemq.storage.delay_file import DelayFile
 from duemq.storage.folder import Folder, FolderInfo
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ENDED, MOVED, NAME, Ended, window_of
@@ -78,8 +81,11 @@ async def _verify_shard(
         return None
     try:
         replica = Replica(number, store, ids, info.shards)
+        replica.loaded = _loader(replica)
         followed = await replica.follow(bus)
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
+        if not _verify_files(name, store, checks):
+            return None
         return _verify_store(name, replica, progress, checks)
     except DuemqError as error:
         checks.append(Check(f"{name}: store agrees with the ledger", False, str(error)))
@@ -87,6 +93,30 @@ async def _verify_shard(
     finally:
         store.flush()
         store.close()
+
+
+def _verify_files(name: str, store: ShardStore, checks: list[Check]) -> bool:
+    """Every delay file holds what it says of itself."""
+    wrong, rows = [], 0
+    for path in store.far.names():
+        try:
+            rows += sum(len(keys) for keys, _ in DelayFile(store.path / path).whole())
+        except CorruptStore as error:
+            wrong.append(str(error))
+    found = _some(wrong) or f"{rows} messages in {len(store.far.names())} files"
+    checks.append(Check(f"{name}: delay files", not wrong, found))
+    return not wrong
+
+
+def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
+    """Loads windows that the ledger has passed since the store was last on disk; seals none."""
+    lock, policy = asyncio.Lock(), FarPolicy(rows=replica.entry.pending + 1)
+    keeper = FarKeeper(replica.shard, lambda: replica, lock, policy, wall_clock, asyncio.Lock())
+
+    async def load() -> None:
+        await keeper.step()
+
+    return load
 
 
 def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], None], checks: list[Check]) -> _ShardIds:
@@ -98,7 +128,7 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
     topics: set[bytes] = set()
     after = LOWEST
     while True:
-        keys, rows = store.scan(after, HIGHEST, _PART, 64 << 20)
+        keys, rows = store.scan_all(after, HIGHEST, _PART, 64 << 20)
         if not keys:
             break
         after = keys[-1]

@@ -23,7 +23,7 @@ HIGHEST = b"\xff" * KEY_BYTES
 make_key = KEY.pack
 read_key = KEY.unpack
 
-_DTYPE = np.dtype([("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
+KEY_DTYPE = np.dtype([("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
 
 
 def due_of(key: bytes) -> int:
@@ -48,7 +48,7 @@ def first_key_at(due_ms: int) -> bytes:
 
 def dues_of(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """The due times (ms) of many keys, shape (n,)."""
-    return np.frombuffer(b"".join(keys), _DTYPE)["due"].astype(np.int64)
+    return np.frombuffer(b"".join(keys), KEY_DTYPE)["due"].astype(np.int64)
 
 
 def checksum(keys: Sequence[bytes]) -> int:
@@ -58,7 +58,7 @@ def checksum(keys: Sequence[bytes]) -> int:
     """
     if not keys:
         return 0
-    parts = np.frombuffer(b"".join(keys), _DTYPE)
+    parts = np.frombuffer(b"".join(keys), KEY_DTYPE)
     x = parts["due"].astype(np.uint64)
     x ^= parts["offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x ^= parts["row"].astype(np.uint64) << np.uint64(40)

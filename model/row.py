@@ -191,8 +191,14 @@ def dead_frame(row: bytes, reason: str) -> bytes:
     return frame_of(record.key, *pack_headers(headers), record.value)
 
 
-def without_payload(row: bytes) -> bytes:
-    """The row of an ended message: all but its payload."""
+def payload_at(row: bytes) -> int:
+    """Where the payload begins, which is the row's last part."""
     at = int.from_bytes(row[2:6], "big")
     key_bytes, _, header_bytes = HEAD.unpack_from(row, at)
-    return row[: at + HEAD.size + max(key_bytes, 0) + header_bytes]
+    end: int = at + HEAD.size + max(key_bytes, 0) + header_bytes
+    return end
+
+
+def without_payload(row: bytes) -> bytes:
+    """The row of an ended message: all but its payload."""
+    return row[: payload_at(row)]

@@ -24,6 +24,7 @@ from duemq.proxy.ingress import Limits
 from duemq.proxy.sections import (
     DeliverySettings,
     EmbeddedSettings,
+    FarSettings,
     HttpSettings,
     KafkaSettings,
     LimitSettings,
@@ -66,6 +67,7 @@ class Settings(BaseSettings):
     topics: TopicSettings = TopicSettings()
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
+    far: FarSettings = FarSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     kafka: KafkaSettings = KafkaSettings()
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()

@@ -148,6 +148,14 @@ class StorageSettings(Section):
     min_free_bytes: Size = 256 * MIB
 
 
+class FarSettings(Section):
+    """See `FarPolicy`."""
+
+    seal_rows: Annotated[int, Field(ge=1)] = 50_000
+    seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
+    load_ahead: Annotated[Duration, Field(ge=60_000, le=1_800_000)] = _duration("10m")
+
+
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = _duration("7d")
     tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB

@@ -62,7 +62,7 @@ def routes(server: SnapshotServer) -> list[Route]:
 
     return [
         Route(PATH + "/{shard:int}", _answered(begin), methods=["POST"]),
-        Route(PATH + "/{snapshot}/{file}", _answered(read), methods=["GET"]),
+        Route(PATH + "/{snapshot}/{file:path}", _answered(read), methods=["GET"]),
         Route(PATH + "/{snapshot}", _answered(end), methods=["DELETE"]),
     ]
 
@@ -113,7 +113,7 @@ class HttpSnapshotSource:
             raise Unavailable(f"{self._http.base_url}: {error}") from error
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
-        path = f"{PATH}/{quote(snapshot, safe='')}/{quote(file, safe='')}"
+        path = f"{PATH}/{quote(snapshot, safe='')}/{quote(file)}"
         span = {"Range": f"bytes={offset}-{offset + min(count, PART_BYTES) - 1}"}
         for pause in _AGAIN_S:
             with suppress(_Unreachable):

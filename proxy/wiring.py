@@ -18,6 +18,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
+from duemq.delay.far import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
@@ -52,6 +53,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         trims=trims,
         holds=holds,
         gathering=gathering,
+        far=FarPolicy(settings.far.seal_rows, settings.far.seal_windows, settings.far.load_ahead),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,

@@ -8,6 +8,7 @@ manifest of another format, so read the old one for as long as such an upgrade i
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from duemq.storage.rows import POSITION, Position
 from duemq.storage.store import ShardStore
 
 FORMAT = 1
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # names of files come from a peer: they must not lead elsewhere
+# Names of files come from a peer: they must not lead elsewhere. Delay files are in a folder per window.
+_SAFE_NAME = re.compile(r"(?:far/\d{1,20}/)?[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -79,7 +81,8 @@ def _is_sound(file: CheckpointFile) -> bool:
 def make_checkpoint(store: ShardStore, into: Path) -> None:
     """Link the store's files into a new folder on the same disk. Blocks; run it in a thread.
 
-    The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call.
+    The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
+    may be sealed or loaded meanwhile.
     Raises DiskFull or StoreFailed.
     """
     # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
@@ -87,6 +90,9 @@ def make_checkpoint(store: ShardStore, into: Path) -> None:
     with translated(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
+        for name in store.far.names():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            os.link(store.path / name, into / name)
 
 
 def describe(checkpoint: Path, shard: int) -> Manifest:
@@ -94,14 +100,15 @@ def describe(checkpoint: Path, shard: int) -> Manifest:
     position = read_position(checkpoint)
     entry = position.entry
     with translated(checkpoint):
-        files = tuple(_described(path) for path in sorted(checkpoint.iterdir()))
+        paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+        files = tuple(_described(path, str(path.relative_to(checkpoint))) for path in paths)
     return Manifest(checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files)
 
 
-def _described(path: Path) -> CheckpointFile:
+def _described(path: Path, name: str) -> CheckpointFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-        return CheckpointFile(path.name, file.tell(), digest.hexdigest())
+        return CheckpointFile(name, file.tell(), digest.hexdigest())
 
 
 def read_position(path: Path) -> Position:

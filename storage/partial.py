@@ -33,6 +33,7 @@ class PartialFile:
         self.path, self.wanted, self.size = path, wanted, 0
         self._sha256 = hashlib.sha256()
         with translated(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
             try:
                 self._file.seek(0)
@@ -88,8 +89,8 @@ class Partial:
         keep = {file.name: file.size for file in useful}
         with translated(self.folder):
             self._files.mkdir(parents=True, exist_ok=True)
-            for path in self._files.iterdir():
-                if path.stat().st_size > keep.get(path.name, -1):
+            for path in [path for path in self._files.rglob("*") if path.is_file()]:
+                if path.stat().st_size > keep.get(str(path.relative_to(self._files)), -1):
                     path.unlink()
             # Only now: under the new manifest, the files of the old one would be taken for parts of the new ones.
             sync_folder(self._files)
@@ -114,7 +115,8 @@ class Partial:
                 f"its manifest says {manifest.entry}"
             )
         with translated(self.folder):
-            sync_folder(self._files)
+            for folder in {(self._files / file.name).parent for file in manifest.files} | {self._files}:
+                sync_folder(folder)
             self._fault("durable")
             self._files.rename(_beside(self.into, ".ready"))
             sync_folder(self.into.parent)

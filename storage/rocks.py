@@ -34,16 +34,11 @@ class Memory:
 
 def open_store(path: Path, memory: Memory) -> Rdict:
     """A database without write-ahead log: the buffer topic is its log (`docs/architecture.md`)."""
-    table = BlockBasedOptions()
+    table = _table()
     table.set_block_cache(memory.cache)
-    table.set_bloom_filter(10, False)  # most look-ups of `moved` and `ended` rows find nothing
-    table.set_block_size(16 * 1024)
     table.set_cache_index_and_filter_blocks(True)
-    table.set_format_version(5)
-    options = Options(raw_mode=True)
+    options = _options(table)
     options.create_if_missing(True)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
     options.set_level_zero_file_num_compaction_trigger(8)
     options.set_write_buffer_size(memory.write_buffer_bytes)
     options.set_write_buffer_manager(memory.buffers)
@@ -54,6 +49,26 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.set_paranoid_checks(True)
     with translated(path):
         return Rdict(str(path), options)
+
+
+def sorted_file_options() -> Options:
+    """For a sorted file that such a database is to take in."""
+    return _options(_table())
+
+
+def _table() -> BlockBasedOptions:
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, False)  # most look-ups of `moved` and `ended` rows find nothing
+    table.set_block_size(16 * 1024)
+    table.set_format_version(5)
+    return table
+
+
+def _options(table: BlockBasedOptions) -> Options:
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
 
 
 def without_log() -> WriteOptions:

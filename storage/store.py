@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rocksdict import WriteBatch
+from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.foreign import translated
-from duemq.model.key import dues_of, first_key_at
+from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.storage.far import FarFiles
 from duemq.storage.rocks import Memory, open_store, without_log
 from duemq.storage.rows import (
     APPLIED,
     CURSOR,
+    DROPPED,
     ENDED,
+    FAR,
+    LOADING,
     MOVED,
     NAME,
     POSITION,
@@ -25,11 +29,14 @@ from duemq.storage.rows import (
     U64,
     WHEN,
     WINDOW,
+    WINDOW_MS,
     Ended,
     Position,
+    window_of,
 )
 
 Puts = list[tuple[bytes, bytes]]
+_NO_LIMIT = 1 << 62
 
 
 class KeyScan:
@@ -49,6 +56,24 @@ class KeyScan:
         return dues_of([key[1:] for key in keys])
 
 
+class Journal:
+    """What is done to one window from the moment of `ShardStore.watch` on."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.placed: dict[bytes, bytes] = {}
+        self.removed: set[bytes] = set()
+
+    def note(self, puts: Puts, deletes: Sequence[bytes]) -> None:
+        for key, row in puts:
+            if key[:1] == ROW and window_of(due_of(key[1:])) == self.window:
+                self.placed[key[1:]] = row
+        for key in deletes:
+            if key[:1] == ROW and window_of(due_of(key[1:])) == self.window:
+                self.placed.pop(key[1:], None)
+                self.removed.add(key[1:])
+
+
 class ShardStore:
     """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
 
@@ -60,6 +85,8 @@ class ShardStore:
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
+        self.far = FarFiles(path, self.each(FAR), (U64.unpack(key)[0] for key, _ in self.each(LOADING)))
+        self._journals: list[Journal] = []
 
     def _get(self, key: bytes) -> bytes | None:
         with translated(self.path):
@@ -76,7 +103,15 @@ class ShardStore:
     # --- by key ---------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._get_many([ROW + key for key in keys])
+        """Also of messages in delay files, which takes milliseconds each."""
+        found = self._get_many([ROW + key for key in keys])
+        if self.far and (sealed := [key for key in keys if self.far.covers(key)]):
+            dropped = self._get_many([DROPPED + key for key in sealed])
+            gone = {key for key, mark in zip(sealed, dropped, strict=True) if mark is not None}
+            here = dict(zip(keys, found, strict=True))
+            there = self.far.rows([key for key in sealed if here[key] is None and key not in gone])
+            found = [None if key in gone else here[key] or there.get(key) for key in keys]
+        return found
 
     def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
         return [None if raw is None else Ended.decode(raw) for raw in self._get_many([ENDED + key for key in keys])]
@@ -125,6 +160,39 @@ class ShardStore:
                     break
         return keys, rows
 
+    def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
+        """As `scan`, with the messages in delay files, a part of one window at a time."""
+        while (window := self.far.next_after(after)) is not None and first_key_at(window) <= through:
+            start = last_key_at(window - 1)
+            if after < start:
+                keys, rows = self.scan(after, start, max_count, max_bytes)
+                if keys:
+                    return keys, rows
+                after = start
+            end = min(last_key_at(window + WINDOW_MS - 1), through)
+            keys, rows, looked = self._merged(window, after, end, max_count)
+            if keys:
+                return keys, rows
+            after = looked
+        return self.scan(after, through, max_count, max_bytes)
+
+    def _merged(
+        self, window: int, after: bytes, through: bytes, max_count: int
+    ) -> tuple[list[bytes], list[bytes], bytes]:
+        """Of RocksDB and the files of one window together; and up to where that was looked."""
+        parts = [part for sealed in self.far.of(window) for part in islice(self.far.open(sealed).parts(after), 1)]
+        looked = min([through, *(keys[-1] for keys, _ in parts)])
+        near_keys, near_rows = self.scan(after, looked, max_count, _NO_LIMIT)
+        if len(near_keys) == max_count:
+            looked = near_keys[-1]
+        found = dict(zip(near_keys, near_rows, strict=True))
+        for keys, rows in parts:
+            found.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= looked)
+        for key, _ in self.range(DROPPED + after, DROPPED + looked + b"\x00"):
+            found.pop(key, None)
+        keys = sorted(found)[:max_count]
+        return keys, [found[key] for key in keys], looked
+
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
         """The keys above `after` that are due before `before_ms`, to be read in parts."""
         with translated(self.path):
@@ -135,6 +203,14 @@ class ShardStore:
         with translated(self.path):
             for key, value in self._db.items(from_key=prefix + start):
                 if key[:1] != prefix:
+                    return
+                yield key[1:], value
+
+    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All rows from `start`, a key with its prefix, to below `end`."""
+        with translated(self.path):
+            for key, value in self._db.items(from_key=start):
+                if key >= end:
                     return
                 yield key[1:], value
 
@@ -160,6 +236,13 @@ class ShardStore:
         put = batch.put
         for key, value in puts:
             put(key, value)
+        for journal in self._journals:
+            journal.note(puts, deletes)
+        if self.far:
+            for key in deletes:
+                if key[:1] == ROW and self.far.covers(key[1:]):
+                    put(DROPPED + key[1:], b"")
+                    self.far.drop(key[1:])
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():
@@ -168,11 +251,32 @@ class ShardStore:
             else:
                 batch.delete(WINDOW + U64.pack(start))
         put(POSITION, position.encode())
+        self.change(batch)
+        self.position = position
+
+    def change(self, batch: WriteBatch) -> None:
+        """Write a batch that leaves the position as it is."""
         size = batch.size_in_bytes()
         with translated(self.path):
             self._db.write(batch, self._options)
         self.unflushed_bytes += size
-        self.position = position
+
+    def watch(self, window: int) -> Journal:
+        """Note what is done to a window until `end`."""
+        journal = Journal(window)
+        self._journals.append(journal)
+        return journal
+
+    def end(self, journal: Journal) -> None:
+        if journal in self._journals:
+            self._journals.remove(journal)
+
+    def ingest(self, sst: Path) -> None:
+        """Take in a sorted file by moving it. Blocks; run it in a thread."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        with translated(self.path):
+            self._db.ingest_external_file([str(sst)], options)
 
     def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
         """Forget a range of rows of one kind, `end` excluded."""
@@ -200,5 +304,6 @@ class ShardStore:
             self._db.compact_range(start, end)
 
     def close(self) -> None:
+        self.far.close()
         with translated(self.path):
             self._db.close()

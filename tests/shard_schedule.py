@@ -38,19 +38,22 @@ class Schedule:
         self.master = 0
         self.names = 0
 
+    def actions(self) -> dict[Callable[[], Any], int]:
+        """What may happen, with its weight."""
+        return {
+            self.produce: 30, self.tick: 50, self.wait: 16, self.flush: 5, self.follow: 8, self.fail_over: 3,
+            self.zombie: 4, self.crash: 5, self.kill_standby: 3, self.step_back: 3, self.topic_appears: 1,
+        }  # fmt: skip
+
     async def run(self, steps: int = 70) -> None:
-        world, rng = self.world, self.rng
+        world, rng, actions = self.world, self.rng, self.actions()
         await world.start(3)
         with pytest.MonkeyPatch.context() as patch:
             # Slots of the wheel are expanded over several ticks, as large ones are.
             patch.setattr(replica, "_PART", 2)
             try:
                 await self.node.promote()
-                actions: list[Callable[[], Any]] = [
-                    self.produce, self.tick, self.wait, self.flush, self.follow, self.fail_over, self.zombie,
-                    self.crash, self.kill_standby, self.step_back, self.topic_appears,
-                ]  # fmt: skip
-                for action in rng.choices(actions, (30, 50, 16, 5, 8, 3, 4, 5, 3, 3, 1), k=steps):
+                for action in rng.choices(list(actions), list(actions.values()), k=steps):
                     await action()
                 await self.drain()
             finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.far import FarKeeper, FarPolicy
 from duemq.delay.master import Master
 from duemq.delay.observe import Observer
 from duemq.delay.pace import Pace
@@ -20,10 +22,11 @@ from duemq.delay.replica import Replica
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.model.ids import IdCodec
-from duemq.model.key import KEY_BYTES, due_of, offset_of
+from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record, unpack_record
+from duemq.storage.far_process import load, seal
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
 from duemq.storage.store import ShardStore
@@ -48,6 +51,18 @@ class NodeBus(MemoryBus):
         return records
 
 
+class Killed(Exception):
+    """The node dies here."""
+
+
+def _done(what: str, *arguments: str) -> bytes:
+    if what == "seal":
+        checkpoint, shard, window, file = arguments
+        return seal(Path(checkpoint), int(shard), int(window), Path(file)).encode()
+    dropped, sst, *files = map(Path, arguments)
+    return b"%d" % load(dropped, sst, files)
+
+
 @dataclass
 class NodeContext:
     targets: Targets
@@ -61,6 +76,7 @@ class SimNode:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
+        self.far_fault: str | None = None  # the step of sealing or loading at which the node is killed
         self.master: Master | None = None
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
@@ -72,6 +88,28 @@ class SimNode:
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
         self.store._db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
+        self.replica.loaded = self._load
+        turn, rest = asyncio.Lock(), asyncio.Lock()
+        self.far = FarKeeper(
+            SHARD, lambda: self.replica, rest, self.world.far, lambda: self.world.now, turn, self._far_step, self._work
+        )
+
+    async def _load(self) -> None:
+        assert await self.far.step()
+
+    async def _work(self, what: str, *arguments: object) -> bytes:
+        """What `storage/far_process.py` does, without the process, and other things going on before and after."""
+        if self.world.meanwhile is not None:
+            await self.world.meanwhile(self)
+        done = _done(what, *map(str, arguments))
+        if self.world.meanwhile is not None:
+            await self.world.meanwhile(self)
+        return done
+
+    def _far_step(self, name: str) -> None:
+        if name == self.far_fault:
+            self.far_fault = None
+            raise Killed(name)
 
     def _step(self, name: str) -> None:
         if name == self.fault:
@@ -80,7 +118,7 @@ class SimNode:
 
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
-        self.master, self.fault = None, None
+        self.master, self.fault, self.far_fault = None, None, None
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -113,6 +151,8 @@ class World:
     ids: IdCodec = field(default_factory=lambda: IdCodec(b"s" * 32))
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
     nodes: list[SimNode] = field(default_factory=list)
+    far: FarPolicy = field(default_factory=FarPolicy)
+    meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
 
     async def start(self, nodes: int) -> None:
         self.log = MemoryLog(lambda: self.now)
@@ -171,13 +211,17 @@ class World:
         if pause > 0:
             assert oracle.applied == len(oracle.commands), "the master rests before commands that are not applied"
             waiting = min(map(due_of, oracle.pending), default=None)
-            assert waiting is None or self.now + pause * 1000 <= waiting, "the master sleeps past a due message"
+            if node.replica.reach(self.now) == self.now:  # or what is due is still in delay files
+                assert waiting is None or self.now + pause * 1000 <= waiting, "the master sleeps past a due message"
         return pause
 
     def check(self, node: SimNode) -> None:
         """A replica at the ledger's end holds what the oracle holds, and its two books agree."""
         oracle, entry = self.oracle, node.replica.entry
-        keys, _ = node.store.scan(entry.cursor, b"\xff" * 20, 1 << 30, 1 << 40)
+        keys, after = [], entry.cursor
+        while part := node.store.scan_all(after, HIGHEST, 7, 1 << 20)[0]:
+            keys += part
+            after = part[-1]
         assert keys == sorted(oracle.pending)
         assert (entry.number, entry.applied, entry.cursor) == (oracle.number, oracle.applied, oracle.cursor)
         assert node.replica.wheel.total == node.replica.recount() == entry.pending == len(keys)

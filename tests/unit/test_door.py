@@ -49,7 +49,7 @@ class Held:
         self.progress = Progress()
         store = SimpleNamespace(
             names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None], rows=lambda keys: [None],
-            scan=lambda *asked: ([], []),
+            scan_all=lambda *asked: ([], []),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
         self.shards: Any = {0: SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False)}

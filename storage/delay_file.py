@@ -1,0 +1,215 @@
+"""Delay files: pending messages of one shard and one 30-minute window as Parquet, sorted by key.
+
+    due_ms int64, offset int64, row int32     the key (model/key.py); no key comes twice
+    topic string, key binary, payload binary  what any Parquet tool can read of the far future
+    head binary                               the store's row up to the payload (model/row.py): both make the row
+
+zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them. The
+file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
+
+Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duemq.model.errors import CorruptStore
+from duemq.model.foreign import translated
+from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of
+from duemq.model.row import message_key_in, payload_at, topic_of
+from duemq.storage.durable import sync_folder
+from duemq.storage.rows import WINDOW_MS
+
+FORMAT = 1
+ROWS_PER_GROUP = 4_096
+
+_SCHEMA = pa.schema([
+    pa.field("due_ms", pa.int64(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("row", pa.int32(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("payload", pa.binary(), nullable=False),
+    pa.field("head", pa.binary(), nullable=False),
+])  # fmt: skip
+_OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
+_ABOUT = b"duemq"
+
+Part = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys and rows, in the order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows."""
+
+    shard: int
+    window: int
+    rows: int
+    first: str
+    last: str
+    content: str
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @staticmethod
+    def decode(raw: bytes) -> About:
+        """Raises CorruptStore."""
+        try:
+            return About(**orjson.loads(raw))
+        except (ValueError, TypeError) as error:
+            raise CorruptStore(f"not what a delay file says of itself: {raw[:200]!r}") from error
+
+
+def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
+    """Write a file, sync it, and give it its name last. Blocks; meant for a process of its own.
+
+    Raises CorruptStore for keys that are out of order or of another window, DiskFull and StoreFailed.
+    """
+    digest, rows, first, last = blake2b(digest_size=16), 0, b"", b""
+    temporary = path.with_suffix(".new")
+    with translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(
+            temporary, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"],
+            write_page_checksum=True,
+        ) as file:  # fmt: skip
+            for keys, values in parts:
+                _check_order(path, window, last, keys)
+                _digest(digest, keys, values)
+                file.write_table(_table(keys, values), row_group_size=ROWS_PER_GROUP)
+                rows, first, last = rows + len(keys), first or keys[0], keys[-1]
+            about = About(shard, window, rows, first.hex(), last.hex(), digest.hexdigest())
+            file.add_key_value_metadata({_ABOUT: about.encode()})
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    return about
+
+
+def _check_order(path: Path, window: int, last: bytes, keys: Sequence[bytes]) -> None:
+    for key in keys:
+        if key <= last or not window <= due_of(key) < window + WINDOW_MS:
+            raise CorruptStore(f"{path}: key {key.hex()} is out of order, or not of the window that starts at {window}")
+        last = key
+
+
+def _digest(digest: Any, keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    digest.update(b"".join(keys))
+    digest.update(np.fromiter(map(len, rows), "<u4", len(rows)).tobytes())
+    digest.update(b"".join(rows))
+
+
+def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
+    parts = np.frombuffer(b"".join(keys), KEY_DTYPE)
+    cuts = list(map(payload_at, rows))
+    columns = (
+        parts["due"].astype(np.int64), parts["offset"].astype(np.int64), parts["row"].astype(np.int32),
+        pa.array(map(topic_of, rows), pa.binary()).cast(pa.string()),
+        pa.array(map(message_key_in, rows), pa.binary()),
+        pa.array((row[cut:] for row, cut in zip(rows, cuts, strict=True)), pa.binary()),
+        pa.array((row[:cut] for row, cut in zip(rows, cuts, strict=True)), pa.binary()),
+    )  # fmt: skip
+    return pa.table(list(map(pa.array, columns)), schema=_SCHEMA)
+
+
+class DelayFile:
+    """A file opened to be read. All methods raise CorruptStore for one that is missing or damaged; they block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._sound():
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            metadata = self._file.metadata
+            self.about = About.decode((metadata.metadata or {}).get(_ABOUT, b""))
+            if self.about.format != FORMAT or metadata.num_rows != self.about.rows:
+                raise CorruptStore(
+                    f"{path}: format {self.about.format} with {metadata.num_rows} rows of {self.about.rows}; "
+                    f"this duemq reads format {FORMAT}"
+                )
+            groups = [metadata.row_group(number).column(0).statistics for number in range(metadata.num_row_groups)]
+            self._firsts, self._lasts = [group.min for group in groups], [group.max for group in groups]
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptStore(f"delay file {self.path} is missing or damaged: {error}") from error
+
+    def rows(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The rows of those keys that are in the file. Reads each row group once that may hold one."""
+        wanted: dict[int, set[bytes]] = {}
+        for key in keys:
+            due = due_of(key)
+            group = bisect_left(self._lasts, due)
+            while group < len(self._firsts) and self._firsts[group] <= due:
+                wanted.setdefault(group, set()).add(key)
+                group += 1
+        found: dict[bytes, bytes] = {}
+        for group, some in sorted(wanted.items()):
+            some -= found.keys()
+            places = {key: at for at, key in enumerate(self._keys(group)) if key in some} if some else {}
+            if places:
+                rows = self._rows(group, pa.array(list(places.values())))
+                found.update(zip(places, rows, strict=True))
+        return found
+
+    def parts(self, after: bytes = b"") -> Iterator[Part]:
+        """All above a key, a row group at a time."""
+        for group in range(bisect_left(self._lasts, due_of(after)) if after else 0, len(self._firsts)):
+            keys, rows = self._keys(group), self._rows(group)
+            if keys[0] <= after:
+                skip = sum(key <= after for key in keys)
+                keys, rows = keys[skip:], rows[skip:]
+            if keys:
+                yield keys, rows
+
+    def whole(self) -> Iterator[Part]:
+        """All of it; ends with an error where that is not what the file says of itself."""
+        digest, last = blake2b(digest_size=16), b""
+        for keys, rows in self.parts():
+            _check_order(self.path, self.about.window, last, keys)
+            _digest(digest, keys, rows)
+            last = keys[-1]
+            yield keys, rows
+        if digest.hexdigest() != self.about.content:
+            raise CorruptStore(f"delay file {self.path} does not hold what it says: its content's checksum is wrong")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _keys(self, group: int) -> list[bytes]:
+        with self._sound():
+            table = self._file.read_row_group(group, columns=_OF_KEY)
+        keys = np.empty(table.num_rows, KEY_DTYPE)
+        for name, column in zip(KEY_DTYPE.names or (), _OF_KEY, strict=True):
+            keys[name] = table[column].to_numpy()
+        raw = keys.tobytes()
+        return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
+
+    def _rows(self, group: int, places: pa.Array | None = None) -> list[bytes]:
+        with self._sound():
+            table = self._file.read_row_group(group, columns=_OF_ROW)
+        if places is not None:
+            table = table.take(places)
+        joined = pc.binary_join_element_wise(table["head"], table["payload"], b"")
+        rows: list[bytes] = joined.to_pylist()
+        return rows

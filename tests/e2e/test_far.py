@@ -1,0 +1,64 @@
+"""Sealed messages over HTTP: found, listed, cancelled, moved and delivered as any others, across kills."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.e2e.server import Server, run, wait_for
+
+TOPIC, COUNT = "orders", 300
+FAR = ("--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
+
+
+def items(due_ms: int) -> dict[str, Any]:
+    """Some share a millisecond, some are named and labelled."""
+    return {
+        "messages": [
+            {"topic": TOPIC, "payload": f"far {n}", "deliver_at": due_ms + n // 4, "labels": [f"of-{n % 3}"]}
+            for n in range(COUNT)
+        ]
+    }
+
+
+def test_sealed_messages_are_messages(new_server: Callable[..., Server]) -> None:
+    server = new_server(*FAR).start()
+    due_ms = int(time.time() * 1000) + 4 * 3_600_000
+    sent = server.call("POST", "/v1/messages:batch", items(due_ms)).json()["results"]
+    ids = [item["id"] for item in sent]
+    folder = server.data / "shards" / "000" / "far"
+    wait_for(lambda: f"sealed {COUNT} messages" in server.log, "a delay file")
+    server.kill()
+    server.start()
+
+    found = server.call("GET", f"/v1/messages/{ids[7]}").json()
+    assert (found["status"], found["payload"], found["deliver_at_ms"]) == ("scheduled", "far 7", due_ms + 1)
+    listed = server.call("GET", f"/v1/messages?topic={TOPIC}&label=of-1&limit=1000").json()["messages"]
+    assert [message["id"] for message in listed] == ids[1::3]
+
+    assert server.call("DELETE", f"/v1/messages/{ids[0]}").json()["status"] == "cancelled"
+    assert server.call("GET", f"/v1/messages/{ids[0]}").json()["status"] == "cancelled"
+    assert server.call("POST", f"/v1/messages/{ids[0]}:deliver-now").status_code == 409
+    assert server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_after": "1s"}).status_code == 200
+    assert server.call("POST", f"/v1/messages/{ids[2]}:deliver-now").status_code == 200
+    server.kill()
+    server.start()
+    read = f"/v1/topics/{TOPIC}/records?max=10"
+    wait_for(lambda: len(server.call("GET", read).json().get("records", ())) == 2, "both deliveries")
+    records = server.call("GET", read).json()["records"]
+    assert {record["headers"]["duemq-id"] for record in records} == {ids[1], ids[2]}
+    left = server.call("GET", f"/v1/messages?topic={TOPIC}&limit=1000").json()["messages"]
+    assert [message["id"] for message in left] == ids[3:]
+
+    assert server.stop() == 0, server.log
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    (file,) = folder.rglob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    checked = run("verify", "--data", server.data, "--json")
+    assert checked.returncode == 1
+    assert file.name in checked.stdout

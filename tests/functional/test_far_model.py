@@ -1,0 +1,16 @@
+"""One shard with delay files under random schedules: what the oracle of `test_shard_model.py` claims still holds."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from duemq.storage.rocks import Memory
+from tests.far_schedule import FarSchedule
+
+MEMORY = Memory(8 << 20, 8 << 20)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_schedule(seed: int, tmp_path: Path) -> None:
+    asyncio.run(FarSchedule(seed, tmp_path, MEMORY).run())
