@@ -29,6 +29,7 @@ from duemq.storage.store import ShardStore
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
+_GROWN = 1.01  # a window that has so many times the messages it had still grows
 _AGAIN_S = 30.0  # after a failure that is none of the data's
 _PROGRAM = (sys.executable, "-m", "duemq.storage.far_process")
 
@@ -41,20 +42,21 @@ class FarPolicy:
     """What is sealed, and when it comes back.
 
     `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
-    sealed. `ahead_ms`: how long before its start a window is loaded.
+    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long hardly any messages have to
+    have come for a window before it is sealed.
     """
 
     rows: int = 50_000
     windows: int = 2
     ahead_ms: int = 600_000
+    settle_ms: int = 10_000
 
-    def to_seal(self, far: FarFiles, totals: Mapping[int, int], now: int) -> int | None:
-        """The far window that has most messages out of files, if they are worth one. `totals`: pending per window."""
+    def worth_it(self, far: FarFiles, totals: Mapping[int, int], now: int) -> dict[int, int]:
+        """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
         nearest = window_of(now) + (self.windows + 1) * WINDOW_MS
         counts = {window: count - far.pending(window) for window, count in totals.items() if window >= nearest}
-        window = max(counts, key=counts.__getitem__, default=0)
         # A small file beside a large one would cost each look-up in the window.
-        return window if counts and counts[window] >= max(self.rows, far.pending(window) // 4) else None
+        return {window: count for window, count in counts.items() if count >= max(self.rows, far.pending(window) // 4)}
 
     def to_load(self, far: FarFiles, now: int) -> int | None:
         """The earliest window that nears."""
@@ -83,6 +85,7 @@ class FarKeeper:
         self._clock, self._turn, self._fault, self._work = clock, turn, fault, work or _in_process
         self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._wanted = asyncio.Event()
+        self._seen: dict[int, tuple[int, int]] = {}  # windows that may be sealed: their messages, and since when
 
     async def run(self) -> None:
         """Until cancelled. Raises CorruptStore for a damaged file: what it held must not be passed over."""
@@ -112,10 +115,19 @@ class FarKeeper:
             if window is not None:
                 await self._load(store, window)
                 return True
-            window = self._policy.to_seal(store.far, replica.wheel.all_totals(), now)
+            window = self._settled(self._policy.worth_it(store.far, replica.wheel.all_totals(), now), now)
             if window is not None:
                 await self._seal(store, window)
             return window is not None
+
+    def _settled(self, counts: Mapping[int, int], now: int) -> int | None:
+        """The fullest of these windows that does not grow."""
+        self._seen = {window: self._seen.get(window, (0, now)) for window in counts}
+        for window, count in counts.items():
+            if count > self._seen[window][0] * _GROWN:
+                self._seen[window] = (count, now)
+        still = [window for window, (_, since) in self._seen.items() if now - since >= self._policy.settle_ms]
+        return max(still, key=counts.__getitem__, default=None)
 
     async def _seal(self, store: ShardStore, window: int) -> None:
         number = max((sealed.number for sealed in store.far.of(window)), default=0) + 1
@@ -131,6 +143,9 @@ class FarKeeper:
             self._fault("checkpoint")
             said = await self._work("seal", checkpoint, self._shard, window, file)
             self._fault("written")
+            if journal.overflown:
+                self._seen.pop(window, None)
+                return
             async with self._at_rest:
                 self._same(store)
                 about = About.decode(said)

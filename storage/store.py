@@ -37,6 +37,7 @@ from duemq.storage.rows import (
 
 Puts = list[tuple[bytes, bytes]]
 _NO_LIMIT = 1 << 62
+_MOST_PLACED = 5_000  # messages of a journal: they are written again in one batch, while the event loop waits
 
 
 class KeyScan:
@@ -57,10 +58,13 @@ class KeyScan:
 
 
 class Journal:
-    """What is done to one window from the moment of `ShardStore.watch` on."""
+    """What is done to one window from the moment of `ShardStore.watch` on.
 
-    def __init__(self, window: int) -> None:
-        self.window = window
+    `overflown`: more messages came than are worth keeping here, and `placed` is not complete.
+    """
+
+    def __init__(self, window: int, most: int = _MOST_PLACED) -> None:
+        self.window, self._most, self.overflown = window, most, False
         self.placed: dict[bytes, bytes] = {}
         self.removed: set[bytes] = set()
 
@@ -72,6 +76,9 @@ class Journal:
             if key[:1] == ROW and window_of(due_of(key[1:])) == self.window:
                 self.placed.pop(key[1:], None)
                 self.removed.add(key[1:])
+        if len(self.placed) > self._most:
+            self.overflown = True
+            self.placed.clear()
 
 
 class ShardStore:

@@ -24,7 +24,7 @@ class FarSchedule(Schedule):
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         super().__init__(seed, folder, memory)
         self.world.meanwhile = self.meanwhile
-        self.world.far = FarPolicy(rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000)
+        self.world.far = FarPolicy(rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0)
 
     def actions(self) -> dict[Callable[[], Any], int]:
         return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4}

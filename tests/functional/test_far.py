@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +20,7 @@ from duemq.storage.delay_file import DelayFile, write
 from duemq.storage.far import FOLDER
 from duemq.storage.far_process import load
 from duemq.storage.rows import ROW, WINDOW_MS
-from duemq.storage.store import ShardStore
+from duemq.storage.store import Journal, ShardStore
 from tests.shard_world import SHARD, START, Killed, SimNode, World
 from tests.snapshot_world import MEMORY, Peer, Wire
 from tests.snapshot_world import SHARD as PEERS_SHARD
@@ -34,7 +35,7 @@ COUNT = 40
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with so many messages in one far window."""
     pace = Pace(max_commands=100, max_messages=100, dead_letter_topic="dlq")
-    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=FarPolicy(rows=COUNT))
+    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=FarPolicy(rows=COUNT, settle_ms=0))
     await world.start(1)
     (node,) = world.nodes
     await node.promote()
@@ -76,6 +77,38 @@ async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:
     while await node.world.tick(node) == 0:
         pass
     assert not node.world.oracle.pending
+
+
+async def test_a_window_that_still_grows_is_left_alone(node: SimNode) -> None:
+    node.world.far = FarPolicy(rows=COUNT, settle_ms=10_000)
+    keeper, world = with_a_process(node), node.world
+    assert not await keeper.step()
+    world.now += 9_999
+    await world.produce([Draft(topic="one", payload=b"", due=WINDOW + n) for n in range(5)])
+    await world.tick(node)
+    assert not await keeper.step()
+    world.now += 9_999
+    assert not await keeper.step()
+    world.now += 1
+    assert await keeper.step()
+    assert files_of(node.store)
+
+
+async def test_a_window_that_fills_while_it_is_sealed_is_left_alone(node: SimNode, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Journal.__init__, "__defaults__", (3,))
+
+    async def fill(node: SimNode) -> None:
+        node.world.meanwhile = None
+        await node.world.produce([Draft(topic="one", payload=b"", due=WINDOW + n) for n in range(5)])
+        await node.world.tick(node)
+
+    node.world.meanwhile = fill
+    await node.far.step()
+    assert not files_of(node.store)
+    node.world.check(node)
+    await node.far.step()
+    assert files_of(node.store)
+    node.world.check(node)
 
 
 async def test_what_is_cancelled_while_a_load_dies_does_not_come_back(node: SimNode) -> None:
@@ -135,7 +168,9 @@ async def test_a_file_that_is_whole_and_not_what_it_says_is_refused(node: SimNod
 
 def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:
     async def copied() -> None:
-        world = World(tmp_path / "world", Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1}, far=FarPolicy(rows=1))
+        world = World(
+            tmp_path / "world", Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1}, far=FarPolicy(rows=1, settle_ms=0)
+        )
         await world.start(1)
         (node,) = world.nodes
         await node.promote()
