@@ -20,7 +20,7 @@ from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.delay_file import About
-from duemq.storage.far import FarFiles, Sealed
+from duemq.storage.far import FOLDER, FarFiles, Sealed
 from duemq.storage.far_process import CORRUPT
 from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, window_of
 from duemq.storage.sealing import begin_load, bounds, commit_load, commit_seal
@@ -167,10 +167,10 @@ class FarKeeper:
 
     async def _load(self, store: ShardStore, window: int) -> None:
         again = window in store.far.loading
-        work = store.path / "far" / f"load-{secrets.token_hex(4)}"
+        work = store.path / FOLDER / f"load-{secrets.token_hex(4)}"
+        dropped, sst = work.with_suffix(".dropped"), work.with_suffix(".sst")
         journal = store.watch(window)
         try:
-            dropped, sst = work.with_suffix(".dropped"), work.with_suffix(".sst")
             keys = [key for key, _ in store.range(*bounds(DROPPED, window))]
             await in_thread(dropped.write_bytes, b"".join(keys))
             async with self._at_rest:

@@ -50,6 +50,8 @@ class FarFiles:
         """`loading`: windows that a process before this one was loading when it ended."""
         self.folder, self.loading = folder, set(loading)
         self._windows: dict[int, list[Sealed]] = {}
+        self.first: int | None = None
+        """The start of the earliest sealed window; every cycle asks."""
         self._dropped: Counter[int] = Counter()
         self._open: OrderedDict[str, DelayFile] = OrderedDict()
         for key, raw in rows:
@@ -70,11 +72,6 @@ class FarFiles:
     def windows(self) -> list[int]:
         """The starts (ms) of those that have files, earliest first."""
         return sorted(self._windows)
-
-    @property
-    def first(self) -> int | None:
-        """The start of the earliest one."""
-        return min(self._windows, default=None)
 
     def pending(self, window: int) -> int:
         """About how many messages of a window are pending in files."""
@@ -100,13 +97,16 @@ class FarFiles:
         return window_of(due_of(key)) in self._windows
 
     def add(self, sealed: Sealed) -> None:
-        self._windows.setdefault(sealed.about.window, []).append(sealed)
+        window = sealed.about.window
+        self._windows.setdefault(window, []).append(sealed)
+        self.first = window if self.first is None else min(self.first, window)
 
     def forget(self, window: int) -> list[Path]:
         """Take a window out of the table; the paths of its files."""
         self.loading.discard(window)
         del self._dropped[window]
         paths = [self.folder / sealed.name for sealed in self._windows.pop(window, [])]
+        self.first = min(self._windows, default=None)
         for path in paths:
             if (known := self._open.pop(str(path), None)) is not None:
                 known.close()

@@ -20,8 +20,9 @@ from rocksdict import WriteBatch
 
 from duemq.model.key import first_key_at
 from duemq.storage.far import Sealed
+from duemq.storage.journal import Journal
 from duemq.storage.rows import DROPPED, LOADING, ROW, U64, WINDOW_MS
-from duemq.storage.store import Journal, ShardStore
+from duemq.storage.store import ShardStore
 
 
 def bounds(prefix: bytes, window: int) -> tuple[bytes, bytes]:
@@ -42,7 +43,6 @@ def commit_seal(store: ShardStore, sealed: Sealed, journal: Journal) -> None:
     batch.put(sealed.row, sealed.about.encode())
     store.change(batch)
     store.far.add(sealed)
-    store.end(journal)
 
 
 def begin_load(store: ShardStore, window: int) -> None:
@@ -66,5 +66,4 @@ def commit_load(store: ShardStore, window: int, journal: Journal, *, again: bool
         batch.delete(sealed.row)
     batch.delete(LOADING + U64.pack(window))
     store.change(batch)
-    store.end(journal)
     return store.far.forget(window)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.foreign import translated
-from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.model.key import dues_of, first_key_at, last_key_at
 from duemq.storage.far import FarFiles
+from duemq.storage.journal import Journal
 from duemq.storage.rocks import Memory, open_store, without_log
 from duemq.storage.rows import (
     APPLIED,
@@ -32,12 +33,10 @@ from duemq.storage.rows import (
     WINDOW_MS,
     Ended,
     Position,
-    window_of,
 )
 
 Puts = list[tuple[bytes, bytes]]
 _NO_LIMIT = 1 << 62
-_MOST_PLACED = 5_000  # messages of a journal: they are written again in one batch, while the event loop waits
 
 
 class KeyScan:
@@ -55,30 +54,6 @@ class KeyScan:
             self.done = True
             keys = [key for key in keys if key < self._before]
         return dues_of([key[1:] for key in keys])
-
-
-class Journal:
-    """What is done to one window from the moment of `ShardStore.watch` on.
-
-    `overflown`: more messages came than are worth keeping here, and `placed` is not complete.
-    """
-
-    def __init__(self, window: int, most: int = _MOST_PLACED) -> None:
-        self.window, self._most, self.overflown = window, most, False
-        self.placed: dict[bytes, bytes] = {}
-        self.removed: set[bytes] = set()
-
-    def note(self, puts: Puts, deletes: Sequence[bytes]) -> None:
-        for key, row in puts:
-            if key[:1] == ROW and window_of(due_of(key[1:])) == self.window:
-                self.placed[key[1:]] = row
-        for key in deletes:
-            if key[:1] == ROW and window_of(due_of(key[1:])) == self.window:
-                self.placed.pop(key[1:], None)
-                self.removed.add(key[1:])
-        if len(self.placed) > self._most:
-            self.overflown = True
-            self.placed.clear()
 
 
 class ShardStore:
@@ -275,8 +250,7 @@ class ShardStore:
         return journal
 
     def end(self, journal: Journal) -> None:
-        if journal in self._journals:
-            self._journals.remove(journal)
+        self._journals.remove(journal)
 
     def ingest(self, sst: Path) -> None:
         """Take in a sorted file by moving it. Blocks; run it in a thread."""

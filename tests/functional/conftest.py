@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -51,3 +52,12 @@ async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
     bus = await KafkaBus.open(options(kafka.bootstrap))
     yield bus
     await bus.close()
+
+
+@pytest.fixture
+async def two(kafka: KafkaServers) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
+    """Two buses of one cluster, as two processes have them."""
+    shared = options(kafka.bootstrap)
+    first, second = await KafkaBus.open(shared), await KafkaBus.open(shared)
+    yield first, second
+    await asyncio.gather(first.close(), second.close())

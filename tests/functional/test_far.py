@@ -19,8 +19,9 @@ from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.delay_file import DelayFile, write
 from duemq.storage.far import FOLDER
 from duemq.storage.far_process import load
+from duemq.storage.journal import Journal
 from duemq.storage.rows import ROW, WINDOW_MS
-from duemq.storage.store import Journal, ShardStore
+from duemq.storage.store import ShardStore
 from tests.shard_world import SHARD, START, Killed, SimNode, World
 from tests.snapshot_world import MEMORY, Peer, Wire
 from tests.snapshot_world import SHARD as PEERS_SHARD

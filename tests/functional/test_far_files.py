@@ -17,10 +17,11 @@ from duemq.model.row import ROW as ROW_HEAD
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.far import Sealed
 from duemq.storage.far_process import load, seal
+from duemq.storage.journal import Journal
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, Position
 from duemq.storage.sealing import begin_load, bounds, commit_load, commit_seal
-from duemq.storage.store import Journal, ShardStore
+from duemq.storage.store import ShardStore
 
 WINDOWS = [number * WINDOW_MS for number in (1_000, 1_001, 1_005)]
 
@@ -109,6 +110,7 @@ class Windows(RuleBasedStateMachine):
     def end_sealing(self) -> None:
         assert self.journal is not None and self.sealed is not None
         commit_seal(self.store, self.sealed, self.journal)
+        self.store.end(self.journal)
         self.journal = self.sealed = None
 
     @precondition(lambda self: self.journal is None and self.loading is None and self.store.far)
@@ -137,6 +139,7 @@ class Windows(RuleBasedStateMachine):
             self.crash()
             return
         gone = commit_load(self.store, window, journal, again=again)
+        self.store.end(journal)
         self.flush()
         for file in gone:
             file.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,19 +13,9 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.sends import send_all
 from duemq.model.errors import Fenced, Unavailable
-from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, options, own_log, target, values
+from tests.functional.kafka_bus import frames, own_log, target, values
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def two(kafka: KafkaServers) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
-    """Two buses of one cluster, as two processes have them."""
-    shared = options(kafka.bootstrap)
-    first, second = await KafkaBus.open(shared), await KafkaBus.open(shared)
-    yield first, second
-    await asyncio.gather(first.close(), second.close())
 
 
 class Frozen:

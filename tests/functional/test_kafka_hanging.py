@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from aiokafka.client import ConnectionGroup
@@ -15,7 +14,7 @@ from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.sends import send_all
 from duemq.model.errors import LogFailed
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, options, own_log, target, values
+from tests.functional.kafka_bus import frames, own_log, target, values
 from tests.real_servers import need_servers
 
 pytestmark = pytest.mark.anyio
@@ -28,14 +27,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
     extra = {"transaction.partition.verification.enable": "false"}
     with KafkaServers(tmp_path_factory.mktemp("kafka-hanging"), extra=extra) as servers:
         yield servers
-
-
-@pytest.fixture
-async def two(kafka: KafkaServers) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
-    shared = options(kafka.bootstrap)
-    first, second = await KafkaBus.open(shared), await KafkaBus.open(shared)
-    yield first, second
-    await asyncio.gather(first.close(), second.close())
 
 
 async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> None:
