@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer, Partition
+from duemq.delay.adopter import Adopter
 from duemq.delay.clean import horizon_for
 from duemq.delay.dispatch import Dispatch
 from duemq.delay.observe import Observer
@@ -38,12 +39,21 @@ class Master:
     """Runs the cycles of one shard, one at a time."""
 
     def __init__(
-        self, replica: Replica, bus: Bus, committer: Committer, context: Context, pace: Pace, progress: Progress
+        self,
+        replica: Replica,
+        bus: Bus,
+        committer: Committer,
+        context: Context,
+        pace: Pace,
+        progress: Progress,
+        files: Adopter | None = None,
     ) -> None:
+        """`files`: what is there to be adopted; None adopts nothing."""
         self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
         self._observer, self._clock = context.observer, context.clock
         self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
+        self._files = files
         self._ledger: Partition = (LEDGER, self._shard)
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
@@ -65,6 +75,8 @@ class Master:
         cycle.apply(commands)
         keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
         cycle.take(reach, keys, rows, complete)
+        if self._files is not None:
+            cycle.settle(self._files.decide(now))
         self.full = not complete or 2 * len(commands) >= pace.max_commands
         self.handled = len(commands) + len(keys)
         horizon = self._horizon(now)

@@ -18,6 +18,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.far import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
@@ -55,6 +56,7 @@ class NodeOptions:
     holds: frozenset[int] | None = None
     gathering: Gathering = field(default_factory=Gathering)
     far: FarPolicy = field(default_factory=FarPolicy)
+    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -96,6 +98,7 @@ class Node:
         self.folder, self.options, self.clock, self.election = folder, options, clock, election
         self.ids = IdCodec(folder.info.secret)
         self.far, self.far_turn = options.far, asyncio.Lock()
+        self.adopting, self.adopt_turn = options.adopting, asyncio.Lock()
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
+from duemq.delay.adopter import Adopter, AdoptPolicy
 from duemq.delay.far import FarKeeper, FarPolicy
 from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
@@ -22,6 +23,7 @@ from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
+from duemq.delay.work import in_process
 from duemq.election.base import Election
 from duemq.model.errors import Behind, Fenced, LogFailed
 from duemq.model.ids import IdCodec
@@ -45,6 +47,10 @@ class Surroundings(Context, Protocol):
     def far(self) -> FarPolicy: ...
     @property
     def far_turn(self) -> asyncio.Lock: ...
+    @property
+    def adopting(self) -> AdoptPolicy: ...
+    @property
+    def adopt_turn(self) -> asyncio.Lock: ...
     def has_peer(self, shard: int) -> bool:
         """Whether another node has a replica of the shard that can be copied."""
         ...
@@ -73,6 +79,7 @@ class Shard:
         self.rebuilding = False  # the store is closed
         self._flushing = asyncio.Lock()
         self._stopping = False
+        self._adopter: Adopter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
         self._open()
@@ -80,7 +87,7 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
-        self.replica.loaded = self._until_loaded
+        self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -92,6 +99,10 @@ class Shard:
         keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
         keeping.add_done_callback(self._keeper_ended)
         self._keeper, self._keeping = keeper, keeping
+        adopter = Adopter(self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, in_process)
+        adopting = asyncio.create_task(adopter.run(), name=f"adopt-{self.number}")
+        adopting.add_done_callback(self._keeper_ended)
+        self._adopter = self.replica.files = adopter
         failures = 0
         try:
             if self.replica.entry.number < 0:
@@ -118,7 +129,8 @@ class Shard:
                     failures += 1
         finally:
             keeping.cancel()
-            await asyncio.wait([keeping])
+            adopting.cancel()
+            await asyncio.wait([keeping, adopting])
             self._buffer.close()
             self._ledger.close()
 
@@ -160,7 +172,7 @@ class Shard:
         try:
             followed = await replica.follow_to_end(self._bus, self.progress.publish)
             self.progress.publish(replica.entry)
-            master = Master(replica, self._bus, committer, node, pace, self.progress)
+            master = Master(replica, self._bus, committer, node, pace, self.progress, self._adopter)
             gather = Gather(gathering)
             self.leading = True
             log.info(

@@ -154,6 +154,16 @@ class FarSettings(Section):
     seal_rows: Annotated[int, Field(ge=1)] = 50_000
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
     load_ahead: Annotated[Duration, Field(ge=60_000, le=1_800_000)] = _duration("10m")
+    adopt_from: Words = ()
+    adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")
+
+    @field_validator("adopt_from")
+    @classmethod
+    def _absolute(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        for folder in folders:
+            if not folder.startswith("/"):
+                raise ValueError(f"{folder!r} must be an absolute path")
+        return folders
 
 
 class EmbeddedSettings(Section):

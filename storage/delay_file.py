@@ -55,7 +55,10 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows."""
+    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+
+    `offset`: of the command that brought an adopted file; None for a sealed one.
+    """
 
     shard: int
     window: int
@@ -64,6 +67,7 @@ class About:
     last: str
     content: str
     format: int = FORMAT
+    offset: int | None = None
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self))

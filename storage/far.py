@@ -7,8 +7,9 @@ The table of files is kept in the store itself, so that it changes in one batch 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,35 +20,51 @@ from duemq.storage.rows import FAR, U32, U64, WINDOW_MS, window_of
 
 FOLDER = "far"
 _OPEN_FILES = 16
+_ADOPTED = re.compile(r"a(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A delay file in the table. `number` tells the files of a window apart."""
+    """A delay file in the table. `number` tells the sealed ones of a window apart; an adopted one has the offset of its
+    command, and the number 0."""
 
     about: About
-    number: int
+    number: int = 0
 
     @property
     def row(self) -> bytes:
         """Its key in the store."""
-        return FAR + U64.pack(self.about.window) + U32.pack(self.number)
+        key = FAR + U64.pack(self.about.window) + U32.pack(self.number)
+        return key if self.about.offset is None else key + U64.pack(self.about.offset)
 
     @property
     def name(self) -> str:
         """Its path below the shard's folder."""
+        if self.about.offset is not None:
+            return self.name_of_adopted(self.about.window, self.about.offset)
         return self.name_of(self.about.window, self.number)
 
     @staticmethod
     def name_of(window: int, number: int) -> str:
         return f"{FOLDER}/{window}/{number:06d}.parquet"
 
+    @staticmethod
+    def name_of_adopted(window: int, offset: int) -> str:
+        return f"{FOLDER}/{window}/a{offset:012d}.parquet"
+
 
 class FarFiles:
     """The table of one shard, as it is in the store, with some of the files open."""
 
-    def __init__(self, folder: Path, rows: Iterable[tuple[bytes, bytes]], loading: Iterable[int]) -> None:
-        """`loading`: windows that a process before this one was loading when it ended."""
+    def __init__(
+        self,
+        folder: Path,
+        rows: Iterable[tuple[bytes, bytes]],
+        loading: Iterable[int],
+        may_be_adopted: Callable[[int], bool] = lambda offset: False,
+    ) -> None:
+        """`loading`: windows that a process before this one was loading when it ended. `may_be_adopted` says of the
+        offset of an adopt command whether its file is to be kept though it is in no table."""
         self.folder, self.loading = folder, set(loading)
         self._windows: dict[int, list[Sealed]] = {}
         self.first: int | None = None
@@ -56,15 +73,17 @@ class FarFiles:
         self._open: OrderedDict[str, DelayFile] = OrderedDict()
         for key, raw in rows:
             self.add(Sealed(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
-        self._tidy()
+        self._tidy(may_be_adopted)
 
-    def _tidy(self) -> None:
+    def _tidy(self, may_be_adopted: Callable[[int], bool]) -> None:
         """Remove what a crash left: files that never came into the table, or have left it."""
         known = set(self.names())
         with translated(self.folder):
             for path in (self.folder / FOLDER).glob("**/*"):
                 if path.is_file() and str(path.relative_to(self.folder)) not in known:
-                    path.unlink()
+                    adopted = _ADOPTED.fullmatch(path.name)
+                    if adopted is None or not may_be_adopted(int(adopted[1])):
+                        path.unlink()
 
     def __bool__(self) -> bool:
         return bool(self._windows)

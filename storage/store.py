@@ -13,6 +13,7 @@ from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.foreign import translated
 from duemq.model.key import dues_of, first_key_at, last_key_at
+from duemq.storage.adoptions import Adoptions
 from duemq.storage.far import FarFiles
 from duemq.storage.journal import Journal
 from duemq.storage.rocks import Memory, open_store, without_log
@@ -67,28 +68,35 @@ class ShardStore:
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
-        self.far = FarFiles(path, self.each(FAR), (U64.unpack(key)[0] for key, _ in self.each(LOADING)))
+        self.adoptions = Adoptions(self)
+        loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
+        self.far = FarFiles(path, self.each(FAR), loading, self._may_be_adopted)
         self._journals: list[Journal] = []
+
+    def _may_be_adopted(self, offset: int) -> bool:
+        """Whether the file of an adopt command may still be needed that is in no table: the logs lead to it again."""
+        return offset >= self.position.entry.applied or offset in self.adoptions.wanted
 
     def _get(self, key: bytes) -> bytes | None:
         with translated(self.path):
             found: bytes | None = self._db.get(key)
             return found
 
-    def _get_many(self, keys: list[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """By whole keys, with their prefixes."""
         if not keys:
             return []
         with translated(self.path):
-            found: list[bytes | None] = self._db.get(keys)
+            found: list[bytes | None] = self._db.get(list(keys))
             return found
 
     # --- by key ---------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Also of messages in delay files, which takes milliseconds each."""
-        found = self._get_many([ROW + key for key in keys])
+        found = self.get_many([ROW + key for key in keys])
         if self.far and (sealed := [key for key in keys if self.far.covers(key)]):
-            dropped = self._get_many([DROPPED + key for key in sealed])
+            dropped = self.get_many([DROPPED + key for key in sealed])
             gone = {key for key, mark in zip(sealed, dropped, strict=True) if mark is not None}
             here = dict(zip(keys, found, strict=True))
             there = self.far.rows([key for key in sealed if here[key] is None and key not in gone])
@@ -96,15 +104,19 @@ class ShardStore:
         return found
 
     def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
-        return [None if raw is None else Ended.decode(raw) for raw in self._get_many([ENDED + key for key in keys])]
+        return [None if raw is None else Ended.decode(raw) for raw in self.get_many([ENDED + key for key in keys])]
 
     def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
         """Where messages are now that were moved at least once; None for those that never were."""
-        return self._get_many([MOVED + key for key in first_keys])
+        return self.get_many([MOVED + key for key in first_keys])
 
     def names(self, names: Sequence[bytes]) -> list[bytes | None]:
         """First key and fingerprint of each name that is taken."""
-        return self._get_many([NAME + name for name in names])
+        return self.get_many([NAME + name for name in names])
+
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
+        """The offsets of the commands by which files of these contents (sha256, hex) were wanted; None for new ones."""
+        return self.adoptions.contents(sums)
 
     def delivered_at(self, key: bytes, offset: int) -> int:
         """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
