@@ -55,7 +55,11 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows."""
+    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+
+    `offset`: where the command is that adopted it (storage/adopted_file.py), and then `content` is the SHA-256 of the
+    file; None for a sealed one.
+    """
 
     shard: int
     window: int
@@ -64,6 +68,7 @@ class About:
     last: str
     content: str
     format: int = FORMAT
+    offset: int | None = None
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self))
