@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from duemq.model.ledger import Adopted
 from duemq.storage.adoptions import Adoption, Here
 from duemq.storage.delay_file import About
 from duemq.storage.far import Sealed
-from duemq.storage.intake import AdoptLimits
+from duemq.storage.intake_rules import AdoptLimits
 
 log = logging.getLogger(__name__)
 
@@ -172,9 +173,8 @@ class Adopter:
             return False
         for one in todo:
             self._looked_at[one.offset] = now
-        async with self._turn:
-            jobs = [self._job(store.path, one) for one in todo]
-            answers = self._work("intake", {"files": jobs, "limits": self._policy.limits.to_json()})
+        jobs = [self._job(store.path, one) for one in todo]
+        async with self._turn, aclosing(self._work({"files": jobs, "limits": asdict(self._policy.limits)})) as answers:
             await self._note(store.path, todo, answers)
         return True
 
@@ -191,7 +191,7 @@ class Adopter:
             "source": adopt.path, "target": str(folder / Sealed.name_of_adopted(adopt.window, one.offset)),
             "shard": self._shard, "offset": one.offset, "window": adopt.window, "rows": adopt.rows,
             "size": adopt.size, "sha256": adopt.sha256, "link": adopt.link,
-            "folders": [str(path) for path in self._policy.folders],
+            "refused": self._policy.refuse_folder(adopt.path),
         }  # fmt: skip
 
     async def _note(self, folder: Path, todo: Sequence[Adoption], answers: AsyncIterator[bytes]) -> None:

@@ -21,9 +21,9 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, first_key_at, last_key_at
 from duemq.model.ledger import Adopted, Entry
 from duemq.model.record import unpack_record
+from duemq.storage.adopted_file import dues
 from duemq.storage.adoptions import Here
 from duemq.storage.far import Sealed
-from duemq.storage.intake import dues
 from duemq.storage.rows import Position, window_of
 from duemq.storage.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion

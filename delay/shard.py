@@ -34,6 +34,7 @@ from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
+_TAKE_IN = in_process("duemq.storage.intake_process")
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
@@ -99,7 +100,7 @@ class Shard:
         keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
         keeping.add_done_callback(self._keeper_ended)
         self._keeper, self._keeping = keeper, keeping
-        adopter = Adopter(self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, in_process)
+        adopter = Adopter(self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN)
         adopting = asyncio.create_task(adopter.run(), name=f"adopt-{self.number}")
         adopting.add_done_callback(self._keeper_ended)
         self._adopter = self.replica.files = adopter

@@ -1,10 +1,10 @@
-"""The work that takes a core for seconds, done by another process (storage/far_process.py)."""
+"""The work that takes a core for seconds, done by another process."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -12,32 +12,39 @@ import orjson
 from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.storage.far_process import CORRUPT
 
-_PROGRAM = (sys.executable, "-m", "duemq.storage.far_process")
 _LINE_BYTES = 1 << 20
 
-Work = Callable[[str, Mapping[str, Any]], AsyncIterator[bytes]]
-"""Does work of a kind, by its job as JSON-able values, and gives one line of JSON for each part that is done."""
+Job = Mapping[str, Any]
+Work = Callable[[Job], AsyncGenerator[bytes, None]]
+"""Does a job, given as JSON-able values, and gives one line of JSON for each part that is done. To be closed."""
 
 
-async def in_process(what: str, job: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    """See `Work`. Raises CorruptStore or StoreFailed with what the process said in the end."""
-    process = await asyncio.create_subprocess_exec(
-        *_PROGRAM, what, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        limit=_LINE_BYTES,
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    wrong = asyncio.create_task(process.stderr.read())
-    try:
-        process.stdin.write(orjson.dumps(job))
-        process.stdin.close()
-        async for line in process.stdout:
-            yield line
-        await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
+def in_process(module: str) -> Work:
+    """Work done by a Python module that reads its job from standard input and writes lines to standard output.
+
+    Raises CorruptStore or StoreFailed with what the process said in the end.
+    """
+
+    async def work(job: Job) -> AsyncGenerator[bytes, None]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        wrong = asyncio.create_task(process.stderr.read())
+        try:
+            process.stdin.write(orjson.dumps(job))
+            process.stdin.close()
+            async for line in process.stdout:
+                yield line
             await process.wait()
-        text = (await wrong).decode(errors="replace").strip()
-    if process.returncode != 0:
-        text = text or f"{what} ended with exit code {process.returncode}"
-        raise CorruptStore(text) if process.returncode == CORRUPT else StoreFailed(text)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            text = (await wrong).decode(errors="replace").strip()
+        if process.returncode != 0:
+            text = text or f"{module} ended with exit code {process.returncode}"
+            raise CorruptStore(text) if process.returncode == CORRUPT else StoreFailed(text)
+
+    return work

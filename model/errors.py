@@ -29,6 +29,19 @@ class Rejected(DuemqError):
         self.code, self.detail, self.field, self.extra = code, detail, field, extra
 
 
+class BadDelayFile(Rejected):
+    """A file that cannot be adopted (`docs/delay-files.md`).
+
+    `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file.
+    """
+
+    def __init__(self, detail: str, row: int | None = None, column: str | None = None) -> None:
+        where = [f"row {row}"] * (row is not None) + [f"column {column}"] * (column is not None)
+        sentence = f"{', '.join(where)}: {detail}" if where else detail
+        super().__init__("bad_delay_file", sentence, column, **({} if row is None else {"row": row}))
+        self.row, self.column = row, column
+
+
 class Unavailable(DuemqError):
     """Cannot be served just now: 503 with `Retry-After`. Nothing was accepted, nothing that was accepted is lost."""
 

@@ -54,7 +54,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "payload_too_large": Meaning(413, "The payload is too large"),
     "batch_too_large": Meaning(413, "The batch is too large"),
     "idempotency_conflict": Meaning(422, "The Idempotency-Key was used for another message"),
-    "bad_file": Meaning(422, "The file cannot be adopted"),
+    "bad_delay_file": Meaning(422, "The file cannot be adopted"),
     "rate_limited": Meaning(429, "Too many requests"),
     "internal": Meaning(500, "A fault in the server"),
     "unavailable": Meaning(503, "Not available just now"),

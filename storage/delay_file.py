@@ -57,7 +57,8 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 class About:
     """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
 
-    `offset`: of the command that brought an adopted file; None for a sealed one.
+    `offset`: where the command is that adopted it (storage/adopted_file.py), and then `content` is the SHA-256 of the
+    file; None for a sealed one.
     """
 
     shard: int

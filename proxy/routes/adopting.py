@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any, Final
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Adopting
+from duemq.delay.work import in_process
 from duemq.model.adoption import Adopt
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import SMALL_BODY_BYTES, read_body
 from duemq.proxy.endpoint import Service
@@ -19,9 +22,9 @@ from duemq.proxy.ingress import parse_json
 from duemq.proxy.render import times
 from duemq.proxy.reply import JsonResponse
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
-from duemq.storage.intake import inspect
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
+_INSPECT: Final = in_process("duemq.storage.intake_process")
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
@@ -54,14 +57,25 @@ async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
         raise Rejected("forbidden", reason, "path")
     given = body.keys() & _OF_FILE
     if not given:
-        found = await asyncio.to_thread(inspect, Path(path), service.adopting.limits)
-        return Adopt(path, found.sha256, found.size, found.window, found.rows, link)
+        return await _inspected(service, path, link)
     if missing := sorted(_OF_FILE - given):
         raise Rejected(
             "bad_field", f"{missing[0]} is missing: all or none of {', '.join(sorted(_OF_FILE))}", missing[0]
         )
     adopt = Adopt(path, body["sha256"], body["size"], body["window"], body["rows"], link)
     return Adopt.decode(adopt.encode())
+
+
+async def _inspected(service: Service, path: str, link: bool) -> Adopt:
+    job = {"inspect": path, "limits": asdict(service.adopting.limits)}
+    async with aclosing(_INSPECT(job)) as answers:
+        async for line in answers:
+            found = orjson.loads(line)
+            if "reason" in found:
+                row = {} if found["row"] is None else {"row": found["row"]}
+                raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)
+            return Adopt(path, found["sha256"], found["size"], found["window"], found["rows"], link)
+    raise Unavailable(f"{path} could not be read")
 
 
 async def list_adoptions(service: Service, request: Request) -> Response:

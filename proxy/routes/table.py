@@ -66,8 +66,8 @@ A body of any type but JSON is the payload itself. Its fields are then request h
 and `duemq-header-NAME` for headers of the message."""
 _ADOPT = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
-`size`, `window` and `rows` it is read and validated before the answer. Adopted it is as a whole or not at all, and once:
-the same content again is answered with what became of it the first time."""
+`size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
+once: the same content again is answered with what became of it the first time."""
 _ADOPTION_STATE = Parameter("state", "In this state.", {"type": "string", "enum": list(adopting.STATES)})
 _STATE = Answer("The message.", schemas.MessageState)
 _MOVED = Answer("The message as it is now.", schemas.MessageState)
@@ -176,10 +176,10 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/adoptions", adopting.post_adoption, "Hand over a file of messages", "adoptions",
         {
-            202: Answer("It is in the log. Each node takes the file in, then its messages are scheduled.", schemas.Adoption),
+            202: Answer("It is in the log. Each node takes it in; then its messages are scheduled.", schemas.Adoption),
             200: Answer("A file of this content was handed over before: what became of that.", schemas.Adoption),
         },
-        ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_file", "past_due", "delay_too_long",
+        ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_delay_file", "past_due", "delay_too_long",
          "payload_too_large", *_DOWN),
         (), schemas.Adopt, notes=_ADOPT,
         examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},

@@ -26,6 +26,7 @@ from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
 from duemq.model.message import CANCEL, Draft
 from duemq.model.row import direct_frame
+from duemq.storage.adoptions import Adoption
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 """ms; shards; the largest record (bytes) that topic `small` takes."""
@@ -62,6 +63,15 @@ class Cluster:
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         return None
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        return None
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        return None
+
+    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
+        return []
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         return {shard: Found([], None) for shard in after}
