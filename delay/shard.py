@@ -86,7 +86,7 @@ class Shard:
         self._open()
 
     def _open(self) -> None:
-        self.store = ShardStore(self._path, self._memory)
+        self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
         self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
 

@@ -75,7 +75,7 @@ async def _verify_shard(
 ) -> _ShardIds | None:
     name = f"shard {number}"
     try:
-        store = ShardStore(info.path / "shards" / f"{number:03d}", memory)
+        store = ShardStore(info.path / "shards" / f"{number:03d}", memory, ids)
     except DuemqError as error:
         checks.append(Check(f"{name}: store opens", False, str(error)))
         return None

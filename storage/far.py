@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duemq.model.foreign import translated
+from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, last_key_at
+from duemq.storage.adopted_file import AdoptedFile
 from duemq.storage.delay_file import About, DelayFile
 from duemq.storage.rows import FAR, U32, U64, WINDOW_MS, window_of
 
@@ -61,16 +63,17 @@ class FarFiles:
         folder: Path,
         rows: Iterable[tuple[bytes, bytes]],
         loading: Iterable[int],
+        ids: IdCodec | None = None,
         may_be_adopted: Callable[[int], bool] = lambda offset: False,
     ) -> None:
         """`loading`: windows that a process before this one was loading when it ended. `may_be_adopted` says of the
         offset of an adopt command whether its file is to be kept though it is in no table."""
-        self.folder, self.loading = folder, set(loading)
+        self.folder, self.loading, self._ids = folder, set(loading), ids
         self._windows: dict[int, list[Sealed]] = {}
         self.first: int | None = None
         """The start of the earliest sealed window; every cycle asks."""
         self._dropped: Counter[int] = Counter()
-        self._open: OrderedDict[str, DelayFile] = OrderedDict()
+        self._open: OrderedDict[str, DelayFile | AdoptedFile] = OrderedDict()
         for key, raw in rows:
             self.add(Sealed(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
         self._tidy(may_be_adopted)
@@ -142,11 +145,16 @@ class FarFiles:
                 found.update(self.open(sealed).rows(wanted))
         return found
 
-    def open(self, sealed: Sealed) -> DelayFile:
+    def open(self, sealed: Sealed) -> DelayFile | AdoptedFile:
         path = self.folder / sealed.name
         known = self._open.get(str(path))
         if known is None:
-            known = self._open[str(path)] = DelayFile(path)
+            if sealed.about.offset is None:
+                known = DelayFile(path)
+            else:
+                assert self._ids is not None
+                known = AdoptedFile(path, sealed.about, self._ids)
+            self._open[str(path)] = known
             if len(self._open) > _OPEN_FILES:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(str(path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rocksdict import AccessType, Options, Rdict, SstFileWriter
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.foreign import translated
 from duemq.model.key import KEY_BYTES, first_key_at
+from duemq.storage.adopted_file import AdoptedFile
 from duemq.storage.delay_file import ROWS_PER_GROUP, About, DelayFile, Part, write
 from duemq.storage.rocks import sorted_file_options
 from duemq.storage.rows import ROW, WINDOW_MS
@@ -59,10 +60,9 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[Part]:
         yield keys, values
 
 
-def load(dropped: Path, sst: Path, files: list[Path]) -> int:
+def load(dropped: Path, sst: Path, opened: Sequence[DelayFile | AdoptedFile]) -> int:
     """Write what the files hold, without the dropped keys, into a sorted file that RocksDB takes in as it is."""
     gone = _keys_in(dropped)
-    opened = [DelayFile(file) for file in files]
     count = 0
     with translated(sst):
         writer = SstFileWriter(sorted_file_options())
@@ -76,7 +76,7 @@ def load(dropped: Path, sst: Path, files: list[Path]) -> int:
     return count
 
 
-def _each(file: DelayFile) -> Iterator[tuple[bytes, bytes]]:
+def _each(file: DelayFile | AdoptedFile) -> Iterator[tuple[bytes, bytes]]:
     for keys, rows in file.whole():
         yield from zip(keys, rows, strict=True)
 
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
             case ["seal", checkpoint, shard, window, file]:
                 print(seal(Path(checkpoint), int(shard), int(window), Path(file)).encode().decode())
             case ["load", dropped, sst, *files]:
-                print(load(Path(dropped), Path(sst), list(map(Path, files))))
+                print(load(Path(dropped), Path(sst), [DelayFile(Path(file)) for file in files]))
             case _:
                 print(__doc__, file=sys.stderr)
                 return 64

@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
+from duemq.model.fault import Fault, no_fault
 from duemq.storage.adopted_file import checksum_of
 from duemq.storage.intake import Intake, inspect, kept, take_in
 from duemq.storage.intake_rules import AdoptLimits
@@ -31,13 +32,13 @@ _NICE = 10
 Answer = dict[str, Any]
 
 
-def intake(job: Mapping[str, Any], tell: Callable[[Answer], None]) -> None:
+def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault = no_fault) -> None:
     """Do a job, and tell of each file."""
     limits = AdoptLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
     if "inspect" in job:
         tell(_inspected(Path(job["inspect"]), limits))
     for file in job.get("files", ()):
-        tell(_answer(file, limits))
+        tell(_answer(file, limits, fault))
 
 
 def _inspected(source: Path, limits: AdoptLimits) -> Answer:
@@ -47,7 +48,7 @@ def _inspected(source: Path, limits: AdoptLimits) -> Answer:
         return {"reason": str(error), "row": error.row, "column": error.column}
 
 
-def _answer(file: Mapping[str, Any], limits: AdoptLimits) -> Answer:
+def _answer(file: Mapping[str, Any], limits: AdoptLimits, fault: Fault) -> Answer:
     source, target = Path(file["source"]), Path(file["target"])
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
@@ -55,7 +56,7 @@ def _answer(file: Mapping[str, Any], limits: AdoptLimits) -> Answer:
         if found is None:
             if file["refused"] is not None:
                 return {"reason": file["refused"], "final": True}
-            found = take_in(source, target, file["window"], limits, link=file["link"])
+            found = take_in(source, target, file["window"], limits, link=file["link"], fault=fault)
         if (wrong := _not_as_said(file, found)) is not None:
             target.unlink(missing_ok=True)
             return {"reason": wrong, "final": True}

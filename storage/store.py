@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.foreign import translated
+from duemq.model.ids import IdCodec
 from duemq.model.key import dues_of, first_key_at, last_key_at
 from duemq.storage.adoptions import Adoptions
 from duemq.storage.far import FarFiles
@@ -60,7 +61,8 @@ class KeyScan:
 class ShardStore:
     """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
 
-    def __init__(self, path: Path, memory: Memory) -> None:
+    def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
+        """`ids`: issues the ids of adopted messages; a store that has none needs none."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
@@ -70,7 +72,7 @@ class ShardStore:
         self.position = Position() if raw is None else Position.decode(raw)
         self.adoptions = Adoptions(self)
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
-        self.far = FarFiles(path, self.each(FAR), loading, self._may_be_adopted)
+        self.far = FarFiles(path, self.each(FAR), loading, ids, self._may_be_adopted)
         self._journals: list[Journal] = []
 
     def _may_be_adopted(self, offset: int) -> bool:
