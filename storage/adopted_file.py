@@ -31,7 +31,7 @@ from duemq.storage.exchange import has_form
 
 def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
     """The due times (ms) of an adopted file, in order, some thousands at a time. Raises CorruptStore."""
-    with _sound(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
             yield batch["due_ms"].to_numpy()
 

@@ -114,6 +114,7 @@ def take_in(
                 content = sha256 if linked else hashlib.file_digest(written, "sha256").hexdigest()
             fault("synced")
             temporary.rename(target)
+            temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
             sync_folder(target.parent)
             fault("named")
         except BaseException:
@@ -178,8 +179,9 @@ def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Itera
         largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
         repeated = ["payload"] if _is_repeated(metadata) else None
     with pq.ParquetFile(
-        source, metadata=metadata, buffer_size=_READ_BYTES, page_checksum_verification=True, read_dictionary=repeated
-    ) as file:
+        source, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
+        read_dictionary=repeated,
+    ) as file:  # fmt: skip
         for batch in file.iter_batches(_rows_of(largest), use_threads=False):
             for part in _parts(batch):
                 normal = normalised(part)
