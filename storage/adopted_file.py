@@ -26,11 +26,12 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_file import About, Part
+from duemq.storage.exchange import has_form
 
 
 def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
     """The due times (ms) of an adopted file, in order, some thousands at a time. Raises CorruptStore."""
-    with _sound(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
             yield batch["due_ms"].to_numpy()
 
@@ -63,11 +64,10 @@ class AdoptedFile:
             raise ValueError(f"{path} is a sealed file")
         self.path, self.about, self._offset, self._ids = path, about, about.offset, ids
         with _sound(path):
-            self._file = pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=["topic"])
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = self._metadata = self._file.metadata
-            if metadata.num_rows != about.rows:
-                self._file.close()
-                raise CorruptStore(f"{path}: has {metadata.num_rows} rows of {about.rows}")
+            if metadata.num_rows != about.rows or not has_form(self._file.schema_arrow):
+                raise CorruptStore(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns")
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
 
@@ -140,7 +140,7 @@ class AdoptedFile:
 
 def _rows(table: pa.Table, shown: npt.NDArray[np.int64], ids: list[bytes]) -> list[bytes]:
     """The store's rows of messages that are due at `shown` (ms)."""
-    topics = [topic.encode() for topic in table["topic"].cast(pa.string()).to_pylist()]
+    topics = [topic.encode() for topic in table["topic"].to_pylist()]
     keys, payloads = table["key"].to_pylist(), table["payload"].to_pylist()
     rows = [
         plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)

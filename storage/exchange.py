@@ -114,13 +114,15 @@ def _list_of(column: pa.Array, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.concatenate((np.zeros(1, np.int32), ends))), values)
 
 
+def has_form(schema: pa.Schema) -> bool:
+    """Whether these are the columns of `SCHEMA`, wherever nulls may be."""
+    return schema.names == SCHEMA.names and all(map(_alike, schema.types, SCHEMA.types))
+
+
 def is_normal(file: pq.ParquetFile) -> bool:
     """Whether a reader of adopted files can do with this one as it is."""
-    schema, metadata = file.schema_arrow, file.metadata
-    if schema.names != SCHEMA.names or not all(map(_alike, schema.types, SCHEMA.types)):
-        return False
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return all(
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    return has_form(file.schema_arrow) and all(
         group.num_rows <= ROWS_PER_GROUP
         and group.total_byte_size <= 2 * GROUP_BYTES
         and group.column(0).is_stats_set

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duemq.model.errors import BadDelayFile
@@ -32,6 +33,7 @@ FORMAT = 1
 _ABOUT = b"duemq-adopted"
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
+_FEW_BYTES = 64  # a row has of its payload in a file that has each payload once
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
@@ -135,6 +137,7 @@ def take_in(
                 content = sha256 if linked else hashlib.file_digest(written, "sha256").hexdigest()
             fault("synced")
             temporary.rename(target)
+            temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
             sync_folder(target.parent)
             fault("named")
         except BaseException:
@@ -190,24 +193,54 @@ def _linked(source: Path, temporary: Path) -> bool:
 
 def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
     """All rows of a file, normalised and found right."""
-    with pq.ParquetFile(source, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
+    with pq.ParquetFile(source) as file:
         check_schema(file.schema_arrow)
         metadata = file.metadata
-        if not 0 < metadata.num_rows <= MOST_ROWS:
-            raise BadDelayFile(f"{source.name} has {metadata.num_rows} rows; it must have 1 to {MOST_ROWS}")
-        largest = max(
-            group.total_byte_size // max(group.num_rows, 1)
-            for group in map(metadata.row_group, range(metadata.num_row_groups))
-        )
-        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
-        for batch in file.iter_batches(rows, use_threads=False):
-            if batch.num_rows:
-                normal = normalised(batch)
+        count = metadata.num_rows
+        if not 0 < count <= MOST_ROWS:
+            raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MOST_ROWS}")
+        largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
+        repeated = ["payload"] if _is_repeated(metadata) else None
+    with pq.ParquetFile(
+        source, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
+        read_dictionary=repeated,
+    ) as file:  # fmt: skip
+        for batch in file.iter_batches(_rows_of(largest), use_threads=False):
+            for part in _parts(batch):
+                normal = normalised(part)
                 rules.check(normal)
                 yield normal
                 progress(rules.rows)
-        if rules.rows != metadata.num_rows:
-            raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {metadata.num_rows}")
+    if rules.rows != count:
+        raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {count}")
+
+
+def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
+    return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+
+
+def _is_repeated(metadata: pq.FileMetaData) -> bool:
+    """Whether the file holds few payloads many times: what is read of it may be far larger than the file says."""
+    leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
+    return any(
+        group.column(leaf).has_dictionary_page
+        and group.column(leaf).total_uncompressed_size < _FEW_BYTES * group.num_rows
+        for group in _groups(metadata)
+    )
+
+
+def _rows_of(row_bytes: int) -> int:
+    """How many rows of this size to work on at once."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1)))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that are not too large when each row has its own copy of its payload."""
+    payload, rows = batch["payload"], batch.num_rows
+    if pa.types.is_dictionary(payload.type) and len(payload.dictionary):
+        rows = _rows_of(pc.max(pc.binary_length(payload.dictionary)).as_py() or 0)
+    for at in range(0, batch.num_rows, max(rows, 1)):
+        yield batch[at : at + rows]
 
 
 def kept(target: Path, window: int, sha256: str, limits: AdoptLimits) -> Intake | None:
@@ -236,26 +269,23 @@ def _write(
         temporary, SCHEMA, compression="zstd", compression_level=1, write_page_checksum=True,
         use_dictionary=["topic", "headers.list.element.name", "labels.list.element"], write_statistics=["due_ms"],
     ) as file:  # fmt: skip
-        pending: list[pa.RecordBatch] = []
-        batches = _valid(source, rules, progress)
+        left, batches = SCHEMA.empty_table(), _valid(source, rules, progress)
         while True:
             with _reading(source):
                 batch = next(batches, None)
             if batch is None:
                 break
-            pending = _write_groups(file, [*pending, batch], all_of_it=False)
-        _write_groups(file, pending, all_of_it=True)
+            left = _write_groups(file, pa.concat_tables([left, pa.Table.from_batches([batch]).cast(SCHEMA)]))
+        _write_groups(file, left, last=True)
         file.add_key_value_metadata({_ABOUT: orjson.dumps({"format": FORMAT, "window": rules.window, **of})})
 
 
-def _write_groups(file: pq.ParquetWriter, batches: list[pa.RecordBatch], *, all_of_it: bool) -> list[pa.RecordBatch]:
-    """Write full row groups; what is left for the next."""
-    table = pa.Table.from_batches(batches).cast(SCHEMA)
+def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:
+    """Write full row groups; what is left for the next. `last`: nothing is."""
     while table.num_rows:
         rows = max(1, min(ROWS_PER_GROUP, GROUP_BYTES * table.num_rows // table.nbytes))
-        if table.num_rows < rows and not all_of_it:
+        if table.num_rows < rows and not last:
             break
         file.write_table(table[:rows], row_group_size=rows)
         table = table[rows:]
-    left: list[pa.RecordBatch] = table.to_batches()
-    return left
+    return table
