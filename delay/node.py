@@ -18,7 +18,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
-from duemq.delay.observe import ShardGauges
+from duemq.delay.observe import FarCounts, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
@@ -68,6 +69,7 @@ class Shard:
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
+        self.far_counts = FarCounts()
         self._lost: BaseException | None = None
         self.leading = False
         self.rebuilding = False  # the store is closed
@@ -88,7 +90,10 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
-        keeper = FarKeeper(self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn)
+        keeper = FarKeeper(
+            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
+            counts=self.far_counts,
+        )  # fmt: skip
         keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
         keeping.add_done_callback(self._keeper_ended)
         self._keeper, self._keeping = keeper, keeping
@@ -233,8 +238,9 @@ class Shard:
         """`lag`: ledger entries behind, as the node has measured it."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
-            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals()
-        )
+            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
+            self.store.far.messages, len(self.store.far.names()), self.far_counts,
+        )  # fmt: skip
 
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""

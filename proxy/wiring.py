@@ -18,7 +18,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace

@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import orjson
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.master import Master
 from duemq.delay.observe import Observer
 from duemq.delay.pace import Pace
@@ -26,7 +29,7 @@ from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record, unpack_record
-from duemq.storage.far_process import load, seal
+from duemq.storage.far_process import Job, perform
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
 from duemq.storage.store import ShardStore
@@ -55,14 +58,6 @@ class Killed(Exception):
     """The node dies here."""
 
 
-def _done(what: str, *arguments: str) -> bytes:
-    if what == "seal":
-        checkpoint, shard, window, file = arguments
-        return seal(Path(checkpoint), int(shard), int(window), Path(file)).encode()
-    dropped, sst, *files = map(Path, arguments)
-    return b"%d" % load(dropped, sst, files)
-
-
 @dataclass
 class NodeContext:
     targets: Targets
@@ -76,7 +71,7 @@ class SimNode:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
-        self.far_fault: str | None = None  # the step of sealing or loading at which the node is killed
+        self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
@@ -97,17 +92,19 @@ class SimNode:
     async def _load(self) -> None:
         assert await self.far.step()
 
-    async def _work(self, what: str, *arguments: object) -> bytes:
+    async def _work(self, job: Job) -> list[Any]:
         """What `storage/far_process.py` does, without the process, and other things going on before and after."""
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
-        done = _done(what, *map(str, arguments))
+        done = list(perform(orjson.loads(orjson.dumps(job))))
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
         return done
 
     def _far_step(self, name: str) -> None:
-        if name == self.far_fault:
+        if isinstance(self.far_fault, int):
+            self.far_fault -= 1
+        if self.far_fault in (name, 0):
             self.far_fault = None
             raise Killed(name)
 
