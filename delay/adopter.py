@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from duemq.delay.replica import Replica
-from duemq.delay.work import Work
+from duemq.delay.work import Lines
 from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.key import due_of
 from duemq.model.ledger import Adopted
@@ -86,7 +86,7 @@ class Adopter:
         policy: AdoptPolicy,
         clock: Callable[[], int],
         turn: asyncio.Lock,
-        work: Work,
+        work: Lines,
     ) -> None:
         self._shard, self._replica, self._policy = shard, replica, policy
         self._clock, self._turn, self._work = clock, turn, work

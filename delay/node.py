@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.delay.adopter import AdoptPolicy
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace

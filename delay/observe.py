@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
@@ -119,11 +119,21 @@ class Observer:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 
 
+@dataclass(slots=True)
+class FarCounts:
+    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened."""
+
+    sealed: int = 0
+    loaded: int = 0
+    rewritten: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ShardGauges:
     """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
 
-    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows.
+    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
+    in its delay files, `files`: how many these are.
     """
 
     shard: int
@@ -133,6 +143,9 @@ class ShardGauges:
     next_due: int | None
     applied: int
     windows: Mapping[int, int]
+    sealed: int
+    files: int
+    far: FarCounts
 
 
 class NodeCollector(Collector):
@@ -166,6 +179,11 @@ class NodeCollector(Collector):
         applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
         leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
         lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
+        sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
+        files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
+        windows = CounterMetricFamily(
+            "duemq_far_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
+        )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
             label = [str(shard.shard)]
@@ -175,13 +193,21 @@ class NodeCollector(Collector):
             applied.add_metric(label, shard.applied)
             leading.add_metric(label, shard.leading)
             lag.add_metric(label, shard.lag)
+            sealed.add_metric(label, shard.sealed)
+            files.add_metric(label, shard.files)
+            for work, count in (
+                ("seal", shard.far.sealed),
+                ("load", shard.far.loaded),
+                ("rewrite", shard.far.rewritten),
+            ):
+                windows.add_metric([*label, work], count)
             for start, count in shard.windows.items():
                 for name, span in _HORIZONS_MS.items():
                     if start <= now + span:
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied, leading, lag)
+        yield from (pending, horizon, overdue, applied, leading, lag, sealed, files, windows)
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         used, free = self._disk()

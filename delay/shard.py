@@ -14,16 +14,17 @@ from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
 from duemq.delay.adopter import Adopter, AdoptPolicy
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
-from duemq.delay.observe import ShardGauges
+from duemq.delay.observe import FarCounts, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
-from duemq.delay.work import in_process
+from duemq.delay.work import lines_of
 from duemq.election.base import Election
 from duemq.model.errors import Behind, Fenced, LogFailed
 from duemq.model.ids import IdCodec
@@ -34,7 +35,7 @@ from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_TAKE_IN = in_process("duemq.storage.intake_process")
+_TAKE_IN = lines_of("duemq.storage.intake_process")
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
@@ -75,6 +76,7 @@ class Shard:
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
+        self.far_counts = FarCounts()
         self._lost: BaseException | None = None
         self.leading = False
         self.rebuilding = False  # the store is closed
@@ -96,7 +98,10 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
-        keeper = FarKeeper(self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn)
+        keeper = FarKeeper(
+            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
+            counts=self.far_counts,
+        )  # fmt: skip
         keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
         keeping.add_done_callback(self._keeper_ended)
         self._keeper, self._keeping = keeper, keeping
@@ -246,8 +251,9 @@ class Shard:
         """`lag`: ledger entries behind, as the node has measured it."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
-            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals()
-        )
+            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
+            self.store.far.messages, len(self.store.far.names()), self.far_counts,
+        )  # fmt: skip
 
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.replica import Replica
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import CorruptStore, DuemqError

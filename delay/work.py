@@ -9,20 +9,21 @@ from typing import Any
 
 import orjson
 
-from duemq.model.errors import CorruptStore, StoreFailed
-from duemq.storage.far_process import CORRUPT
+from duemq.model.errors import CorruptStore, DamagedFile, DuemqError, StoreFailed
+from duemq.storage.far_process import CORRUPT, DAMAGED
 
 _LINE_BYTES = 1 << 20
+_ERRORS: dict[int | None, type[DuemqError]] = {CORRUPT: CorruptStore, DAMAGED: DamagedFile}
 
 Job = Mapping[str, Any]
-Work = Callable[[Job], AsyncGenerator[bytes, None]]
+Lines = Callable[[Job], AsyncGenerator[bytes, None]]
 """Does a job, given as JSON-able values, and gives one line of JSON for each part that is done. To be closed."""
 
 
-def in_process(module: str) -> Work:
+def lines_of(module: str) -> Lines:
     """Work done by a Python module that reads its job from standard input and writes lines to standard output.
 
-    Raises CorruptStore or StoreFailed with what the process said in the end.
+    Raises DamagedFile, CorruptStore or StoreFailed with what the process said in the end.
     """
 
     async def work(job: Job) -> AsyncGenerator[bytes, None]:
@@ -45,6 +46,6 @@ def in_process(module: str) -> Work:
             text = (await wrong).decode(errors="replace").strip()
         if process.returncode != 0:
             text = text or f"{module} ended with exit code {process.returncode}"
-            raise CorruptStore(text) if process.returncode == CORRUPT else StoreFailed(text)
+            raise _ERRORS.get(process.returncode, StoreFailed)(text)
 
     return work

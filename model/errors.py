@@ -81,6 +81,10 @@ class CorruptStore(Fatal):
     """What is on disk is not what was written: a bad checksum, a torn record, a count that does not add up."""
 
 
+class DamagedFile(CorruptStore):
+    """A delay file is missing, or does not hold what was written. A peer's replica can take this one's place."""
+
+
 class FolderRefused(Fatal):
     """The data folder is in use, foreign, or of another format version."""
 

@@ -64,6 +64,7 @@ class IdCodec:
     """Issues and checks ids with one cluster's secret (16 to 64 bytes)."""
 
     def __init__(self, secret: bytes) -> None:
+        self.secret = secret
         self._keyed = blake2b(key=secret, digest_size=_MAC_BYTES)
 
     def issue(self, shard: int, due: int, offset: int, row: int = 0) -> str:

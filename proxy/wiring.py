@@ -19,7 +19,7 @@ from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from duemq.model.errors import CorruptStore
+from duemq.model.errors import DamagedFile
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
 from duemq.model.message import Draft, schedule_frame
@@ -30,14 +30,14 @@ from duemq.storage.exchange import has_form
 
 
 def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
-    """The due times (ms) of an adopted file, in order, some thousands at a time. Raises CorruptStore."""
+    """The due times (ms) of an adopted file, in order, some thousands at a time. Raises DamagedFile."""
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
             yield batch["due_ms"].to_numpy()
 
 
 def checksum_of(path: Path, offset: int) -> int:
-    """`model.key.checksum` of the keys of all rows of an adopted file. Raises CorruptStore."""
+    """`model.key.checksum` of the keys of all rows of an adopted file. Raises DamagedFile."""
     total = row = 0
     for some in dues(path):
         total += checksum_of_rows(some, offset, row)
@@ -50,11 +50,11 @@ def _sound(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise CorruptStore(f"delay file {path} is missing or damaged: {error}") from error
+        raise DamagedFile(f"delay file {path} is missing or damaged: {error}") from error
 
 
 class AdoptedFile:
-    """A file opened to be read, as a `DelayFile` is. All methods raise CorruptStore; they block.
+    """A file opened to be read, as a `DelayFile` is. All methods raise DamagedFile; they block.
 
     `about`: what the shard's table says of it. `ids`: issues the ids of its messages.
     """
@@ -67,7 +67,7 @@ class AdoptedFile:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = self._metadata = self._file.metadata
             if metadata.num_rows != about.rows or not has_form(self._file.schema_arrow):
-                raise CorruptStore(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns")
+                raise DamagedFile(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns")
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
 
@@ -112,7 +112,7 @@ class AdoptedFile:
         with _sound(self.path), self.path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.about.content:
-            raise CorruptStore(f"delay file {self.path} is not what was adopted: its SHA-256 is {found}")
+            raise DamagedFile(f"delay file {self.path} is not what was adopted: its SHA-256 is {found}")
         yield from self.parts()
 
     def close(self) -> None:

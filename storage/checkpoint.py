@@ -78,8 +78,8 @@ def _is_sound(file: CheckpointFile) -> bool:
     return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
 
 
-def make_checkpoint(store: ShardStore, into: Path) -> None:
-    """Link the store's files into a new folder on the same disk. Blocks; run it in a thread.
+def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
+    """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
 
     The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
     may be sealed or loaded meanwhile.
@@ -90,7 +90,7 @@ def make_checkpoint(store: ShardStore, into: Path) -> None:
     with translated(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
-        for name in store.far.names():
+        for name in store.far.names() if far else ():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(store.path / name, into / name)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.foreign import translated
 from duemq.model.ids import IdCodec
-from duemq.model.key import dues_of, first_key_at, last_key_at
+from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.storage.adoptions import Adoptions
 from duemq.storage.far import FarFiles
 from duemq.storage.journal import Journal
@@ -22,6 +23,7 @@ from duemq.storage.rows import (
     APPLIED,
     CURSOR,
     DROPPED,
+    DROPS,
     ENDED,
     FAR,
     LOADING,
@@ -35,10 +37,12 @@ from duemq.storage.rows import (
     WINDOW_MS,
     Ended,
     Position,
+    window_of,
 )
 
 Puts = list[tuple[bytes, bytes]]
 _NO_LIMIT = 1 << 62
+_NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
 class KeyScan:
@@ -70,9 +74,10 @@ class ShardStore:
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
+        dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
         self.adoptions = Adoptions(self)
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
-        self.far = FarFiles(path, self.each(FAR), loading, ids, self._may_be_adopted)
+        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
         self._journals: list[Journal] = []
 
     def _may_be_adopted(self, offset: int) -> bool:
@@ -94,16 +99,31 @@ class ShardStore:
 
     # --- by key ---------------------------------------------------------------------------------------------------
 
-    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Also of messages in delay files, which takes milliseconds each."""
+    def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
+        """Also of messages in delay files, which takes milliseconds each.
+
+        `known`: what was found in those files before, None for a key that is in none of them.
+        """
         found = self.get_many([ROW + key for key in keys])
-        if self.far and (sealed := [key for key in keys if self.far.covers(key)]):
-            dropped = self.get_many([DROPPED + key for key in sealed])
-            gone = {key for key, mark in zip(sealed, dropped, strict=True) if mark is not None}
-            here = dict(zip(keys, found, strict=True))
-            there = self.far.rows([key for key in sealed if here[key] is None and key not in gone])
-            found = [None if key in gone else here[key] or there.get(key) for key in keys]
+        if self.far and (covered := [key for key in keys if self.far.covers(key)]):
+            dropped = self._dropped(covered)
+            near = {key: row for key, row in zip(keys, found, strict=True) if row is not None}
+            wanted = [key for key in covered if key not in near and key not in dropped]
+            unknown = [key for key in wanted if key not in known]
+            read = self.far.reader.rows(self.far.by_file(unknown)) if unknown else {}
+            found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
         return found
+
+    def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys whose message may be pending in a delay file."""
+        covered = [key for key in keys if self.far.covers(key)] if self.far else []
+        dropped = self._dropped(covered)
+        rows = self.get_many([ROW + key for key in covered])
+        return [key for key, row in zip(covered, rows, strict=True) if row is None and key not in dropped]
+
+    def _dropped(self, keys: Sequence[bytes]) -> set[bytes]:
+        marks = self.get_many([DROPPED + key for key in keys])
+        return {key for key, mark in zip(keys, marks, strict=True) if mark is not None}
 
     def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
         return [None if raw is None else Ended.decode(raw) for raw in self.get_many([ENDED + key for key in keys])]
@@ -176,7 +196,8 @@ class ShardStore:
         self, window: int, after: bytes, through: bytes, max_count: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
         """Of RocksDB and the files of one window together; and up to where that was looked."""
-        parts = [part for sealed in self.far.of(window) for part in islice(self.far.open(sealed).parts(after), 1)]
+        read = (self.far.reader.part(sealed, after, max_count) for sealed in self.far.of(window))
+        parts = [part for part in read if part is not None]
         looked = min([through, *(keys[-1] for keys, _ in parts)])
         near_keys, near_rows = self.scan(after, looked, max_count, _NO_LIMIT)
         if len(near_keys) == max_count:
@@ -232,13 +253,13 @@ class ShardStore:
         put = batch.put
         for key, value in puts:
             put(key, value)
+        dropped = self._in_files(deletes) if self.far else set()
+        for key in dropped:
+            put(DROPPED + key, b"")
+        for counted, number in self.far.drop(dropped):
+            put(counted, number)
         for journal in self._journals:
-            journal.note(puts, deletes)
-        if self.far:
-            for key in deletes:
-                if key[:1] == ROW and self.far.covers(key[1:]):
-                    put(DROPPED + key[1:], b"")
-                    self.far.drop(key[1:])
+            journal.note(puts, deletes, dropped)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():
@@ -250,6 +271,13 @@ class ShardStore:
         self.change(batch)
         self.position = position
 
+    def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
+        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
+        keys = [key[1:] for key in deletes if key[:1] == ROW and self.far.covers(key[1:])]
+        rows = self.get_many([ROW + key for key in keys])
+        loading = self.far.loading
+        return {key for key, row in zip(keys, rows, strict=True) if row is None or window_of(due_of(key)) in loading}
+
     def change(self, batch: WriteBatch) -> None:
         """Write a batch that leaves the position as it is."""
         size = batch.size_in_bytes()
@@ -257,9 +285,9 @@ class ShardStore:
             self._db.write(batch, self._options)
         self.unflushed_bytes += size
 
-    def watch(self, window: int) -> Journal:
-        """Note what is done to a window until `end`."""
-        journal = Journal(window)
+    def watch(self, windows: Collection[int]) -> Journal:
+        """Note what is done to windows until `end`."""
+        journal = Journal(windows)
         self._journals.append(journal)
         return journal
 
@@ -299,6 +327,6 @@ class ShardStore:
             self._db.compact_range(start, end)
 
     def close(self) -> None:
-        self.far.close()
+        self.far.reader.close()
         with translated(self.path):
             self._db.close()

@@ -8,14 +8,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import orjson
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay import work
 from duemq.delay.adopter import Adopter, AdoptPolicy
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.master import Master
 from duemq.delay.observe import Observer
 from duemq.delay.pace import Pace
@@ -23,7 +26,6 @@ from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
-from duemq.delay.work import Job
 from duemq.model.adoption import adopt_frame
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
@@ -31,7 +33,7 @@ from duemq.model.ledger import Adopted, Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record, unpack_record
 from duemq.storage.adoptions import Here
-from duemq.storage.far_process import load, seal
+from duemq.storage.far_process import Job, perform
 from duemq.storage.intake_process import intake
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ADOPTION, APPLIED, CONTENT, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
@@ -65,7 +67,7 @@ class Taking(Adopter):
         policy = AdoptPolicy((world.shared,))
         super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
 
-    async def _take_in(self, job: Job) -> AsyncGenerator[bytes, None]:
+    async def _take_in(self, job: work.Job) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
         intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._adopt_step)
         for answer in answers:
@@ -82,13 +84,6 @@ class Killed(BaseException):
     """The node dies here; nothing translates that into a failing disk."""
 
 
-def _done(what: str, *arguments: str) -> bytes:
-    if what == "seal":
-        checkpoint, shard, window, file = arguments
-        return seal(Path(checkpoint), int(shard), int(window), Path(file)).encode()
-    raise AssertionError
-
-
 @dataclass
 class NodeContext:
     targets: Targets
@@ -103,7 +98,7 @@ class SimNode:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
         self.adopt_fault: str | None = None  # the step of taking a file in at which it is killed
-        self.far_fault: str | None = None  # the step of sealing or loading at which the node is killed
+        self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
@@ -116,9 +111,9 @@ class SimNode:
         self.store._db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.replica.loaded = self._load
-        turn, rest = asyncio.Lock(), asyncio.Lock()
         self.adopter = Taking(self)
         self.replica.files = self.adopter
+        turn, rest = asyncio.Lock(), asyncio.Lock()
         self.far = FarKeeper(
             SHARD, lambda: self.replica, rest, self.world.far, lambda: self.world.now, turn, self._far_step, self._work
         )
@@ -126,25 +121,19 @@ class SimNode:
     async def _load(self) -> None:
         assert await self.far.step()
 
-    async def _work(self, what: str, *arguments: object) -> bytes:
+    async def _work(self, job: Job) -> list[Any]:
         """What `storage/far_process.py` does, without the process, and other things going on before and after."""
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
-        if what == "load":
-            dropped, sst, *files = map(Path, map(str, arguments))
-            far = self.store.far
-            opened = [
-                far.open(one) for window in far.windows() for one in far.of(window) if self.path / one.name in files
-            ]
-            done = b"%d" % load(dropped, sst, opened)
-        else:
-            done = _done(what, *map(str, arguments))
+        done = list(perform(orjson.loads(orjson.dumps(job))))
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
         return done
 
     def _far_step(self, name: str) -> None:
-        if name == self.far_fault:
+        if isinstance(self.far_fault, int):
+            self.far_fault -= 1
+        if self.far_fault in (name, 0):
             self.far_fault = None
             raise Killed(name)
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Adopting
-from duemq.delay.work import in_process
+from duemq.delay.work import lines_of
 from duemq.model.adoption import Adopt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
@@ -24,7 +24,7 @@ from duemq.proxy.reply import JsonResponse
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
-_INSPECT: Final = in_process("duemq.storage.intake_process")
+_INSPECT: Final = lines_of("duemq.storage.intake_process")
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
