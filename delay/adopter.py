@@ -23,7 +23,7 @@ import orjson
 
 from duemq.delay.replica import Replica
 from duemq.delay.work import Lines
-from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
+from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
 from duemq.model.key import due_of
 from duemq.model.ledger import Adopted
 from duemq.storage.adoptions import Adoption, Here
@@ -87,9 +87,12 @@ class Adopter:
         clock: Callable[[], int],
         turn: asyncio.Lock,
         work: Lines,
+        has_peer: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`has_peer`: whether another node has a replica of the shard that can be copied, with its files."""
         self._shard, self._replica, self._policy = shard, replica, policy
         self._clock, self._turn, self._work = clock, turn, work
+        self._has_peer = has_peer
         self._found: dict[int, Here | Wrong] = {}
         self._looked_at: dict[int, int] = {}
         self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
@@ -115,7 +118,11 @@ class Adopter:
         return decided
 
     async def have(self, said: Adopted) -> None:
-        """Wait until the file is here that the ledger says was adopted. Raises CorruptStore where it is another."""
+        """Wait until the file is here that the ledger says was adopted. Raises CorruptStore where it is another.
+
+        Raises Behind where it cannot be had for long, and a peer can be copied instead.
+        """
+        since = self._clock()
         while True:
             found = self._found.get(said.offset)
             if isinstance(found, Here):
@@ -125,6 +132,9 @@ class Adopter:
                         f"{found.checksum:016x}, the ledger says {said.rows}, {said.checksum:016x}"
                     )
                 return
+            late = self._clock() - since > self._policy.patience_ms
+            if late and isinstance(found, Wrong) and self._has_peer():
+                raise Behind(f"shard {self._shard} cannot get a file that was adopted: {found.reason}")
             await self._news.wait()
 
     def here(self, offset: int) -> Here:
@@ -142,7 +152,14 @@ class Adopter:
 
     def forget(self, settled: Sequence[Adopted]) -> None:
         """They are adopted or refused in the store."""
+        if rows := sum(said.rows for said in settled):
+            log.info("shard %d adopted %d messages", self._shard, rows, extra={"action": "adopt", "shard": self._shard})
         for said in settled:
+            if said.reason:
+                log.warning(
+                    "shard %d refused the file of command %d: %s", self._shard, said.offset, said.reason,
+                    extra={"action": "adopt", "shard": self._shard},
+                )  # fmt: skip
             self._looked_at.pop(said.offset, None)
             found = self._found.pop(said.offset, None)
             if said.reason and isinstance(found, Here):

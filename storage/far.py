@@ -133,9 +133,12 @@ class FarFiles:
     def of(self, window: int) -> list[Sealed]:
         return self._windows.get(window, [])
 
+    def all(self) -> list[Sealed]:
+        return [sealed for files in self._windows.values() for sealed in files]
+
     def names(self) -> list[str]:
         """The paths of all files, below the shard's folder."""
-        return [sealed.name for files in self._windows.values() for sealed in files]
+        return [sealed.name for sealed in self.all()]
 
     def next_number(self, window: int) -> int:
         """For a further file of a window."""

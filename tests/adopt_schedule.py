@@ -41,7 +41,7 @@ def write_messages(path: Path, drafts: list[Draft]) -> Adopt:
         for draft in drafts
     ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=3)
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=max(3, len(drafts) // 4))
     content = path.read_bytes()
     first = drafts[0].due or 0
     return Adopt(

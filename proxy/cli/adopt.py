@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,7 @@ def _settled(client: Client, found: list[Adoption], told: Callable[[str, int, in
                 told("messages adopted", adoption.rows, 0)
         if missing & still:
             time.sleep(_LOOK_S)
-    return [ended[adoption.id] for adoption in found]
+    return [replace(ended[adoption.id], duplicate=adoption.duplicate) for adoption in found]
 
 
 def _tell(found: list[Adoption], as_json: bool) -> Exit:
@@ -124,10 +125,11 @@ def _tell(found: list[Adoption], as_json: bool) -> Exit:
         for adoption in refused:
             typer.secho(f"{adoption.path}: refused: {adoption.reason}", fg=typer.colors.RED, err=True)
         adopted = [adoption for adoption in found if adoption.state == "adopted"]
-        waiting = len(found) - len(adopted) - len(refused)
+        waiting, before = len(found) - len(adopted) - len(refused), sum(adoption.duplicate for adoption in found)
         typer.echo(
             f"{sum(adoption.rows for adoption in adopted):,} messages in {len(adopted):,} files adopted"
             + (f", {len(refused):,} files refused" if refused else "")
             + (f", {waiting:,} files are being taken in" if waiting else "")
+            + (f"; {before:,} files had been handed over before" if before else "")
         )
     return Exit.REFUSED if refused else Exit.DONE
