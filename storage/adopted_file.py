@@ -49,7 +49,7 @@ def checksum_of(path: Path, offset: int) -> int:
 def _sound(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer brings any of them about
         raise CorruptStore(f"delay file {path} is missing or damaged: {error}") from error
 
 
@@ -81,31 +81,36 @@ class AdoptedFile:
                 wanted.setdefault(group, {})[row - self._starts[group]] = key
         found: dict[bytes, bytes] = {}
         for group, some in sorted(wanted.items()):
-            table = self._read(group).take(pa.array(some))
-            first = self._starts[group]
+            found.update(self._some_rows(group, some))
+        return found
+
+    def _some_rows(self, group: int, wanted: dict[int, bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and rows at these places of a row group, of those that are due when their key says."""
+        table, first, about = self._read(group), self._starts[group], self.about
+        with _sound(self.path):
+            table = table.take(pa.array(wanted))
             shown = table["due_ms"].to_numpy()
             ids = [
-                self._ids.issue_bytes(self.about.shard, due, self._offset, first + row)
-                for due, row in zip(shown.tolist(), some, strict=True)
+                self._ids.issue_bytes(about.shard, due, self._offset, first + row)
+                for due, row in zip(map(due_of, wanted.values()), wanted, strict=True)
             ]
             rows = _rows(table, shown, ids)
-            found.update(
-                (key, row) for key, row, due in zip(some.values(), rows, shown, strict=True) if due == due_of(key)
-            )
-        return found
+        for key, row, due in zip(wanted.values(), rows, shown, strict=True):
+            if due == due_of(key):
+                yield key, row
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""
         for group in range(self._group_after(after) if after else 0, len(self._starts) - 1):
             table, first = self._read(group), self._starts[group]
-            shown = table["due_ms"].to_numpy()
-            keys = self._keys(shown, first)
-            if keys[0] <= after:
-                skip = bisect_right(keys, after)
-                keys, table, shown, first = keys[skip:], table[skip:], shown[skip:], first + skip
-            if keys:
-                ids = self._ids.issue_many(self.about.shard, shown, self._offset, first)
-                yield keys, _rows(table, shown, ids)
+            with _sound(self.path):
+                shown = table["due_ms"].to_numpy()
+                keys = self._keys(shown, first)
+                skip = bisect_right(keys, after) if keys[0] <= after else 0
+                ids = self._ids.issue_many(self.about.shard, shown[skip:], self._offset, first + skip)
+                rows = _rows(table[skip:], shown[skip:], ids)
+            if rows:
+                yield keys[skip:], rows
 
     def whole(self) -> Iterator[Part]:
         """All of it, after a check that the file is what was taken in."""

@@ -126,10 +126,10 @@ def take_in(
 
 @contextmanager
 def _reading(source: Path) -> Iterator[None]:
-    """Errors that speak of the source. Those of Arrow have no error number."""
+    """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number is None:
             raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
