@@ -465,3 +465,47 @@ def test_what_is_accepted_is_what_comes_in_by_http(tmp_path_factory: pytest.Temp
         assert first_refused is None
     except BadDelayFile as error:
         assert error.row == first_refused, error
+
+
+# --- docs/delay-files.md ----------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "delay-files.md").read_text()
+
+
+def test_the_example_in_the_docs_writes_what_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = PAGE.partition("### pyarrow\n\n```python\n")[2].partition("```")[0]
+    exec(program, {})
+    files = sorted(tmp_path.glob("*.parquet"))
+    found = [inspect(file, AdoptLimits()) for file in files]
+    assert [f"{one.window}.parquet" for one in found] == [file.name for file in files]
+    assert len(files) == 4 and sum(one.rows for one in found) == 20_000
+
+
+def test_the_docs_say_what_is_refused(tmp_path: Path) -> None:
+    """The sentences in it are those of real refusals."""
+    at = 1_830_297_600_000
+    unsorted = [message(0, due_ms=at + (0 if n == 17 else 250)) for n in range(18)]
+    spaced = [message(0, due_ms=at, topic="or ders" if n == 3 else "orders") for n in range(4)]
+    three = list(SCHEMA)[:3]
+    path = tmp_path / "messages.parquet"
+
+    def says() -> str:
+        with pytest.raises(BadDelayFile) as refused:
+            inspect(path, LIMITS)
+        return str(refused.value)
+
+    said = []
+    for rows, schema in (
+        (unsorted, SCHEMA),
+        (spaced, SCHEMA),
+        (unsorted, pa.schema([*three, pa.field("expires_at", pa.int64())])),
+        (unsorted, pa.schema([pa.field("due_ms", pa.timestamp("ms")), *three[1:]])),
+    ):
+        file_of(path, rows, schema)
+        said.append(says())
+    assert "\n".join(said) + "\nmessages.parquet is not Parquet, or damaged: " in PAGE
+    assert PAGE.count("\n| `") == len(SCHEMA) + 3  # the columns of both kinds
+    for name in SCHEMA.names:
+        assert f"\n| `{name}` | " in PAGE
+    assert f"at most {ROWS_PER_GROUP:,} rows" in PAGE
