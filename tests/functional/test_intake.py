@@ -81,6 +81,26 @@ def test_a_bad_row_is_named(tmp_path: Path, column: str, change: dict[str, Any],
     assert error.extra == {"row": 7}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"due_ms": WINDOW}, {"due_ms": WINDOW + WINDOW_MS - 1, "expires_ms": WINDOW + WINDOW_MS - 1},
+        {"expires_ms": LAST_MS}, {"topic": "t" * 249}, {"topic": "..."}, {"payload": b"x" * 20}, {"payload": b""},
+        {"key": b"\xff" * 5}, {"key": b""}, {"headers": [header("n" * 5, b"v" * 5)] * 3, "labels": ["l"] * MOST_LABELS},
+        {"headers": [header(value=b"x" * 53)]}, {"headers": [header("ä" * 26, b"")]},
+        {"headers": [header("duemq", b"")]}, {"labels": ["ä" * 128, "a b", "\u2028"]},
+    ],
+)  # fmt: skip
+def test_a_row_at_its_limits(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = file_of(tmp_path / "good.parquet", [message(0), message(0) | change])
+    assert inspect(path, LIMITS).rows == 2
+
+
+def test_names_of_headers_are_measured_in_characters(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "good.parquet", [message(0, headers=[header("ä" * 256, b"")])])
+    assert inspect(path, AdoptLimits()).rows == 1
+
+
 def test_the_first_wrong_row_wins(tmp_path: Path) -> None:
     """Whatever the column, also far behind the start and where the file is not in order."""
     rows = [message(at) for at in range(40_000)]
@@ -268,8 +288,8 @@ def test_large_payloads_make_small_row_groups(tmp_path: Path, repeated: bool) ->
     path = file_of(tmp_path / "a.parquet", rows, use_dictionary=repeated)
     take_in(path, tmp_path / "t.parquet", WINDOW, AdoptLimits())
     metadata = pq.read_metadata(tmp_path / "t.parquet")
-    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [83, 83, 83, 51]
-    assert 83 == GROUP_BYTES // (100_000 + 100)
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [41] * 7 + [13]
+    assert 41 == GROUP_BYTES // (100_000 + 100)
     assert pq.read_table(tmp_path / "t.parquet")["payload"].to_pylist() == [row["payload"] for row in rows]
 
 
