@@ -10,8 +10,9 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -151,8 +152,10 @@ def _rows(table: pa.Table, shown: npt.NDArray[np.int64], ids: list[bytes]) -> li
         plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)
         for topic, key, id_, due, payload in zip(topics, keys, ids, shown.tolist(), payloads, strict=True)
     ]
-    for at in np.flatnonzero(_rich(table, shown)).tolist():
-        rows[at] = _rich_row(table, at, ids[at])
+    rich = np.flatnonzero(_rich(table, shown)).tolist()
+    if rich:
+        for at, row in zip(rich, _rich_rows(table.take(pa.array(rich)), [ids[at] for at in rich]), strict=True):
+            rows[at] = row
     return rows
 
 
@@ -165,11 +168,19 @@ def _rich(table: pa.Table, shown: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_
     return rich
 
 
-def _rich_row(table: pa.Table, at: int, id_: bytes) -> bytes:
-    due, topic, payload, key, headers, labels, expires = (
-        table[name][at].as_py()
-        for name in ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms")
-    )  # fmt: skip
-    count, packed = pack_headers((header["name"], header["value"]) for header in headers or ())
-    draft = Draft(topic, payload, due, key, count, packed, tuple(labels or ()), expires or 0)
-    return row_of(schedule_frame(draft, due), id_)
+def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
+    """The store's rows of any messages."""
+    each = pc.list_flatten(table["headers"])
+    pairs = zip(*(pc.struct_field(each, name).to_pylist() for name in ("name", "value")), strict=True)
+    headers = _as_lists(table["headers"], list(pairs))
+    labels = _as_lists(table["labels"], pc.list_flatten(table["labels"]).to_pylist())
+    others = (table[name].to_pylist() for name in ("due_ms", "topic", "payload", "key", "expires_ms"))
+    for id_, of, marks, due, topic, payload, key, expires in zip(ids, headers, labels, *others, strict=True):
+        draft = Draft(topic, payload, due, key, *pack_headers(of), tuple(marks), expires or 0)
+        yield row_of(schedule_frame(draft, due), id_)
+
+
+def _as_lists(column: pa.ChunkedArray, values: list[Any]) -> Iterator[list[Any]]:
+    """The values of each row of a list column, given those of all rows."""
+    ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()).tolist()
+    return (values[start:end] for start, end in pairwise([0, *ends]))
