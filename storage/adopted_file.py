@@ -10,8 +10,9 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def checksum_of(path: Path, offset: int) -> int:
 def _sound(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer brings any of them about
         raise DamagedFile(f"delay file {path} is missing or damaged: {error}") from error
 
 
@@ -81,31 +82,36 @@ class AdoptedFile:
                 wanted.setdefault(group, {})[row - self._starts[group]] = key
         found: dict[bytes, bytes] = {}
         for group, some in sorted(wanted.items()):
-            table = self._read(group).take(pa.array(some))
-            first = self._starts[group]
+            found.update(self._some_rows(group, some))
+        return found
+
+    def _some_rows(self, group: int, wanted: dict[int, bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and rows at these places of a row group, of those that are due when their key says."""
+        table, first, about = self._read(group), self._starts[group], self.about
+        with _sound(self.path):
+            table = table.take(pa.array(wanted))
             shown = table["due_ms"].to_numpy()
             ids = [
-                self._ids.issue_bytes(self.about.shard, due, self._offset, first + row)
-                for due, row in zip(shown.tolist(), some, strict=True)
+                self._ids.issue_bytes(about.shard, due, self._offset, first + row)
+                for due, row in zip(map(due_of, wanted.values()), wanted, strict=True)
             ]
             rows = _rows(table, shown, ids)
-            found.update(
-                (key, row) for key, row, due in zip(some.values(), rows, shown, strict=True) if due == due_of(key)
-            )
-        return found
+        for key, row, due in zip(wanted.values(), rows, shown, strict=True):
+            if due == due_of(key):
+                yield key, row
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""
         for group in range(self._group_after(after) if after else 0, len(self._starts) - 1):
             table, first = self._read(group), self._starts[group]
-            shown = table["due_ms"].to_numpy()
-            keys = self._keys(shown, first)
-            if keys[0] <= after:
-                skip = bisect_right(keys, after)
-                keys, table, shown, first = keys[skip:], table[skip:], shown[skip:], first + skip
-            if keys:
-                ids = self._ids.issue_many(self.about.shard, shown, self._offset, first)
-                yield keys, _rows(table, shown, ids)
+            with _sound(self.path):
+                shown = table["due_ms"].to_numpy()
+                keys = self._keys(shown, first)
+                skip = bisect_right(keys, after) if keys[0] <= after else 0
+                ids = self._ids.issue_many(self.about.shard, shown[skip:], self._offset, first + skip)
+                rows = _rows(table[skip:], shown[skip:], ids)
+            if rows:
+                yield keys[skip:], rows
 
     def whole(self) -> Iterator[Part]:
         """All of it, after a check that the file is what was taken in."""
@@ -146,8 +152,10 @@ def _rows(table: pa.Table, shown: npt.NDArray[np.int64], ids: list[bytes]) -> li
         plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)
         for topic, key, id_, due, payload in zip(topics, keys, ids, shown.tolist(), payloads, strict=True)
     ]
-    for at in np.flatnonzero(_rich(table, shown)).tolist():
-        rows[at] = _rich_row(table, at, ids[at])
+    rich = np.flatnonzero(_rich(table, shown)).tolist()
+    if rich:
+        for at, row in zip(rich, _rich_rows(table.take(pa.array(rich)), [ids[at] for at in rich]), strict=True):
+            rows[at] = row
     return rows
 
 
@@ -160,11 +168,19 @@ def _rich(table: pa.Table, shown: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_
     return rich
 
 
-def _rich_row(table: pa.Table, at: int, id_: bytes) -> bytes:
-    due, topic, payload, key, headers, labels, expires = (
-        table[name][at].as_py()
-        for name in ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms")
-    )  # fmt: skip
-    count, packed = pack_headers((header["name"], header["value"]) for header in headers or ())
-    draft = Draft(topic, payload, due, key, count, packed, tuple(labels or ()), expires or 0)
-    return row_of(schedule_frame(draft, due), id_)
+def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
+    """The store's rows of any messages."""
+    each = pc.list_flatten(table["headers"])
+    pairs = zip(*(pc.struct_field(each, name).to_pylist() for name in ("name", "value")), strict=True)
+    headers = _as_lists(table["headers"], list(pairs))
+    labels = _as_lists(table["labels"], pc.list_flatten(table["labels"]).to_pylist())
+    others = (table[name].to_pylist() for name in ("due_ms", "topic", "payload", "key", "expires_ms"))
+    for id_, of, marks, due, topic, payload, key, expires in zip(ids, headers, labels, *others, strict=True):
+        draft = Draft(topic, payload, due, key, *pack_headers(of), tuple(marks), expires or 0)
+        yield row_of(schedule_frame(draft, due), id_)
+
+
+def _as_lists(column: pa.ChunkedArray, values: list[Any]) -> Iterator[list[Any]]:
+    """The values of each row of a list column, given those of all rows."""
+    ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()).tolist()
+    return (values[start:end] for start, end in pairwise([0, *ends]))

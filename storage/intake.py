@@ -33,7 +33,8 @@ FORMAT = 1
 _ABOUT = b"duemq-adopted"
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
-_FEW_BYTES = 64  # a row has of its payload in a file that has each payload once
+_FEW_BYTES = 64  # a row has in a file that has the same payloads again and again
+_PROBED_GROUPS, _PROBED_ROWS = 8, 64
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
@@ -149,10 +150,10 @@ def take_in(
 
 @contextmanager
 def _reading(source: Path) -> Iterator[None]:
-    """Errors that speak of the source. Those of Arrow have no error number."""
+    """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number is None:
             raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
@@ -193,14 +194,14 @@ def _linked(source: Path, temporary: Path) -> bool:
 
 def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
     """All rows of a file, normalised and found right."""
-    with pq.ParquetFile(source) as file:
+    with pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         check_schema(file.schema_arrow)
         metadata = file.metadata
         count = metadata.num_rows
         if not 0 < count <= MOST_ROWS:
             raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MOST_ROWS}")
         largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
-        repeated = ["payload"] if _is_repeated(metadata) else None
+        repeated = ["payload"] if _is_repeated(file) else None
     with pq.ParquetFile(
         source, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
         read_dictionary=repeated,
@@ -219,14 +220,23 @@ def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
     return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
-def _is_repeated(metadata: pq.FileMetaData) -> bool:
-    """Whether the file holds few payloads many times: what is read of it may be far larger than the file says."""
+def _is_repeated(file: pq.ParquetFile) -> bool:
+    """Whether the file holds few large payloads many times: what is read of it is far larger than it says."""
+    metadata = file.metadata
     leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
-    return any(
-        group.column(leaf).has_dictionary_page
-        and group.column(leaf).total_uncompressed_size < _FEW_BYTES * group.num_rows
-        for group in _groups(metadata)
-    )
+    for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
+        chunk = group.column(leaf)
+        if chunk.has_dictionary_page and chunk.total_uncompressed_size < _FEW_BYTES * group.num_rows:
+            for batch in file.iter_batches(_PROBED_ROWS, [number], ["payload"], use_threads=False):
+                payload = batch["payload"]
+                if not _is_dictionary(payload) and payload.nbytes > _BATCH_BYTES // _BATCH_ROWS * len(payload):
+                    return True
+                break
+    return False
+
+
+def _is_dictionary(column: pa.Array) -> bool:
+    return bool(pa.types.is_dictionary(column.type))
 
 
 def _rows_of(row_bytes: int) -> int:
@@ -237,7 +247,7 @@ def _rows_of(row_bytes: int) -> int:
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that are not too large when each row has its own copy of its payload."""
     payload, rows = batch["payload"], batch.num_rows
-    if pa.types.is_dictionary(payload.type) and len(payload.dictionary):
+    if _is_dictionary(payload) and len(payload.dictionary):
         rows = _rows_of(pc.max(pc.binary_length(payload.dictionary)).as_py() or 0)
     for at in range(0, batch.num_rows, max(rows, 1)):
         yield batch[at : at + rows]

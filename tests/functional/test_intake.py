@@ -81,6 +81,26 @@ def test_a_bad_row_is_named(tmp_path: Path, column: str, change: dict[str, Any],
     assert error.extra == {"row": 7}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"due_ms": WINDOW}, {"due_ms": WINDOW + WINDOW_MS - 1, "expires_ms": WINDOW + WINDOW_MS - 1},
+        {"expires_ms": LAST_MS}, {"topic": "t" * 249}, {"topic": "..."}, {"payload": b"x" * 20}, {"payload": b""},
+        {"key": b"\xff" * 5}, {"key": b""}, {"headers": [header("n" * 5, b"v" * 5)] * 3, "labels": ["l"] * MOST_LABELS},
+        {"headers": [header(value=b"x" * 53)]}, {"headers": [header("ä" * 26, b"")]},
+        {"headers": [header("duemq", b"")]}, {"labels": ["ä" * 128, "a b", "\u2028"]},
+    ],
+)  # fmt: skip
+def test_a_row_at_its_limits(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = file_of(tmp_path / "good.parquet", [message(0), message(0) | change])
+    assert inspect(path, LIMITS).rows == 2
+
+
+def test_names_of_headers_are_measured_in_characters(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "good.parquet", [message(0, headers=[header("ä" * 256, b"")])])
+    assert inspect(path, AdoptLimits()).rows == 1
+
+
 def test_the_first_wrong_row_wins(tmp_path: Path) -> None:
     """Whatever the column, also far behind the start and where the file is not in order."""
     rows = [message(at) for at in range(40_000)]
@@ -268,8 +288,8 @@ def test_large_payloads_make_small_row_groups(tmp_path: Path, repeated: bool) ->
     path = file_of(tmp_path / "a.parquet", rows, use_dictionary=repeated)
     take_in(path, tmp_path / "t.parquet", WINDOW, AdoptLimits())
     metadata = pq.read_metadata(tmp_path / "t.parquet")
-    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [83, 83, 83, 51]
-    assert 83 == GROUP_BYTES // (100_000 + 100)
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [41] * 7 + [13]
+    assert 41 == GROUP_BYTES // (100_000 + 100)
     assert pq.read_table(tmp_path / "t.parquet")["payload"].to_pylist() == [row["payload"] for row in rows]
 
 
@@ -465,3 +485,47 @@ def test_what_is_accepted_is_what_comes_in_by_http(tmp_path_factory: pytest.Temp
         assert first_refused is None
     except BadDelayFile as error:
         assert error.row == first_refused, error
+
+
+# --- docs/delay-files.md ----------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "delay-files.md").read_text()
+
+
+def test_the_example_in_the_docs_writes_what_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = PAGE.partition("### pyarrow\n\n```python\n")[2].partition("```")[0]
+    exec(program, {})
+    files = sorted(tmp_path.glob("*.parquet"))
+    found = [inspect(file, AdoptLimits()) for file in files]
+    assert [f"{one.window}.parquet" for one in found] == [file.name for file in files]
+    assert len(files) == 4 and sum(one.rows for one in found) == 20_000
+
+
+def test_the_docs_say_what_is_refused(tmp_path: Path) -> None:
+    """The sentences in it are those of real refusals."""
+    at = 1_830_297_600_000
+    unsorted = [message(0, due_ms=at + (0 if n == 17 else 250)) for n in range(18)]
+    spaced = [message(0, due_ms=at, topic="or ders" if n == 3 else "orders") for n in range(4)]
+    three = list(SCHEMA)[:3]
+    path = tmp_path / "messages.parquet"
+
+    def says() -> str:
+        with pytest.raises(BadDelayFile) as refused:
+            inspect(path, LIMITS)
+        return str(refused.value)
+
+    said = []
+    for rows, schema in (
+        (unsorted, SCHEMA),
+        (spaced, SCHEMA),
+        (unsorted, pa.schema([*three, pa.field("expires_at", pa.int64())])),
+        (unsorted, pa.schema([pa.field("due_ms", pa.timestamp("ms")), *three[1:]])),
+    ):
+        file_of(path, rows, schema)
+        said.append(says())
+    assert "\n".join(said) + "\nmessages.parquet is not Parquet, or damaged: " in PAGE
+    assert PAGE.count("\n| `") == len(SCHEMA) + 3  # the columns of both kinds
+    for name in SCHEMA.names:
+        assert f"\n| `{name}` | " in PAGE
+    assert f"at most {ROWS_PER_GROUP:,} rows" in PAGE
