@@ -14,6 +14,7 @@ from duemq.storage.rows import WINDOW_MS, window_of
 from tests.shard_schedule import Schedule
 from tests.shard_world import Killed, SimNode
 
+
 class FarSchedule(Schedule):
     """As `Schedule`, with messages up to six windows ahead."""
 
