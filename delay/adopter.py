@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from duemq.storage.adoptions import Adoption, Here
 from duemq.storage.delay_file import About
 from duemq.storage.far import Sealed
 from duemq.storage.intake_rules import AdoptLimits
+from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
@@ -93,15 +94,25 @@ class Adopter:
         self._shard, self._replica, self._policy = shard, replica, policy
         self._clock, self._turn, self._work = clock, turn, work
         self._has_peer = has_peer
+        self._store: ShardStore | None = None
         self._found: dict[int, Here | Wrong] = {}
         self._looked_at: dict[int, int] = {}
         self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
+
+    def _wanted(self) -> Mapping[int, Adoption]:
+        """The files of the store as it is now. What was taken in for one that a peer's has replaced is gone with it."""
+        store = self._replica().store
+        if store is not self._store:
+            self._store = store
+            self._found.clear()
+            self._looked_at.clear()
+        return store.adoptions.wanted
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def decide(self, now: int) -> list[Adopted]:
         """What the master can say of the wanted files just now."""
-        if not (wanted := self._replica().store.adoptions.wanted):
+        if not (wanted := self._wanted()):
             return []
         start = max(now, due_of(self._replica().entry.cursor)) + self._policy.lead_ms
         decided: list[Adopted] = []
@@ -122,6 +133,7 @@ class Adopter:
 
         Raises Behind where it cannot be had for long, and a peer can be copied instead.
         """
+        self._wanted()
         since = self._clock()
         while True:
             found = self._found.get(said.offset)
@@ -144,8 +156,7 @@ class Adopter:
 
     def waiting(self) -> str | None:
         """Of a replica that waits: for which file, and why it is not here."""
-        wanted = self._replica().store.adoptions.wanted
-        for offset, adoption in wanted.items():
+        for offset, adoption in self._wanted().items():
             if isinstance(found := self._found.get(offset), Wrong):
                 return f"shard {self._shard} waits for {adoption.adopt.path}: {found.reason}"
         return None
@@ -181,18 +192,15 @@ class Adopter:
 
     async def step(self) -> bool:
         """Take some wanted files in that were not looked at lately; False where there is none."""
-        now = self._clock()
-        store = self._replica().store
-        for gone in self._found.keys() - store.adoptions.wanted.keys():
-            del self._found[gone]
-        todo = [one for one in store.adoptions.wanted.values() if self._is_to_be_looked_at(one, now)][:_TOGETHER]
+        now, wanted, store = self._clock(), self._wanted(), self._replica().store
+        todo = [one for one in wanted.values() if self._is_to_be_looked_at(one, now)][:_TOGETHER]
         if not todo:
             return False
         for one in todo:
             self._looked_at[one.offset] = now
         jobs = [self._job(store.path, one) for one in todo]
         async with self._turn, aclosing(self._work({"files": jobs, "limits": asdict(self._policy.limits)})) as answers:
-            await self._note(store.path, todo, answers)
+            await self._note(store, todo, answers)
         return True
 
     def _is_to_be_looked_at(self, one: Adoption, now: int) -> bool:
@@ -211,13 +219,15 @@ class Adopter:
             "refused": self._policy.refuse_folder(adopt.path),
         }  # fmt: skip
 
-    async def _note(self, folder: Path, todo: Sequence[Adoption], answers: AsyncIterator[bytes]) -> None:
+    async def _note(self, store: ShardStore, todo: Sequence[Adoption], answers: AsyncIterator[bytes]) -> None:
         left = list(todo)
         async for line in answers:
+            if self._replica().store is not store:
+                return
             one, said = left.pop(0), orjson.loads(line)
             if "about" in said:
                 about = About(**said["about"])
-                here = Here(about, said["checksum"], folder / Sealed(about).name)
+                here = Here(about, said["checksum"], store.path / Sealed(about).name)
                 self._found[one.offset] = here
             else:
                 self._found[one.offset] = Wrong(said["reason"], said["final"])

@@ -107,7 +107,7 @@ class NodeBackend:
         return held.progress
 
     def why_closed(self) -> str | None:
-        return self._node.why_not_ready
+        return self._node.why_closed
 
     def why_not_ready(self) -> str | None:
         return self._node.why_not_ready

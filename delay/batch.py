@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,12 @@ class Batch(NamedTuple):
     commands: Sequence[Stored]
     schedules: list[Schedule | None]
     others: dict[int, Other]
+
+    def before(self, offset: int) -> Batch:
+        """The commands below an offset."""
+        count = bisect_left(self.commands, offset, key=lambda command: command.offset)
+        others = {at: other for at, other in self.others.items() if at < offset}
+        return Batch(self.commands[:count], self.schedules[:count], others)
 
 
 def understand(commands: Sequence[Stored], place: Place, answers: Mapping[int, Answer] | None) -> Batch:

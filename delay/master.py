@@ -7,6 +7,7 @@ from typing import Protocol
 
 from duemq.bus.base import Bus, Committer, Partition
 from duemq.delay.adopter import Adopter
+from duemq.delay.ahead import read_for
 from duemq.delay.clean import horizon_for
 from duemq.delay.dispatch import Dispatch
 from duemq.delay.observe import Observer
@@ -72,13 +73,14 @@ class Master:
         expanding = replica.expand(reach)
         commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
         cycle = replica.cycle()
-        cycle.apply(commands)
+        batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
+        cycle.apply(batch, view=view)
         keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
             cycle.settle(self._files.decide(now))
         self.full = not complete or 2 * len(commands) >= pace.max_commands
-        self.handled = len(commands) + len(keys)
+        self.handled = len(batch.commands) + len(keys)
         horizon = self._horizon(now)
         if cycle.idle and horizon == cycle.before.horizon:
             return _MORE if expanding else self._pause(now)
@@ -90,7 +92,7 @@ class Master:
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
         replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
         self._progress.publish(entry)
-        self._observer.cycle(self._shard, entry, outbox, commands=len(commands), started=now, ended=self._clock())
+        self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
         # A read may give fewer commands than there are: for their bytes, or as the bus likes.
         if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
             return _MORE

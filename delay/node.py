@@ -29,7 +29,7 @@ from duemq.delay.targets import Targets
 from duemq.delay.topics import INTERNAL
 from duemq.delay.upkeep import Upkeep
 from duemq.election.base import Election, NodeState, Standing
-from duemq.model.errors import Fatal, Fenced, LogFailed, Unavailable, first_of
+from duemq.model.errors import DamagedFile, Fatal, Fenced, LogFailed, Unavailable, first_of
 from duemq.model.ids import IdCodec
 from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
@@ -115,7 +115,12 @@ class Node:
 
     def _gauges(self) -> list[ShardGauges]:
         lag = self.standing.lag
-        return [shard.gauges(lag.get(number, 0)) for number, shard in self.shards.items()]
+        return [shard.gauges(lag.get(number, 0), stopped=number in self._dead) for number, shard in self.shards.items()]
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why no request can be served just now; some shards may be stopped where it can."""
+        return None if self.why_not_ready == self.standing.why_stopped() else self.why_not_ready
 
     @property
     def disk_full(self) -> bool:
@@ -209,16 +214,28 @@ class Node:
         try:
             await shard.run(self, self.options.pace, self.options.gathering)
         except Fatal as error:
-            if self.options.alone:
-                raise
-            self.standing.take_out(str(error))
             self._dead.add(shard.number)
+            if not self.options.alone:
+                self.standing.take_out(str(error))
+            elif isinstance(error, DamagedFile):
+                self._stop(shard, str(error))
+            else:
+                raise
             await self._tell()
+
+    def _stop(self, shard: Shard, reason: str) -> None:
+        """Of a node that is alone the other shards go on: nothing of them is wrong."""
+        self.standing.stopped[shard.number] = reason
+        log.critical("shard %d stops: %s", shard.number, reason, extra={"action": "stop", "shard": shard.number})
+        shard.progress.fail(Unavailable(f"shard {shard.number} is stopped: {reason}", retry_after_s=60))
+        self._look_whether_ready()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self.why_not_ready = self.why_not_ready or "stopping"
         self.standing.caught_up.clear()
+        self._dead.difference_update(self.standing.stopped)
+        self.standing.stopped.clear()
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
@@ -243,7 +260,10 @@ class Node:
         """See `Surroundings`."""
         self.standing.caught_up.add(shard)
         self._judge()
-        if len(self.standing.caught_up) == len(self.shards):
+        self._look_whether_ready()
+
+    def _look_whether_ready(self) -> None:
+        if self.shards.keys() <= self.standing.caught_up | self.standing.stopped.keys():
             self.ready.set()
 
     def _judge(self) -> Standing:

@@ -133,7 +133,7 @@ class ShardGauges:
     """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
 
     `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
-    in its delay files, `files`: how many these are.
+    in its delay files, `files`: how many these are. `stopped`: what it holds is wrong, and it is not worked on.
     """
 
     shard: int
@@ -146,6 +146,7 @@ class ShardGauges:
     sealed: int
     files: int
     far: FarCounts
+    stopped: bool
 
 
 class NodeCollector(Collector):
@@ -179,6 +180,9 @@ class NodeCollector(Collector):
         applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
         leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
         lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
+        stopped = GaugeMetricFamily(
+            "duemq_shard_stopped", "1 where what this node holds of the shard is wrong", labels=["shard"]
+        )
         sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
         files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
         windows = CounterMetricFamily(
@@ -193,6 +197,7 @@ class NodeCollector(Collector):
             applied.add_metric(label, shard.applied)
             leading.add_metric(label, shard.leading)
             lag.add_metric(label, shard.lag)
+            stopped.add_metric(label, shard.stopped)
             sealed.add_metric(label, shard.sealed)
             files.add_metric(label, shard.files)
             for work, count in (
@@ -207,7 +212,7 @@ class NodeCollector(Collector):
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied, leading, lag, sealed, files, windows)
+        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows)
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         used, free = self._disk()

@@ -77,15 +77,15 @@ class LocalReader:
         self._holder, self._wait_s = holder, wait_s
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        return (await self._applied(shard, offset)).state(first_key)
+        return await (await self._applied(shard, offset)).state(first_key)
 
     async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
         reads = await self._applied(shard, offset)
         first_key = self._holder_of(shard, name)
-        return None if first_key is None else reads.state(first_key)
+        return None if first_key is None else await reads.state(first_key)
 
     async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
-        return (await self._applied(shard, offset)).when_ended(first_key)
+        return await (await self._applied(shard, offset)).when_ended(first_key)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._caught_up(shard)

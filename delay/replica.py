@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from duemq.bus.base import Bus, Stored, Subscription
+from duemq.delay.ahead import read_for
 from duemq.delay.changes import count_changes, store_changes
 from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
@@ -150,7 +151,9 @@ class Replica:
                 "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
             )
         cycle = self.cycle()
-        cycle.apply(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        commands = cycle.read(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        commands, view = await read_for(commands, self.store, whole=True)
+        cycle.apply(commands, entry.answers, view)
         while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
             assert self.loaded is not None
             await self.loaded()

@@ -4,7 +4,8 @@
 it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
 
     cycle = Cycle(before, view, ids, shard)
-    cycle.apply(commands)                    # the master decides; a follower passes the ledger's answers
+    batch = cycle.read(commands)             # what they say
+    cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
     cycle.take(now, keys, rows, complete)    # what is due
     cycle.settle(files)                      # adopted files that are here
     ... commit outbox and cycle.entry() ...
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from duemq.bus.base import Stored
-from duemq.delay.batch import Lookups, View, understand
+from duemq.delay.batch import Batch, Lookups, View, understand
 from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
@@ -61,12 +62,18 @@ class Cycle:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def apply(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> None:
-        """Apply commands in log order. `answers` None: decide (master); else obey what the ledger says (follower)."""
-        if not commands:
+    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> Batch:
+        """What commands say, in log order. `answers`: see `apply`."""
+        return understand(commands, self._log, answers)
+
+    def apply(self, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+        """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
+
+        `view`: the same store, where what they speak of was read before.
+        """
+        if not batch.commands:
             return
-        batch = understand(commands, self._log, answers)
-        found = Lookups(self.view, batch)
+        found = Lookups(view or self.view, batch)
         placed, (shard, _, ids) = self.placed, self._log
         issue = ids.issue_bytes
         for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
@@ -87,7 +94,7 @@ class Cycle:
                 continue
             placed[key] = row_of(frame, issue(shard, due, offset), fields)
             self._accepted += 1
-        self.applied = commands[-1].offset + 1
+        self.applied = batch.commands[-1].offset + 1
 
     def _take_name(
         self,

@@ -26,7 +26,7 @@ from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
 from duemq.delay.work import lines_of
 from duemq.election.base import Election
-from duemq.model.errors import Behind, Fenced, LogFailed
+from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.partial import settle
@@ -36,6 +36,7 @@ from duemq.storage.store import ShardStore
 log = logging.getLogger(__name__)
 
 _TAKE_IN = lines_of("duemq.storage.intake_process")
+_AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
@@ -78,6 +79,7 @@ class Shard:
         self.progress = Progress()
         self.far_counts = FarCounts()
         self._lost: BaseException | None = None
+        self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.leading = False
         self.rebuilding = False  # the store is closed
         self._flushing = asyncio.Lock()
@@ -98,17 +100,7 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
-        keeper = FarKeeper(
-            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
-            counts=self.far_counts,
-        )  # fmt: skip
-        keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
-        keeping.add_done_callback(self._keeper_ended)
-        self._keeper, self._keeping = keeper, keeping
-        adopter = Adopter(self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN)
-        adopting = asyncio.create_task(adopter.run(), name=f"adopt-{self.number}")
-        adopting.add_done_callback(self._keeper_ended)
-        self._adopter = self.replica.files = adopter
+        self._keep(node)
         failures = 0
         try:
             if self.replica.entry.number < 0:
@@ -124,6 +116,10 @@ class Shard:
                     log.warning("%s", error, extra={"action": "behind", "shard": self.number})
                     if not await self._rebuild(node):
                         raise
+                except DamagedFile as error:
+                    log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
+                    if self._is_again(error) or not await self._rebuild(node):
+                        raise
                 except (Fenced, LogFailed, TargetRefused) as error:
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
@@ -134,16 +130,45 @@ class Shard:
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
         finally:
-            keeping.cancel()
-            adopting.cancel()
-            await asyncio.wait([keeping, adopting])
+            await self._keep_no_more()
             self._buffer.close()
             self._ledger.close()
+
+    def _keep(self, node: Surroundings) -> None:
+        self._keeper = FarKeeper(
+            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
+            counts=self.far_counts,
+        )  # fmt: skip
+        self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
+        self._keeping.add_done_callback(self._keeper_ended)
+        self._adopter = self.replica.files = Adopter(
+            self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN,
+            has_peer=lambda: node.has_peer(self.number),
+        )  # fmt: skip
+        self._adopting = asyncio.create_task(self._adopter.run(), name=f"adopt-{self.number}")
+        self._adopting.add_done_callback(self._keeper_ended)
+
+    async def _keep_no_more(self) -> None:
+        self._keeping.cancel()
+        self._adopting.cancel()
+        await asyncio.wait([self._keeping, self._adopting])
 
     def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
         if not keeping.cancelled():
             self._lost = keeping.exception()
             self.wake()
+
+    def lose(self, store: ShardStore, error: DamagedFile) -> None:
+        """A delay file of this store was found damaged: the shard goes on with a peer's replica, or not at all."""
+        if store is self.store and self._lost is None:
+            self._lost = error
+            self.wake()
+
+    def _is_again(self, error: DamagedFile) -> bool:
+        """Whether a rebuilt replica has the same damage: then the peer has it, too."""
+        now = asyncio.get_running_loop().time()
+        before, self._damage = self._damage, (str(error), now)
+        return before is not None and before[0] == str(error) and now - before[1] < _AGAIN_S
 
     async def _until_loaded(self) -> None:
         waiting = asyncio.create_task(self._keeper.loaded())
@@ -225,6 +250,7 @@ class Shard:
         """Replace this replica by a peer's; False where no peer has one."""
         if not node.has_peer(self.number):
             return False
+        await self._keep_no_more()
         async with self._flushing:
             self.rebuilding = True
             self.store.close()
@@ -233,6 +259,8 @@ class Shard:
             finally:
                 settle(self._path)  # where a disk failed between two renames
                 self._open()
+                self._lost = None
+                self._keep(node)
                 self.rebuilding = False
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
@@ -247,18 +275,23 @@ class Shard:
                 # The last entry stays, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
-    def gauges(self, lag: int = 0) -> ShardGauges:
-        """`lag`: ledger entries behind, as the node has measured it."""
+    def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
+        """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
-            self.store.far.messages, len(self.store.far.names()), self.far_counts,
+            self.store.far.messages, len(self.store.far.names()), self.far_counts, stopped,
         )  # fmt: skip
 
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""
         async with self._flushing:
-            await in_thread(make_checkpoint, self.store, into)
+            store = self.store
+            try:
+                await in_thread(make_checkpoint, store, into)
+            except DamagedFile as error:
+                self.lose(store, error)
+                raise Unavailable(f"shard {self.number} cannot be copied: {error}") from error
 
     async def close(self) -> None:
         async with self._flushing:

@@ -23,6 +23,7 @@ class StandingKeeper:
         self.caught_up: set[int] = set()
         self.clock_offset_ms = 0.0
         self.lag: dict[int, int] = {}
+        self.stopped: dict[int, str] = {}  # shards of a node that is alone, and why
         self._shards, self._clock, self._bound = shards, clock, max_clock_offset_ms
         self._out = ""
         self._told = Standing(NodeState.JOINING)
@@ -32,9 +33,13 @@ class StandingKeeper:
         self._out = self._out or reason
         log.critical("node takes itself out: %s", reason, extra={"action": "out"})
 
+    def why_stopped(self) -> str:
+        """Of the shards that do not go on while the others do."""
+        return "; ".join(f"shard {number} is stopped: {why}" for number, why in sorted(self.stopped.items()))
+
     def judge(self, trouble: str | None, draining: bool) -> Standing:
         """`trouble`: of the log."""
-        missing = [number for number in self._shards if number not in self.caught_up]
+        missing = [number for number in self._shards if number not in self.caught_up and number not in self.stopped]
         if self._out:
             state, reason = NodeState.OUT, self._out
         elif trouble is not None:
@@ -47,6 +52,8 @@ class StandingKeeper:
             )
         elif missing:
             state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
+        elif self.stopped:
+            state, reason = NodeState.OUT, self.why_stopped()
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
