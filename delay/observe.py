@@ -20,12 +20,14 @@ from prometheus_client.registry import Collector
 from duemq.delay.outbox import Outbox
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
+from duemq.storage.adoptions import ADOPTED, REFUSED
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
 _SAMPLE = 20_000
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
+_FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
 
 
 @dataclass
@@ -84,9 +86,15 @@ class Observer:
             ["answer"],
             registry=registry,
         )
+        self._adoptions = Counter(
+            "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
+            registry=registry,
+        )  # fmt: skip
         for answer in Answer:  # so that a rate can be taken from the first one on
             if answer is not Answer.MALFORMED:
-                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+                self._counted(answer)
+        for state in (ADOPTED, REFUSED):
+            self._adoptions.labels(state)
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._messages = Histogram(
             "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
@@ -95,6 +103,11 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
+
+    def _counted(self, answer: Answer) -> Counter:
+        if answer in _FILE_ANSWERS:
+            return self._adoptions.labels(answer.name.lower())
+        return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         """Note a committed cycle; `started` and `ended` in epoch ms."""
@@ -114,7 +127,9 @@ class Observer:
             if answer is Answer.MALFORMED:
                 self._dead.labels("malformed").inc(count)
             else:
-                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower()).inc(count)
+                self._counted(answer).inc(count)
+        for said in entry.adopted:
+            self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 
