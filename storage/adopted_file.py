@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from duemq.model.errors import DamagedFile
 from duemq.model.ids import IdCodec
-from duemq.model.key import KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
+from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
@@ -43,7 +43,7 @@ def checksum_of(path: Path, offset: int) -> int:
     for some in dues(path):
         total += checksum_of_rows(some, offset, row)
         row += len(some)
-    return total & 0xFFFF_FFFF_FFFF_FFFF
+    return total & CHECKSUM_MASK
 
 
 @contextmanager

@@ -33,7 +33,6 @@ FORMAT = 1
 _ABOUT = b"duemq-adopted"
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
-_FEW_BYTES = 64  # a row has in a file that has the same payloads again and again
 _PROBED_GROUPS, _PROBED_ROWS = 8, 64
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
@@ -226,10 +225,12 @@ def _is_repeated(file: pq.ParquetFile) -> bool:
     leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
     for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
         chunk = group.column(leaf)
-        if chunk.has_dictionary_page and chunk.total_uncompressed_size < _FEW_BYTES * group.num_rows:
+        said = chunk.total_uncompressed_size // max(group.num_rows, 1)  # bytes of one payload
+        if chunk.has_dictionary_page:
             for batch in file.iter_batches(_PROBED_ROWS, [number], ["payload"], use_threads=False):
                 payload = batch["payload"]
-                if not _is_dictionary(payload) and payload.nbytes > _BATCH_BYTES // _BATCH_ROWS * len(payload):
+                found = 0 if _is_dictionary(payload) else payload.nbytes // len(payload)
+                if found > max(2 * said, _BATCH_BYTES // _BATCH_ROWS):
                     return True
                 break
     return False
