@@ -11,7 +11,9 @@ The record's offset becomes that of all keys: row `i` of the file is the message
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import orjson
 
@@ -44,20 +46,25 @@ class Adopt:
 
     @staticmethod
     def decode(raw: bytes) -> Adopt:
-        """Raises Rejected `bad_field` or `bad_json`, which names the field."""
+        """Raises Rejected `bad_json`, and as `of` does."""
         try:
             said = orjson.loads(raw)
         except ValueError as error:
             raise Rejected("bad_json", f"{HEADER} is not JSON: {error}", HEADER) from error
         if type(said) is not dict:
             raise Rejected("bad_json", f"{HEADER} must be a JSON object", HEADER)
+        return Adopt.of(said)
+
+    @staticmethod
+    def of(said: Mapping[str, Any]) -> Adopt:
+        """Raises Rejected `bad_field` or `unknown_field`, which names the field."""
         for name in ("path", "sha256", "size", "window", "rows"):
             if name not in said:
-                raise Rejected("bad_field", f"{HEADER}: {name} is missing", name)
+                raise Rejected("bad_field", f"{name} is missing", name)
         adopt = Adopt(said["path"], said["sha256"], said["size"], said["window"], said["rows"], said.get("link", False))
         adopt._check()
         if unknown := sorted(said.keys() - asdict(adopt).keys()):
-            raise Rejected("unknown_field", f"{HEADER}: {shown(unknown[0])} is not a field here", unknown[0][:80])
+            raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a file to adopt", unknown[0][:80])
         return adopt
 
     def _check(self) -> None:

@@ -281,14 +281,25 @@ def _write(
         use_dictionary=["topic", "headers.list.element.name", "labels.list.element"], write_statistics=["due_ms"],
     ) as file:  # fmt: skip
         left, batches = SCHEMA.empty_table(), _valid(source, rules, progress)
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
         while True:
             with _reading(source):
                 batch = next(batches, None)
             if batch is None:
                 break
-            left = _write_groups(file, pa.concat_tables([left, pa.Table.from_batches([batch]).cast(SCHEMA)]))
-        _write_groups(file, left, last=True)
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small where the source's row groups are
+                left = _write_groups(file, _joined(left, waiting))
+                waiting, rows, size = [], left.num_rows, left.nbytes
+        _write_groups(file, _joined(left, waiting), last=True)
         file.add_key_value_metadata({_ABOUT: orjson.dumps({"format": FORMAT, "window": rules.window, **of})})
+
+
+def _joined(left: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
+    more = [pa.Table.from_batches(batches).cast(SCHEMA)] if batches else []
+    return pa.concat_tables([left, *more]).combine_chunks()
 
 
 def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:

@@ -53,17 +53,15 @@ async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
         raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
     if type(link) is not bool:
         raise Rejected("bad_field", f"link must be true or false, not {shown(link)}", "link")
+    said: Adopt | None = None
+    if given := body.keys() & _OF_FILE:
+        if missing := sorted(_OF_FILE - given):
+            detail = f"{missing[0]} is missing: all or none of {', '.join(sorted(_OF_FILE))}"
+            raise Rejected("bad_field", detail, missing[0])
+        said = Adopt.of({"path": path, "link": link} | {name: body[name] for name in given})
     if (reason := await asyncio.to_thread(service.adopting.refuse_folder, path)) is not None:
         raise Rejected("forbidden", reason, "path")
-    given = body.keys() & _OF_FILE
-    if not given:
-        return await _inspected(service, path, link)
-    if missing := sorted(_OF_FILE - given):
-        raise Rejected(
-            "bad_field", f"{missing[0]} is missing: all or none of {', '.join(sorted(_OF_FILE))}", missing[0]
-        )
-    adopt = Adopt(path, body["sha256"], body["size"], body["window"], body["rows"], link)
-    return Adopt.decode(adopt.encode())
+    return said or await _inspected(service, path, link)
 
 
 async def _inspected(service: Service, path: str, link: bool) -> Adopt:
