@@ -13,7 +13,7 @@ from duemq.model.plain import ByName
 from duemq.storage.rows import Ended
 from duemq.storage.store import ShardStore
 
-_MOST_KEYS = 64  # about 0.1 s of reading: so long what is due meanwhile waits
+_MOST_KEYS = 32  # about 0.1 s of reading: so long what is due meanwhile waits
 
 
 class ReadAhead(View):

@@ -151,8 +151,9 @@ class StorageSettings(Section):
 class FarSettings(Section):
     """See `FarPolicy`."""
 
-    seal_rows: Annotated[int, Field(ge=1)] = 50_000
+    seal_rows: Annotated[int, Field(ge=1)] = 5_000
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
+    rewrite_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     load_ahead: Annotated[Duration, Field(ge=60_000, le=1_800_000)] = _duration("10m")
     adopt_from: Words = ()
     adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")

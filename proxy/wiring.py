@@ -55,7 +55,12 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         trims=trims,
         holds=holds,
         gathering=gathering,
-        far=FarPolicy(settings.far.seal_rows, settings.far.seal_windows, settings.far.load_ahead),
+        far=FarPolicy(
+            settings.far.seal_rows,
+            settings.far.seal_windows,
+            settings.far.load_ahead,
+            rewrite_share=settings.far.rewrite_share,
+        ),  # fmt: skip
         adopting=adopt_policy(settings),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
