@@ -20,7 +20,7 @@ from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.delay_file import About
-from duemq.storage.far import FOLDER, FarFiles, Sealed
+from duemq.storage.far import FOLDER, FarFiles, Sealed, remove_empty
 from duemq.storage.far_process import CORRUPT
 from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, window_of
 from duemq.storage.sealing import begin_load, bounds, commit_load, commit_seal
@@ -158,6 +158,7 @@ class FarKeeper:
             store.end(journal)
             if not kept:
                 file.unlink(missing_ok=True)
+                remove_empty([file.parent])
             await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
         await in_thread(store.compact, *bounds(ROW, window))
         log.info(
@@ -191,6 +192,7 @@ class FarKeeper:
                 await in_thread(store.flush)
             for file in gone:
                 file.unlink(missing_ok=True)
+            remove_empty({file.parent for file in gone})
             self._fault("unlinked")
         finally:
             store.end(journal)

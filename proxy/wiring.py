@@ -23,6 +23,7 @@ from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
 from duemq.delay.selection import selection_of
+from duemq.delay.watermarks import Watermarks
 from duemq.election.allocation import StrategyName
 from duemq.election.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
@@ -48,6 +49,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             retry_ms=delivery.retry_delays,
             dead_letter_topic=settings.topics.dead_letter,
             history_ms=storage.history_retention,
+            short_history_ms=storage.min_history,
         ),
         alone=alone,
         trims=trims,
@@ -60,7 +62,10 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         flush_interval_s=storage.flush_interval_s,
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
-        min_free_bytes=storage.min_free_bytes,
+        clean_at=storage.clean_at if storage.clean_mode == "off_peak" else None,
+        marks=Watermarks(
+            storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
+        ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,13 @@ class Sealed:
         return f"{FOLDER}/{window}/{number:06d}.parquet"
 
 
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of these folders that hold nothing."""
+    for folder in folders:
+        with suppress(OSError):  # it holds something, or is gone
+            folder.rmdir()
+
+
 class FarFiles:
     """The table of one shard, as it is in the store, with some of the files open."""
 
@@ -65,6 +73,7 @@ class FarFiles:
             for path in (self.folder / FOLDER).glob("**/*"):
                 if path.is_file() and str(path.relative_to(self.folder)) not in known:
                     path.unlink()
+            remove_empty((self.folder / FOLDER).glob("*/"))
 
     def __bool__(self) -> bool:
         return bool(self._windows)
