@@ -15,7 +15,6 @@ from duemq.delay.observe import DiskGauges
 from duemq.delay.shard import Shard
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.delay.watermarks import Level, Watermarks
-from duemq.model.fault import Fault, no_fault
 from duemq.storage.folder import DiskUse, Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
@@ -42,13 +41,12 @@ class Upkeep:
         registry: CollectorRegistry,
         measure: Callable[[Path], DiskUse] = disk_use,
         monotonic: Callable[[], float] = time.monotonic,
-        fault: Fault = no_fault,
     ) -> None:
         self.level = Level.FREE
         self.disk = DiskUse(0, 0)
         self._folder_bytes = 0
         self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
-        self._measure, self._monotonic, self._fault = measure, monotonic, fault
+        self._measure, self._monotonic = measure, monotonic
         self._one = asyncio.Lock()
         self._cleaned_at = float("-inf")
         self._cleanings = Counter("duemq_cleanings_total", "Cleanings, by what asked", ["trigger"], registry=registry)
@@ -67,7 +65,7 @@ class Upkeep:
             self._cleaned_at = started = self._monotonic()
             dropped = 0
             for shard in list(self._shards.values()):
-                dropped += await shard.clean(self._fault)
+                dropped += await shard.clean()
             if bus is not None:
                 for info in await bus.topics():
                     if info.name not in (BUFFER, LEDGER):

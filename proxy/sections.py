@@ -29,7 +29,7 @@ from duemq.proxy.ingress import TOPIC
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _BYTE_SIZE = TypeAdapter(ByteSize)
 
@@ -67,13 +67,6 @@ def _delays(text: str) -> tuple[int, ...]:
     return parse_levels(text.replace(",", " "), "it")
 
 
-def _time_of_day(text: str) -> tuple[int, int]:
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise ValueError("it must be HH:MM, such as 04:00 (UTC)")
-    return int(match[1]), int(match[2])
-
-
 def no_switch(value: object) -> object:
     # Every setting is a number, a text or a list, and pydantic would take `true` for 1.
     if isinstance(value, bool):
@@ -84,7 +77,6 @@ def no_switch(value: object) -> object:
 Duration = Annotated[int, _reader(_duration), Field(ge=0)]
 Size = Annotated[int, _reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]
-TimeOfDay = Annotated[tuple[int, int], _reader(_time_of_day)]
 Words = Annotated[tuple[str, ...], _reader(_words)]
 Delays = Annotated[tuple[Duration, ...], _reader(_delays), Field(min_length=1)]
 
@@ -158,18 +150,25 @@ class StorageSettings(Section):
     history_retention: Duration = _duration("24h")
     min_history: Annotated[Duration, Field(ge=60_000)] = _duration("10m")
     clean_mode: Literal["continuous", "off_peak"] = "continuous"
-    clean_at: TimeOfDay = (4, 0)
+    clean_at: str = "04:00"
     clean_percent: Percent = 75
     shorten_percent: Percent = 85
     refuse_percent: Percent = 90
     min_free_bytes: Size = 256 * MIB
 
+    @field_validator("clean_at")
+    @classmethod
+    def _time(cls, time: str) -> str:
+        if not _TIME.fullmatch(time):
+            raise ValueError("it must be HH:MM, from 00:00 to 23:59 (UTC)")
+        return time
+
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if not self.clean_percent <= self.shorten_percent <= self.refuse_percent:
             raise ValueError(
-                f"clean_percent {self.clean_percent}, shorten_percent {self.shorten_percent} and refuse_percent "
-                f"{self.refuse_percent} must not descend"
+                f"clean_percent ({self.clean_percent}), shorten_percent ({self.shorten_percent}) and refuse_percent "
+                f"({self.refuse_percent}) must not descend"
             )
         return self
 

@@ -62,12 +62,17 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         flush_interval_s=storage.flush_interval_s,
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
-        clean_at=storage.clean_at if storage.clean_mode == "off_peak" else None,
+        clean_at=_hour_and_minute(storage.clean_at) if storage.clean_mode == "off_peak" else None,
         marks=Watermarks(
             storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
         ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
     )
+
+
+def _hour_and_minute(time: str) -> tuple[int, int]:
+    hour, minute = map(int, time.split(":"))
+    return hour, minute
 
 
 def kafka_options(settings: Settings) -> KafkaOptions:
