@@ -160,11 +160,12 @@ async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site:
 
 
 async def test_a_disk_that_fills_is_cleaned_at_once(site: Site) -> None:
-    async with site.running(replace(options(), retention_s=3_600)):
-        await site.send(10, BASE + 1_000)
+    async with site.running(replace(options(), retention_s=3_600, flush_interval_s=0.1)):
+        await site.send(10, BASE + 1_000, 300_000)
         await site.delivered(BASE + 2_000)
         site.now += DAY + WINDOW_MS
         await site.forgotten()
+        assert site.node.bus.disk_bytes() > 3_000_000
         site.percent = 74.0
         await site.until(lambda: site.value("duemq_disk_used_percent") == 74, "a look at the disk")
         assert (site.value("duemq_disk_watermark"), site.held()[ROW], await site.kept_from()) == (0, 10, 0)
@@ -172,6 +173,7 @@ async def test_a_disk_that_fills_is_cleaned_at_once(site: Site) -> None:
         await site.until(lambda: site.held()[ROW] == 0, "a cleaning")
         await site.until(lambda: site.value("duemq_cleanings_total", trigger="disk") == 1, "its count")
         assert await site.kept_from() == 10, "the topic had its time, too"
+        await site.until(lambda: site.node.bus.disk_bytes() < 1_000_000, "the space of its records")
         assert site.value("duemq_disk_watermark") == 1
 
 
