@@ -48,7 +48,7 @@ class Upkeep:
         self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
         self._measure, self._monotonic = measure, monotonic
         self._one = asyncio.Lock()
-        self._cleaned_at = float("-inf")
+        self._cleaned_at = float("-inf")  # because of the disk
         self._cleanings = Counter("duemq_cleanings_total", "Cleanings, by what asked", ["trigger"], registry=registry)
         for trigger in (SCHEDULE, DISK):
             self._cleanings.labels(trigger)
@@ -62,7 +62,7 @@ class Upkeep:
     async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
         """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""
         async with self._one:
-            self._cleaned_at = started = self._monotonic()
+            started = self._monotonic()
             dropped = 0
             for shard in list(self._shards.values()):
                 dropped += await shard.clean()
@@ -70,7 +70,7 @@ class Upkeep:
                 for info in await bus.topics():
                     if info.name not in (BUFFER, LEDGER):
                         await bus.trim_older_than(info.name, before)
-                if trigger == DISK:
+                if self.level >= Level.CLEAN:
                     await bus.reclaim()
         self._cleanings.labels(trigger).inc()
         if dropped:
@@ -85,6 +85,7 @@ class Upkeep:
             return
         ready = any(shard.to_clean for shard in self._shards.values())
         if ready or self._monotonic() - self._cleaned_at >= _AGAIN_S:
+            self._cleaned_at = self._monotonic()
             await self.clean(bus, before, DISK)
 
     # --- the disk -------------------------------------------------------------------------------------------------
