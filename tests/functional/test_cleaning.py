@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
+from duemq.delay.verify import verify
 from duemq.election.base import Election, Member, NodeState, Standing
 from duemq.election.single import SingleElection
 from duemq.model.errors import DiskFull
@@ -27,6 +29,7 @@ from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.storage.far import FOLDER
 from duemq.storage.folder import DiskUse, Folder, disk_bytes
+from duemq.storage.rocks import Memory
 from duemq.storage.rows import APPLIED, CURSOR, DROPPED, FAR, LOADING, ROW, WINDOW_MS, window_of
 from tests.shard_world import KINDS, START, Killed
 
@@ -110,6 +113,16 @@ class Site:
     def held(self) -> dict[bytes, int]:
         return {kind: sum(1 for _ in self.shard.store.each(kind)) for kind in (*KINDS, FAR, DROPPED, LOADING)}
 
+    async def verify(self) -> None:
+        """The folder at rest, as `duemq verify` does."""
+        folder, bus = Folder.open(self.folder), await EmbeddedBus.open(self.folder / "bus", clock=lambda: self.now)
+        try:
+            checks = await verify(folder, bus, Memory(8 << 20, 8 << 20), lambda what, rows: None)
+        finally:
+            await bus.close()
+            folder.close()
+        assert not [check for check in checks if not check.good]
+
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.get_sample_value(name, labels)
 
@@ -119,10 +132,11 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "data")
 
 
-def options(clean_at: tuple[int, int] | None = (0, 0), history_ms: int = DAY) -> NodeOptions:
-    """Cleans by the disk alone, as a rule: the one cleaning of the day is at a time that the tests are not run at."""
+def options(history_ms: int = DAY) -> NodeOptions:
+    """Cleans because of the disk alone: the one cleaning of the day is half a day away."""
     far = FarPolicy(rows=500, windows=1, settle_ms=0)
-    return NodeOptions(Pace(history_ms=history_ms, short_history_ms=600_000), clean_at=clean_at, far=far)
+    pace = Pace(history_ms=history_ms, short_history_ms=600_000)
+    return NodeOptions(pace, clean_at=((datetime.now(UTC).hour + 12) % 24, 0), far=far)
 
 
 async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site: Site) -> None:
@@ -157,6 +171,7 @@ async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site:
         assert site.value("duemq_cleanings_total", trigger="schedule") == 1
         again = await site.send(500, BASE + 1_000, 10)
         assert len(again) == 500 and not set(again) & set(near), "names are free"
+    await site.verify()
 
 
 async def test_a_disk_that_fills_is_cleaned_at_once(site: Site) -> None:
@@ -234,8 +249,7 @@ async def test_a_shard_that_gets_nothing_more_makes_room_by_itself(site: Site) -
 
 
 async def test_the_schedule_cleans_an_empty_disk_too(site: Site) -> None:
-    usual = options(clean_at=None, history_ms=HOUR)
-    async with site.running(NodeOptions(usual.pace, clean_interval_s=0.1, far=usual.far)):
+    async with site.running(replace(options(HOUR), clean_at=None, clean_interval_s=0.1)):
         await site.send(10, BASE + 1_000)
         await site.delivered(BASE + 2_000)
         site.now += 2 * HOUR
@@ -264,6 +278,7 @@ async def test_a_cleaning_that_was_cut_short_is_finished_by_the_next_start(site:
         with pytest.raises(Killed):
             await site.shard.clean(die)
         assert site.shard.to_clean
+    await site.verify()
     async with site.running(options()):
         for id in ids[5:10]:
             assert [outcome.answer for outcome in await site.gateway.change(CANCEL, [id])] == [Answer.UNKNOWN]
@@ -277,6 +292,7 @@ async def test_a_cleaning_that_was_cut_short_is_finished_by_the_next_start(site:
         for id in (*ids[:5], *later):
             state = await site.gateway.state(id)
             assert state is not None and (state.status, state.delivered_at) == ("delivered", site.now)
+    await site.verify()
 
 
 class WithAnother(SingleElection):
