@@ -18,9 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
+from duemq.delay.watermarks import Level
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
 from duemq.storage.adoptions import ADOPTED, REFUSED
+from duemq.storage.folder import DiskUse
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
@@ -164,11 +166,20 @@ class ShardGauges:
     stopped: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DiskGauges:
+    """`folder_bytes`: what the data folder takes; `use`: of its whole disk."""
+
+    folder_bytes: int
+    use: DiskUse
+    level: Level
+
+
 class NodeCollector(Collector):
     """Metrics that are computed at each scrape."""
 
     def __init__(
-        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], tuple[int, int]],
+        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
         clock: Callable[[], int], clock_offset_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
@@ -230,6 +241,11 @@ class NodeCollector(Collector):
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows)
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
-        used, free = self._disk()
-        yield GaugeMetricFamily("duemq_disk_used_bytes", "Size of the data folder", value=used)
-        yield GaugeMetricFamily("duemq_disk_free_bytes", "Free space on the disk of the data folder", value=free)
+        disk = self._disk()
+        for name, text, value in (
+            ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
+            ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
+            ("duemq_disk_used_percent", "How full the disk of the data folder is", disk.use.percent),
+            ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)

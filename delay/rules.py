@@ -230,6 +230,10 @@ class Cycle:
             self.due += [(key, placed[key]) for key in fresh]
             self.due.sort()
 
+    def rest_at(self, key: bytes) -> None:
+        """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
+        self.cursor = max(self.cursor, key)
+
     def _hold_back(self, early: list[bytes]) -> None:
         """The clock went back: a key below T that is not due yet goes to the first ms after T, never out early."""
         for key in early:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
 from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.clean import forget_before, has_history
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
@@ -27,10 +28,13 @@ from duemq.delay.topics import BUFFER, LEDGER, committer_name
 from duemq.delay.work import lines_of
 from duemq.election.base import Election
 from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
 from duemq.model.ids import IdCodec
+from duemq.model.key import first_key_at
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.partial import settle
 from duemq.storage.rocks import Memory
+from duemq.storage.rows import ROW
 from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
@@ -93,6 +97,7 @@ class Shard:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
         self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
+        self._cleaned = 0  # the horizon (ms) below which history was dropped
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -274,6 +279,29 @@ class Shard:
                 await self._bus.trim(BUFFER, self.number, position.entry.applied)
                 # The last entry stays, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
+
+    @property
+    def to_clean(self) -> bool:
+        """Whether there is history that is forgotten and not dropped yet."""
+        return not self.rebuilding and self.replica.entry.horizon > self._cleaned
+
+    async def clean(self, fault: Fault = no_fault) -> bool:
+        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
+        if self.rebuilding:
+            return False
+        store, horizon = self.store, self.replica.entry.horizon
+        if horizon <= self._cleaned and not has_history(store, horizon):
+            return False
+        for _ in forget_before(store, horizon, fault):
+            await asyncio.sleep(0)
+            if self.rebuilding or self.store is not store:
+                return False  # a peer's has or will have all of it still
+        fault("dropped")
+        await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
+        fault("compacted")
+        if self.store is store:
+            self._cleaned = horizon
+        return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
         """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""

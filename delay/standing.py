@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from duemq.bus.base import Bus
 from duemq.delay.clock import GuardedClock
@@ -37,8 +38,8 @@ class StandingKeeper:
         """Of the shards that do not go on while the others do."""
         return "; ".join(f"shard {number} is stopped: {why}" for number, why in sorted(self.stopped.items()))
 
-    def judge(self, trouble: str | None, draining: bool) -> Standing:
-        """`trouble`: of the log."""
+    def judge(self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "") -> Standing:
+        """`trouble`: of the log. `watermark`, `full`: see `Standing`."""
         missing = [number for number in self._shards if number not in self.caught_up and number not in self.stopped]
         if self._out:
             state, reason = NodeState.OUT, self._out
@@ -58,17 +59,23 @@ class StandingKeeper:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
             state, reason = NodeState.READY, ""
-        return Standing(state, reason, self.lag)
+        return Standing(state, reason, self.lag, watermark, full)
 
     def worth_telling(self, standing: Standing) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
-        changed = (before.state, before.reason) != (standing.state, standing.reason) or any(
+        # What it says of a full disk has a figure in it that changes every second.
+        changed = (before.state, before.reason, before.watermark, bool(before.full)) != (
+            standing.state,
+            standing.reason,
+            standing.watermark,
+            bool(standing.full),
+        ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in standing.lag.items()
         )
         if changed:
-            self._told = Standing(standing.state, standing.reason, dict(standing.lag))
+            self._told = replace(standing, lag=dict(standing.lag))
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:

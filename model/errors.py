@@ -53,7 +53,7 @@ class Unavailable(DuemqError):
 
 
 class DiskFull(Unavailable):
-    """The data disk has less room than `storage.min_free_bytes`, or a write met ENOSPC."""
+    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write met ENOSPC."""
 
     code = "disk_full"
 

@@ -246,6 +246,8 @@ class Node(BaseModel):
     rack: str
     state: Literal["joining", "ready", "draining", "out"]
     reason: str = Field(description="Why it is not ready; empty if it is.")
+    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 cleans, 2 shortens, 3 refuses.")
+    full: str = Field(description="Why it can take no new messages: its disk; empty if it can.")
     master_of: list[int]
     holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
     lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")

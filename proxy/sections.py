@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from duemq.delay.topics import INTERNAL
@@ -28,6 +29,7 @@ from duemq.proxy.ingress import TOPIC
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _BYTE_SIZE = TypeAdapter(ByteSize)
 
@@ -74,6 +76,7 @@ def no_switch(value: object) -> object:
 
 Duration = Annotated[int, _reader(_duration), Field(ge=0)]
 Size = Annotated[int, _reader(_size), Field(ge=0)]
+Percent = Annotated[int, Field(ge=1, le=100)]
 Words = Annotated[tuple[str, ...], _reader(_words)]
 Delays = Annotated[tuple[Duration, ...], _reader(_delays), Field(min_length=1)]
 
@@ -145,7 +148,29 @@ class StorageSettings(Section):
     flush_interval_s: Annotated[float, Field(gt=0, le=3600)] = 5
     flush_bytes: Annotated[Size, Field(ge=64 * KIB)] = 32 * MIB
     history_retention: Duration = _duration("24h")
+    min_history: Annotated[Duration, Field(ge=60_000)] = _duration("10m")
+    clean_mode: Literal["continuous", "off_peak"] = "continuous"
+    clean_at: str = "04:00"
+    clean_percent: Percent = 75
+    shorten_percent: Percent = 85
+    refuse_percent: Percent = 90
     min_free_bytes: Size = 256 * MIB
+
+    @field_validator("clean_at")
+    @classmethod
+    def _time(cls, time: str) -> str:
+        if not _TIME.fullmatch(time):
+            raise ValueError("it must be HH:MM, from 00:00 to 23:59 (UTC)")
+        return time
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if not self.clean_percent <= self.shorten_percent <= self.refuse_percent:
+            raise ValueError(
+                f"clean_percent ({self.clean_percent}), shorten_percent ({self.shorten_percent}) and refuse_percent "
+                f"({self.refuse_percent}) must not descend"
+            )
+        return self
 
 
 class FarSettings(Section):

@@ -24,6 +24,7 @@ from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
 from duemq.delay.selection import selection_of
+from duemq.delay.watermarks import Watermarks
 from duemq.election.allocation import StrategyName
 from duemq.election.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
@@ -50,6 +51,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             retry_ms=delivery.retry_delays,
             dead_letter_topic=settings.topics.dead_letter,
             history_ms=storage.history_retention,
+            short_history_ms=storage.min_history,
         ),
         alone=alone,
         trims=trims,
@@ -60,7 +62,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             settings.far.seal_windows,
             settings.far.load_ahead,
             rewrite_share=settings.far.rewrite_share,
-        ),  # fmt: skip
+        ),
         adopting=adopt_policy(settings),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
@@ -68,7 +70,10 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         flush_interval_s=storage.flush_interval_s,
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
-        min_free_bytes=storage.min_free_bytes,
+        clean_at=_hour_and_minute(storage.clean_at) if storage.clean_mode == "off_peak" else None,
+        marks=Watermarks(
+            storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
+        ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
     )
 
@@ -85,6 +90,11 @@ def adopt_policy(settings: Settings) -> AdoptPolicy:
     )
     folders = tuple(Path(folder).resolve() for folder in settings.far.adopt_from)
     return AdoptPolicy(folders, limits, patience_ms=settings.far.adopt_patience, furthest_ms=own.max_delay)
+
+
+def _hour_and_minute(time: str) -> tuple[int, int]:
+    hour, minute = map(int, time.split(":"))
+    return hour, minute
 
 
 def kafka_options(settings: Settings) -> KafkaOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
+from duemq.model.errors import StoreFailed
 from duemq.model.foreign import translated
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
@@ -79,6 +81,8 @@ class ShardStore:
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
         self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
         self._journals: list[Journal] = []
+        self._compacting = threading.Lock()
+        self._closing = False
 
     def _may_be_adopted(self, offset: int) -> bool:
         """Whether the file of an adopt command may still be needed that is in no table: the logs lead to it again."""
@@ -235,6 +239,11 @@ class ShardStore:
         """How many messages are pending per 30-minute window (start in ms)."""
         return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
 
+    def holds(self, prefix: bytes, start_ms: int, end_ms: int) -> bool:
+        """Whether there are rows of a kind that has keys, due in this time, its end excluded."""
+        first, end = prefix + first_key_at(start_ms), prefix + first_key_at(end_ms)
+        return next(self.range(first, end), None) is not None
+
     def check(self, after: bytes, before_ms: int) -> None:
         """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
         last = ROW + first_key_at(before_ms)
@@ -322,11 +331,25 @@ class ShardStore:
             self._db.flush(True)
 
     def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
-        """Give back the space of dropped ranges. Blocks; run it in a thread."""
-        with translated(self.path):
-            self._db.compact_range(start, end)
+        """Give back the space of dropped ranges. Blocks; run it in a thread. `close` cuts it short."""
+        with self._compacting, translated(self.path):
+            try:
+                if not self._closing:
+                    self._db.compact_range(start, end)
+            except Exception:
+                if not self._closing:
+                    raise
 
     def close(self) -> None:
+        """A compaction under way is stopped, and with it the last flush: what was not flushed is in the logs."""
+        self._closing = True
         self.far.reader.close()
-        with translated(self.path):
-            self._db.close()
+        if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
+            self._db.cancel_all_background(True)
+        with self._compacting:
+            try:
+                with translated(self.path):
+                    self._db.close()
+            except StoreFailed:
+                if not stopped:
+                    raise

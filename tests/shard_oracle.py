@@ -14,7 +14,7 @@ from duemq.delay.outbox import partition_of
 from duemq.delay.pace import Pace
 from duemq.model.adoption import Adopt
 from duemq.model.ids import IdCodec
-from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, read_key
+from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
@@ -91,6 +91,7 @@ class Oracle:
     applied: int = 0
     cursor: bytes = LOWEST
     revived: int = 0
+    horizon: int = 0  # what ended and was due before is unknown
 
     def committed(self, entry: Entry, at: int, sent: Mapping[Partition, Sequence[Record]]) -> None:
         """One more cycle is in the ledger, committed when the clock stood at `at`; `sent`: what came with it."""
@@ -102,7 +103,7 @@ class Oracle:
         answers: dict[int, Answer] = {}
         placed: list[Message] = []
         for offset in range(self.applied, entry.applied):
-            answer, message = self._apply(offset)
+            answer, message = self._apply(offset, entry)
             if answer is not None:
                 answers[offset] = answer
             if message is not None:
@@ -130,6 +131,15 @@ class Oracle:
         assert entry.pending == len(self.pending)
         assert entry.checksum == checksum(list(self.pending)) & CHECKSUM_MASK
         assert entry.fates == self.fates(), f"{entry.fates} is not {self.fates()}"
+        self._forget(entry, at)
+
+    def _forget(self, entry: Entry, at: int) -> None:
+        assert self.horizon <= entry.horizon, "what was forgotten is known again"
+        if entry.horizon > self.horizon:
+            kept = self.pace.history_ms
+            assert kept is not None and entry.horizon <= at - min(kept, self.pace.short_history_ms), "forgotten early"
+            assert first_key_at(entry.horizon) <= entry.cursor, "forgotten before it was over"
+        self.horizon = entry.horizon
 
     def fates(self) -> Fates:
         states = [message.state for message in self.messages.values()]
@@ -137,7 +147,7 @@ class Oracle:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def _apply(self, offset: int) -> tuple[Answer | None, Message | None]:
+    def _apply(self, offset: int, entry: Entry) -> tuple[Answer | None, Message | None]:
         said, timestamp = self.commands[offset]
         command = said.at(timestamp) if isinstance(said, Plain) else said
         if isinstance(command, str):
@@ -155,6 +165,8 @@ class Oracle:
             return Answer.WANTED, None
         assert command.due is not None
         first = self.names.get(command.name) if command.name else None
+        if first is not None and self._forgotten(first) and entry.answers.get(offset) is Answer.ACCEPTED:
+            first = None  # it is free some time after its message was forgotten
         if first is not None:
             same = first.draft.fingerprint == command.fingerprint
             return Answer.DUPLICATE if same else Answer.CONFLICT, None
@@ -164,9 +176,12 @@ class Oracle:
             self.names[command.name] = message
         return Answer.ACCEPTED if command.name else None, message
 
+    def _forgotten(self, message: Message) -> bool:
+        return message.state != PENDING and due_of(message.key) < self.horizon
+
     def _change(self, change: Change, offset: int, timestamp: int) -> tuple[Answer, Message | None]:
         message = self.messages.get(change.first_key)
-        if message is None:
+        if message is None or self._forgotten(message):
             return Answer.UNKNOWN, None
         if message.state == CANCELLED:
             return Answer.CANCELLED_BEFORE, None
