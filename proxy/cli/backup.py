@@ -45,10 +45,11 @@ def backup(
     from duemq.proxy.config import Settings
     from duemq.storage.backups import Backups
 
+    now = time.time_ns() // 1_000_000  # what is accepted from here on need not be in it
     try:
         settings = Settings.load(config, {"data": data})
         with _at_rest(settings.data, into) as (info, path), Backups(into) as backups, _bar(as_json) as progress:
-            made = backups.make(info, path, time.time_ns() // 1_000_000, progress)
+            made = backups.make(info, path, now, progress)
             removed = backups.keep(keep) if keep else []
     except DuemqError as error:
         raise failure(error, as_json) from error
@@ -163,11 +164,14 @@ def _show(found: Backup, fields: dict[str, Any]) -> None:
     from duemq.model.key import due_of
     from duemq.model.timing import format_ms
 
+    def time_of(cursor: bytes) -> str:
+        return format_ms(due_of(cursor)) if due_of(cursor) else "-"
+
     echo_fields({**fields, "made at": format_ms(found.made_at)})
     echo_table(
         ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO"),
         (
-            (str(held.shard), str(held.pending), str(held.entry), str(held.applied), format_ms(due_of(held.cursor)))
+            (str(held.shard), str(held.pending), str(held.entry), str(held.applied), time_of(held.cursor))
             for held in found.shards
         ),
     )
