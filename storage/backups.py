@@ -80,7 +80,6 @@ class Backups:
         partial = self.path / PARTIAL
         with _told(self.path, at_rest):
             partial.mkdir(mode=0o700, exist_ok=True)
-            (partial / BACKUP).unlink(missing_ok=True)
             self._fault("begun")
             sources = dict(_sources(info.path, at_rest))
             shards = tuple(HeldShard.read(path) for path in _shards(at_rest))

@@ -97,7 +97,13 @@ def intact(path: Path) -> Backup:
     """A backup, every file of which is as it was."""
     backup, damage = check(path, nothing)
     assert damage == []
+    assert files(path) == {"backup.json", *(file.name for file in backup.files)}
     return backup
+
+
+def files(path: Path) -> set[str]:
+    """Their names below a folder."""
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
 
 
 class Crash(BaseException):

@@ -220,8 +220,13 @@ def test_a_damaged_backup_is_no_help_and_no_hindrance(data: Path, tmp_path: Path
     third = back_up(data, into, NOW + 2)
     assert third.linked_files == len(first.backup.files)
     assert (third.path / "id.key").samefile(first.path / "id.key")
-    third.path.joinpath(delay_file.relative_to(second.path)).unlink()  # somebody has removed a part of the newest
-    whole = intact(back_up(data, into, NOW + 3).path)
+    delay_file = third.path / delay_file.relative_to(second.path)
+    content = delay_file.read_bytes()
+    delay_file.unlink()  # somebody has removed a part of the newest
+    assert intact(back_up(data, tmp_path / "into", NOW + 3).path).total_bytes == first.backup.total_bytes
+    (into / name_of(NOW + 3) / delay_file.relative_to(third.path)).unlink()
+    (into / name_of(NOW + 3) / delay_file.relative_to(third.path)).write_bytes(content[:-1])
+    whole = intact(back_up(data, into, NOW + 4).path)
     assert len(whole.files) == len(first.backup.files)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
 from collections.abc import Awaitable, Callable
@@ -227,6 +226,13 @@ async def test_a_disk_without_sockets_is_no_hindrance(
         async with Control(data, partial(freeze, node)):
             assert "not possible while this runs" in caplog.text
         monkeypatch.undo()
-    (data / SOCKET).touch()  # what is left of one that was killed
+    assert (data / SOCKET).exists()  # as one that was killed leaves it
+    with frozen(data) as path:
+        assert path is None
+
+    def ask() -> None:
+        with frozen(data) as path:
+            assert path is not None
+
     async with running(data) as (node, _), Control(data, partial(freeze, node)):
-        assert os.stat(data / SOCKET).st_mode & 0o170000 == 0o140000
+        await asyncio.to_thread(ask)

@@ -14,9 +14,23 @@ import pytest
 from duemq.delay.gateway import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
 from duemq.storage.backup import Progress, check
-from duemq.storage.folder import Folder
+from duemq.storage.folder import Folder, take_lock
 from duemq.storage.restore import restore
-from tests.backup_world import NOW, Crash, CrashAt, back_up, delivered, flip, intact, nothing, now, running, send, wrong
+from tests.backup_world import (
+    NOW,
+    Crash,
+    CrashAt,
+    back_up,
+    delivered,
+    files,
+    flip,
+    intact,
+    nothing,
+    now,
+    running,
+    send,
+    wrong,
+)
 
 HOUR = 3_600_000
 
@@ -98,6 +112,7 @@ def test_a_crash_at_any_step_leaves_nothing_to_start_on_and_is_made_good(
             Folder.open(data)
         then = (one, two)[number % 2]  # the same one, or another
         restore(then, data, nothing)
+        assert files(data) == {file.name for file in intact(then).files} | {"lock"}
         for file in intact(then).files:
             assert (data / file.name).read_bytes() == (then / file.name).read_bytes()
         assert wrong(data) == []
@@ -182,6 +197,19 @@ def test_nothing_is_overwritten(made: tuple[Path, Path, list[str]], tmp_path: Pa
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["thesis.txt"]
     (tmp_path / "empty").mkdir()
     restore(one, tmp_path / "empty", nothing)
+
+
+def test_a_server_that_was_quicker_keeps_the_folder(
+    made: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(path: Path) -> int:
+        Folder.open(path).close()
+        return take_lock(path)
+
+    monkeypatch.setattr("duemq.storage.restore.take_lock", later)
+    with pytest.raises(FolderRefused, match="not empty"):
+        restore(made[0], tmp_path / "data", nothing)
+    Folder.open(tmp_path / "data").close()
 
 
 def test_two_restores_into_one_folder_do_not_meet(made: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
