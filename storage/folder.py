@@ -130,8 +130,10 @@ def read_info(path: Path) -> FolderInfo:
         raise FolderRefused(f"{path / META} names no shards or no cluster: restore it from a backup")
     try:
         secret = (path / SECRET).read_bytes()
-    except OSError as error:
+    except FileNotFoundError as error:
         raise FolderRefused(f"{path / SECRET} is missing: without it no id can be checked; restore it") from error
+    except OSError as error:
+        raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
     return FolderInfo(path, shards, cluster, secret)
 
 

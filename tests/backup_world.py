@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from duemq.bus.base import Bus
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
@@ -37,13 +38,17 @@ def nothing(done: int, total: int) -> None:
 
 
 @asynccontextmanager
-async def running(path: Path, shards: int = 1) -> AsyncIterator[tuple[Node, CommandGateway]]:
-    """A node that seals far windows of 20 messages, and flushes only when it is told to."""
+async def running(
+    path: Path, shards: int = 1, open_bus: Callable[[], Awaitable[Bus]] | None = None
+) -> AsyncIterator[tuple[Node, CommandGateway]]:
+    """A node that seals far windows of 20 messages, and flushes only when it is told to; on its own log if no other."""
+
+    async def own() -> Bus:
+        return await EmbeddedBus.open(path / "bus")
+
     folder = Folder.open(path, shards)
     options = NodeOptions(far=FAR, flush_interval_s=3600)
-    node = Node(
-        folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(shards), options, CollectorRegistry(), now
-    )
+    node = Node(folder, open_bus or own, SingleElection(shards), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     work = asyncio.create_task(node.run(stop))
     try:

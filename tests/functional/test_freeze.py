@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from duemq.bus.base import Bus
+from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.commands import CommandGateway
 from duemq.delay.freeze import freeze
 from duemq.delay.gateway import Query
@@ -125,6 +127,24 @@ async def test_backups_under_load_hold_all_that_was_accepted_before(tmp_path: Pa
         async with running(restored, 2) as (_, gateway):
             for id_ in ids:
                 assert await gateway.state(id_) is not None, id_
+
+
+async def test_a_log_elsewhere_is_not_in_the_backup_and_need_not_be(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", MemoryLog()
+    async with running(data, open_bus=lambda: bus_on(log)) as (node, gateway):
+        ids = await send(gateway, "t", [now() + HOUR + n for n in range(5)])
+        await gateway.find(Query())
+        await freeze(node, tmp_path / "frozen")
+        made = await asyncio.to_thread(make, node, tmp_path / "frozen", tmp_path / "into")
+        ids += await send(gateway, "t", [now() + HOUR + n for n in range(5)])
+    assert not (made.path / "bus").exists()
+    restore(made.path, tmp_path / "restored", nothing)
+    async with running(tmp_path / "restored", open_bus=lambda: bus_on(log)) as (_, gateway):
+        assert {state.id for state in (await gateway.find(Query())).messages} == set(ids)
+
+
+async def bus_on(log: MemoryLog) -> Bus:
+    return MemoryBus(log)
 
 
 async def test_a_node_that_is_not_ready_gives_nothing(tmp_path: Path) -> None:
