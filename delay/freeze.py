@@ -19,6 +19,8 @@ async def freeze(node: Node, into: Path) -> None:
     """
     async with AsyncExitStack() as held:
         for shard in node.shards.values():
+            if shard.rebuilding:
+                raise Unavailable(f"shard {shard.number} is being copied from a peer")
             await held.enter_async_context(shard.at_rest)
         if node.why_not_ready is not None:
             raise Unavailable(f"the server is not ready: {node.why_not_ready}")

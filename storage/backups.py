@@ -124,6 +124,10 @@ class Backups:
         return None
 
     def _free_name(self, now: int) -> Path:
+        """After all others, whatever the clock says: the order of names is the order in which `keep` removes."""
+        newest = names(self.path)[-1:]
+        if newest and name_of(now) <= newest[0]:
+            now = _time_of(newest[0]) + 1
         while (path := self.path / name_of(now)).exists():
             now += 1
         return path
@@ -207,6 +211,10 @@ def _told(into: Path, at_rest: Path) -> Iterator[None]:
 def name_of(ms: int) -> str:
     """The name of a backup made then (epoch ms)."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y%m%dT%H%M%S}.{ms % 1000:03d}Z"
+
+
+def _time_of(name: str) -> int:
+    return round(datetime.strptime(name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _shards(at_rest: Path) -> list[Path]:

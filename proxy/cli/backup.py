@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ RESTORE_EXAMPLES = examples(
     "duemq restore /backup/duemq/20261121T100000.000Z --check",
 )
 
+_NICE = 10  # deliveries come first
+
 
 def backup(
     into: Annotated[Path, typer.Argument(metavar="INTO", help="A folder of backups; made if it is not there.")],
@@ -40,8 +44,7 @@ def backup(
     Files that the backup before has are linked, not copied; each backup is whole, and can be removed with rm -r.
     It holds the secret of the ids, and every payload. Run it as the user of the server.
     """
-    import time
-
+    os.nice(_NICE)
     from duemq.proxy.config import Settings
     from duemq.storage.backups import Backups
 
@@ -135,7 +138,8 @@ def _bar(as_json: bool) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

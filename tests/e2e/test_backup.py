@@ -131,8 +131,9 @@ def test_one_that_is_at_rest_as_well_and_only_the_newest_are_kept(
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A command that is to be stopped half way."""
     process = subprocess.Popen(
-        [DUEMQ, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
+        [DUEMQ, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
     try:
         yield process
     finally:

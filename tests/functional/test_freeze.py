@@ -153,6 +153,10 @@ async def test_a_node_that_is_not_ready_gives_nothing(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="on fire"):
             await freeze(node, tmp_path / "frozen")
         node.why_not_ready = None
+        node.shards[0].rebuilding = True
+        with pytest.raises(Unavailable, match="copied from a peer"):
+            await freeze(node, tmp_path / "frozen")
+        node.shards[0].rebuilding = False
     assert not (tmp_path / "frozen").exists()
     with pytest.raises(Unavailable):
         await freeze(node, tmp_path / "frozen")
