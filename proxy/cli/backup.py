@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.model.errors import DuemqError
+from duemq.model.errors import DuemqError, FolderRefused
 from duemq.proxy.cli import starting
 from duemq.proxy.cli.exits import Exit
 from duemq.proxy.cli.session import AsJson, examples, failure
@@ -47,12 +47,17 @@ def backup(
     os.nice(_NICE)
     from duemq.proxy.config import Settings
     from duemq.storage.backups import Backups
+    from duemq.storage.folder import read_info
 
     now = time.time_ns() // 1_000_000  # what is accepted from here on need not be in it
     try:
         settings = Settings.load(config, {"data": data})
-        with _at_rest(settings.data, into) as (info, path), Backups(into) as backups, _bar(as_json) as progress:
-            made = backups.make(info, path, now, progress)
+        info = read_info(settings.data)
+        if into.resolve().is_relative_to(settings.data.resolve()):
+            raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
+        with Backups(into) as backups:
+            with _at_rest(settings.data) as path, _bar(as_json) as progress:
+                made = backups.make(info, path, now, progress)
             removed = backups.keep(keep) if keep else []
     except DuemqError as error:
         raise failure(error, as_json) from error
@@ -112,22 +117,18 @@ def restore(
 
 
 @contextmanager
-def _at_rest(data: Path, into: Path) -> Iterator[tuple[Any, Path]]:
-    """What the folder says of itself, and where its files can be copied: from the server on it, or where they are."""
-    from duemq.model.errors import FolderRefused
+def _at_rest(data: Path) -> Iterator[Path]:
+    """Where the files of a data folder can be copied: in a folder from the server on it, or where they are."""
     from duemq.proxy.control import frozen
-    from duemq.storage.folder import Folder, read_info
+    from duemq.storage.folder import Folder
 
-    info = read_info(data)
-    if into.resolve().is_relative_to(data.resolve()):
-        raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
     with frozen(data) as path:
         if path is not None:
-            yield info, path
+            yield path
             return
     folder = Folder.open(data)
     try:
-        yield info, data
+        yield data
     finally:
         folder.close()
 
