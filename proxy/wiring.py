@@ -58,7 +58,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             settings.far.seal_windows,
             settings.far.load_ahead,
             rewrite_share=settings.far.rewrite_share,
-        ),  # fmt: skip
+        ),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,
