@@ -11,7 +11,7 @@ import typer
 
 import duemq
 from duemq.proxy.cli import (
-    bench,
+    bench_far,
     cancel,
     cluster,
     dlq,
@@ -53,7 +53,7 @@ node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_nod
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
 app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
-app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
+app.add_typer(bench_far.app, name="bench", rich_help_panel=_SERVER)
 
 
 def _print_version(wanted: bool) -> None:

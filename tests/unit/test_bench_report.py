@@ -15,7 +15,7 @@ from duemq.proxy.bench import plan, report
 from duemq.proxy.bench.figures import Figure, Outcome, Result, Target, Trace, vital
 from duemq.proxy.bench.plot import write_plot
 from duemq.proxy.bench.stage import Setup
-from duemq.proxy.cli.bench import app
+from duemq.proxy.cli.bench_far import app
 
 
 def trace(seconds: float = 30.0) -> Trace:

@@ -1,0 +1,161 @@
+"""`adopt`: very many messages handed over in files, one per window: how long that takes, and what they cost then."""
+
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import orjson
+
+from duemq.proxy.bench import adoptable
+from duemq.proxy.bench.adoptable import WINDOW_MS, Plan
+from duemq.proxy.bench.figures import Figure, Outcome, vital
+from duemq.proxy.bench.metrics import gauge
+from duemq.proxy.bench.reader import Received
+from duemq.proxy.bench.scenarios import parts, waiting
+from duemq.proxy.bench.scenarios.stream import lateness_figures
+from duemq.proxy.bench.session import now_ms
+from duemq.proxy.bench.site import SiteError, get
+from duemq.proxy.bench.stage import Stage
+from duemq.proxy.bench.usage import holder
+
+_SINGLES, _BULK = 1_000, 10_000
+_WINDOWS_ASKED = 1_000
+_SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # until the first window begins: for all that comes before
+_LOOK_EVERY_S = 0.5
+_NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be on its way
+_START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
+
+
+def adopt(stage: Stage, *, count: int, days: float, deliver_s: float) -> Outcome:
+    """About `count` messages over `days` days, a file per half hour, are adopted in one go.
+
+    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the first window (0: none).
+    """
+    if stage.site.folder is None:
+        raise SiteError(f"the server at {stage.site.url} is not ours: it would not read the files from here")
+    before = stage.site.bill()
+    files = max(round(days * 86_400_000 / WINDOW_MS), 2)
+    first = int(now_ms() + (_SPARE_S + count / _FEWEST_PER_S) * 1000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
+    plan = Plan(first, files, max(count // files, 1), stage.topic, stage.setup.payload_bytes, stage.setup.seed)
+    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-files-", dir=stage.site.folder.parent))
+    try:
+        figures, notes = _adopt(stage, plan, folder)
+    finally:
+        shutil.rmtree(folder)
+    ids = _ids(stage, plan, 2 * _SINGLES + _BULK)
+    figures += waiting.restart(stage, ids)
+    figures += (vital("missing", "of 500 looked up after kill -9, not there", stage.missing(ids)),)
+    figures += waiting.changes(stage, waiting.sample(ids, _SINGLES, _BULK, stage.setup.seed))
+    if deliver_s:
+        figures += _delivered(stage, plan, deliver_s)
+    return Outcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
+
+
+def _adopt(stage: Stage, plan: Plan, folder: Path) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+    began = time.monotonic()
+    with stage.screen.phase("writing files", plan.files) as advance:
+        for done in adoptable.write_all(plan, folder):
+            advance(done)
+    written_s = time.monotonic() - began
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    stage.site.stop()
+    stage.site.start({"far.adopt_from": str(folder)})
+    empty = stage.site.bill() or ()
+    adopted_s = _run(stage, plan, folder)
+    quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)
+    disk, settled = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
+    return (
+        Figure("written_rate", "rows written to files beforehand", plan.count / written_s, "msg/s"),
+        Figure("source_b", "  bytes per message in these files", size / plan.count, "B"),
+        Figure("adopt_s", "adopting took", adopted_s, "s"),
+        Figure("adopt_rate", "  adopted", plan.count / adopted_s, "msg/s"),
+        vital("not_pending", "adopted, but not pending", plan.count - _pending(stage)),
+        *waiting.far_figures(stage),
+        Figure("rss_settled_mib", "server memory, settled", holder(settled).rss_bytes / parts.MIB, "MiB"),
+        Figure("rss_grown_mib", "  growth", _grown(holder(empty).rss_bytes, holder(settled).rss_bytes), "MiB"),
+        Figure("disk_b", "disk per message, settled", disk / plan.count, "B"),
+        Figure("disk_ratio", "  by payload bytes", disk / plan.count / plan.payload_bytes, "x"),
+    ), () if quiet else ("the data folder never came to rest: its size is that of a moment",)
+
+
+def _grown(before: int, after: int) -> float:
+    return (after - before) / parts.MIB
+
+
+def _run(stage: Stage, plan: Plan, folder: Path) -> float:
+    """`duemq adopt` of all files; seconds until all are adopted. Raises SiteError with what it said."""
+    paths = [str(plan.path(folder, number)) for number in range(plan.files)]
+    command = [sys.executable, "-P", "-c", _START, "adopt", "--url", stage.site.url, *paths]
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as said, stage.screen.phase("adopting", plan.count) as advance:
+        process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        try:
+            while process.poll() is None:
+                advance(_pending(stage))
+                stage.site.bill()
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            process.kill()
+        took_s = time.monotonic() - began
+        said.seek(0)
+        if process.returncode:
+            raise SiteError(f"duemq adopt ended with exit code {process.returncode}:\n{said.read()[-2000:].decode()}")
+    return took_s
+
+
+def _pending(stage: Stage) -> int:
+    return int(gauge(stage.site.url, "duemq_pending_messages") or 0)
+
+
+def _ids(stage: Stage, plan: Plan, wanted: int) -> list[str]:
+    """Ids of adopted messages from as many windows as there are, the first one left out: it is to be delivered."""
+    random = np.random.default_rng(plan.seed)
+    numbers = random.permutation(np.arange(1, plan.files))[:_WINDOWS_ASKED].tolist()
+    each = -(-wanted // len(numbers))
+    found: dict[str, None] = {}
+    with stage.screen.phase("asking for ids", len(numbers)) as advance:
+        for done, number in enumerate(numbers, 1):
+            rows = plan.dues(number)
+            place = int(random.integers(0, max(len(rows) - each, 1)))
+            query = {"topic": plan.topic, "due_from": int(rows[place]), "due_to": plan.window(number + 1)}
+            status, body = get(stage.site.url, "/v1/messages?" + urlencode(query | {"limit": min(each, 1000)}))
+            if status != 200:
+                raise SiteError(f"asked for a list of adopted messages: HTTP {status} {body[:200]!r}")
+            found.update((message["id"], None) for message in orjson.loads(body)["messages"])
+            advance(done)
+    return list(found)
+
+
+def _delivered(stage: Stage, plan: Plan, seconds: float) -> tuple[Figure, ...]:
+    """The first window's beginning, read as it is delivered, and compared with what the file holds."""
+    reader = stage.reader()
+    stage.sleep_until(plan.first_window + seconds * 1000, "until the first window has been delivered for a while")
+    counted_until = now_ms() - _NOT_COUNTED_MS
+    reader.stop()
+    received = reader.result()
+    return (
+        *judged(plan, received, counted_until),
+        *lateness_figures("first_late", "lateness", received.at - received.due),
+    )
+
+
+def judged(plan: Plan, received: Received, counted_until_ms: float) -> tuple[Figure, ...]:
+    """What of file 0 came, against what of it was due until then."""
+    dues = plan.dues(0)
+    due_by_then = np.flatnonzero(dues < counted_until_ms)
+    seqs, times = np.unique(received.seq, return_counts=True)
+    ours = received.seq[(received.seq >= 0) & (received.seq < len(dues))]
+    wrong = len(received.seq) - len(ours) + int(np.count_nonzero(dues[ours] != received.due[received.seq < len(dues)]))
+    return (
+        Figure("first_read", "messages of the first window read", len(seqs)),
+        vital("first_lost", "due, never read", len(np.setdiff1d(due_by_then, seqs))),
+        vital("first_twice", "read more than once", int((times - 1).sum())),
+        vital("first_early", "read before due", int(np.count_nonzero(received.at < received.due))),
+        vital("first_wrong", "due time wrong, or of another window", wrong),
+    )
