@@ -114,7 +114,7 @@ class Columns:
         draw, fixed = self._random.integers, self._head
         seq, kind, order, customer, amount = fixed
         point, currency, note = self._between
-        cents = draw(10_000, 500_000, count)
+        cents = draw(100_000, 1_000_000, count)  # four digits before the point: JSON has no leading zeros
         parts = [
             seq, _digits(np.arange(first, first + count), 12),
             kind, self._kinds[draw(0, len(KINDS), count)],

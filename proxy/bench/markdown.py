@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 
 from duemq.proxy.bench.growth import Scenario, short
-from duemq.proxy.bench.report import number
 
 _MARKED = re.compile(r"(<!-- bench: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _UNITS = {"us": "µs"}
@@ -78,8 +77,8 @@ def _growing(scenarios: Sequence[Scenario]) -> str:
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "".join(f"| {' | '.join(row)} |\n".replace("|  |", "| |") for row in rows)
+    above = f"| {' | '.join(head[:-1])} | |\n|{'---|' * len(head)}\n"
+    return above + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _title(text: str) -> str:
@@ -92,7 +91,13 @@ def _text(figure: Mapping[str, Any]) -> str:
 
 
 def _value(value: float | None) -> str:
-    return "-" if value is None else number(value)
+    return "-" if value is None else _number(value)
+
+
+def _number(value: float) -> str:
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
 
 
 def _judged(figure: Mapping[str, Any]) -> tuple[str, str]:
@@ -100,7 +105,7 @@ def _judged(figure: Mapping[str, Any]) -> tuple[str, str]:
     if target is None:
         return "", ""
     sign, limit = ("≥", target["at_least"]) if "at_least" in target else ("≤", target["at_most"])
-    return f"{sign} {number(limit)}", "met" if figure["met"] else "**missed**"
+    return f"{sign} {_number(limit)}", "met" if figure["met"] else "**missed**"
 
 
 def _notes(scenario: Scenario) -> str:

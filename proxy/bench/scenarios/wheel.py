@@ -14,7 +14,6 @@ from duemq.proxy.bench.screen import Advance, Screen
 from duemq.wheel.wheel import Wheel
 
 _WINDOW_MS = 1_800_000
-_TICK_MS = 100
 _LOOK_EVERY = 50  # ticks
 _START_MS = 1_000_000 * _WINDOW_MS
 _KIB = 1024
@@ -75,16 +74,19 @@ class _Scales:
         self.held = max(self.held, sum(trace.size for trace in snapshot.traces))
 
 
-def wheel(screen: Screen, *, count: int) -> Outcome:
+def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> Outcome:
     """`count` messages due within 30 minutes are counted in, and delivered as time goes on, while as many come for the
-    next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced."""
+    next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
+
+    `tick_ms`: how often the wheel is asked, and how much is due at a time.
+    """
     clock, scales = _Clock(), _Scales()
     with screen.phase("wheel, by the clock", 2 * count) as advance:
-        wrong = _play(count, clock, advance)
+        wrong = _play(count, tick_ms, clock, advance)
     tracemalloc.start()
     try:
         with screen.phase("wheel, weighed", 2 * count) as advance:
-            wrong += _play(count, scales, advance)
+            wrong += _play(count, tick_ms, scales, advance)
     finally:
         tracemalloc.stop()
     each = {call: clock.ns[call] / max(clock.messages[call], 1) for call in clock.ns}
@@ -102,14 +104,14 @@ def wheel(screen: Screen, *, count: int) -> Outcome:
     ))  # fmt: skip
 
 
-def _play(count: int, gauge: _Clock | _Scales, advance: Advance) -> int:
+def _play(count: int, tick_ms: int, gauge: _Clock | _Scales, advance: Advance) -> int:
     """The whole run; how many times the wheel was wrong about what is due."""
     random = np.random.default_rng(1)
     store, wheel = _Store(), Wheel()
-    per_tick = max(count * _TICK_MS // _WINDOW_MS, 1)
-    ticks = range(_START_MS, _START_MS + _WINDOW_MS, _TICK_MS)
+    per_tick = max(count * tick_ms // _WINDOW_MS, 1)
+    ticks = range(_START_MS, _START_MS + _WINDOW_MS, tick_ms)
     for number, now in enumerate(ticks):  # the half hour before
-        dues = now + random.integers(0, _TICK_MS, per_tick)
+        dues = now + random.integers(0, tick_ms, per_tick)
         store.add(dues)
         with gauge.around("add", per_tick):
             wheel.add(dues)
@@ -118,19 +120,19 @@ def _play(count: int, gauge: _Clock | _Scales, advance: Advance) -> int:
             gauge.look()
     wrong = 0
     for number, now in enumerate(ticks):
-        dues = now + _WINDOW_MS + random.integers(0, _TICK_MS, per_tick)
+        dues = now + _WINDOW_MS + random.integers(0, tick_ms, per_tick)
         store.add(dues)
         with gauge.around("add", per_tick):
             wheel.add(dues)
-        _expand(wheel, store, now, gauge)
+        _expand(wheel, store, now + tick_ms - 1, gauge)
         if number % _LOOK_EVERY == 0:
             gauge.look()
-        rows = store.rows(now, now + _TICK_MS)
+        rows = store.rows(now, now + tick_ms)
         with gauge.around("due"):
-            due = wheel.due(now + _TICK_MS - 1)
+            due = wheel.due(now + tick_ms - 1)
         wrong += due != len(rows)
         with gauge.around("take", len(rows)):
-            wheel.take(rows, now + _TICK_MS)
+            wheel.take(rows, now + tick_ms)
         advance((len(ticks) + number) * per_tick)
     return wrong
 
@@ -138,7 +140,7 @@ def _play(count: int, gauge: _Clock | _Scales, advance: Advance) -> int:
 def _expand(wheel: Wheel, store: _Store, now: int, gauge: _Clock | _Scales) -> None:
     while True:
         with gauge.around("next"):
-            slot = wheel.expandable(now + _TICK_MS - 1)
+            slot = wheel.expandable(now)
         if slot is None:
             return
         rows = store.rows(slot.start, slot.end)
