@@ -28,6 +28,15 @@ SCHEMA = pa.schema([
     pa.field("payload", pa.binary(), nullable=False),
 ])  # fmt: skip
 
+COMPLETE = pa.schema([
+    *SCHEMA,
+    pa.field("key", pa.binary()),
+    pa.field("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    pa.field("labels", pa.list_(pa.string())),
+    pa.field("expires_ms", pa.int64()),
+])  # fmt: skip
+"""Every column that there may be, in the order in which duemq keeps them: such files can be linked as they are."""
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -35,7 +44,7 @@ Bytes = npt.NDArray[np.uint8]
 class Plan:
     """`files` files of `rows` messages each, for the windows from `first_window` (its start, ms) on.
 
-    Their sequence numbers go on from file to file.
+    Their sequence numbers go on from file to file. `complete`: with all columns, those that are not used full of nulls.
     """
 
     first_window: int
@@ -44,6 +53,11 @@ class Plan:
     topic: str
     payload_bytes: int = 256
     seed: int = 1
+    complete: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return COMPLETE if self.complete else SCHEMA
 
     @property
     def count(self) -> int:
@@ -67,13 +81,14 @@ def write(plan: Plan, folder: Path, number: int) -> Path:
     path, dues = plan.path(folder, number), plan.dues(number)
     columns = Columns(plan.payload_bytes, (plan.seed, number, 1))
     with pq.ParquetWriter(
-        path, SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"], write_page_checksum=True
+        path, plan.schema, compression="zstd", compression_level=1, use_dictionary=["topic"], write_page_checksum=True
     ) as file:
         for first in range(0, plan.rows, _AT_ONCE):
             some = dues[first : first + _AT_ONCE]
             payloads = columns.make(number * plan.rows + first, len(some))
             topics = pa.DictionaryArray.from_arrays(np.zeros(len(some), np.int32), [plan.topic]).cast(pa.string())
-            table = pa.table([pa.array(some), topics, binary(payloads)], schema=SCHEMA)
+            unused = [pa.nulls(len(some), field.type) for field in plan.schema][len(SCHEMA) :]
+            table = pa.table([pa.array(some), topics, binary(payloads), *unused], schema=plan.schema)
             file.write_table(table, row_group_size=ROWS_PER_GROUP)
     return path
 

@@ -33,10 +33,11 @@ def wheel_step(count: int) -> Step:
     return Step("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
 
 
-def adopt_step(count: int, days: float = DAYS, deliver_s: float = 60.0) -> Step:
+def adopt_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
     """Messages that came in files."""
     title = f"adopt: {count:,} from files, over {days:g} days"
-    parameters = {"count": count, "days": days, "deliver_s": deliver_s}
+    title += ", linked" if link else ""
+    parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
     return Step("adopt", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
 
 

@@ -80,11 +80,12 @@ def adopt(
     deliver: Annotated[
         float, typer.Option(min=0, help="Seconds of the first window to be read; it may be half an hour away.")
     ] = 60.0,
+    link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
 ) -> "list[Step]":
     """Very many messages handed over in Parquet files, then look-ups, cancels and delivery."""
     from duemq.proxy.bench.plan_far import adopt_step
 
-    return [adopt_step(count, days, deliver)]
+    return [adopt_step(count, days, deliver, link)]
 
 
 @command("far")
@@ -106,6 +107,9 @@ def files(
     ahead: Annotated[float, typer.Option(min=0, help="Hours until the first window begins, at least.")] = 2.0,
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256,
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With all columns, so that `duemq adopt --link` can link them.")
+    ] = False,
 ) -> None:
     """Write Parquet files of messages such as `duemq adopt` takes."""
     import time
@@ -116,7 +120,7 @@ def files(
     from duemq.proxy.bench.screen import Screen
 
     first = int(time.time() * 1000 + ahead * 3_600_000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
-    plan = Plan(first, files, rows, topic, payload_bytes, seed)
+    plan = Plan(first, files, rows, topic, payload_bytes, seed, complete)
     with Screen(Console(stderr=True)).phase("writing files", files) as advance:
         for done in write_all(plan, folder):
             advance(done)

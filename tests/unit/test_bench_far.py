@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,6 +79,10 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
         assert set(table["topic"].to_pylist()) == {"orders"}
     seqs = [int(payload[SEQUENCE]) for table in tables for payload in table["payload"].to_pylist()]
     assert seqs == list(range(20_000))
+    complete = pq.read_table(write(replace(plan, complete=True), tmp_path, 0))
+    assert complete.schema.equals(adoptable.COMPLETE)
+    assert complete.select(adoptable.SCHEMA.names).equals(tables[0])
+    assert [complete[name].null_count for name in complete.column_names] == [0] * 3 + [10_000] * 4
     assert plan.dues(0).tolist() != (plan.dues(1) - WINDOW_MS).tolist()
 
 

@@ -32,20 +32,22 @@ _NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be
 _START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
 
 
-def adopt(stage: Stage, *, count: int, days: float, deliver_s: float) -> Outcome:
+def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool = False) -> Outcome:
     """About `count` messages over `days` days, a file per half hour, are adopted in one go.
 
     Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the first window (0: none).
+    `link`: the files are such that duemq can link them where it would copy others.
     """
     if stage.site.folder is None:
         raise SiteError(f"the server at {stage.site.url} is not ours: it would not read the files from here")
     before = stage.site.bill()
     files = max(round(days * 86_400_000 / WINDOW_MS), 2)
     first = int(now_ms() + (_SPARE_S + count / _FEWEST_PER_S) * 1000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
-    plan = Plan(first, files, max(count // files, 1), stage.topic, stage.setup.payload_bytes, stage.setup.seed)
+    rows, setup = max(count // files, 1), stage.setup
+    plan = Plan(first, files, rows, stage.topic, setup.payload_bytes, setup.seed, complete=link)
     folder = Path(tempfile.mkdtemp(prefix="duemq-bench-files-", dir=stage.site.folder.parent))
     try:
-        figures, notes = _adopt(stage, plan, folder)
+        figures, notes = _adopt(stage, plan, folder, link)
     finally:
         shutil.rmtree(folder)
     ids = _ids(stage, plan, 2 * _SINGLES + _BULK)
@@ -57,7 +59,7 @@ def adopt(stage: Stage, *, count: int, days: float, deliver_s: float) -> Outcome
     return Outcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
 
 
-def _adopt(stage: Stage, plan: Plan, folder: Path) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+def _adopt(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
     began = time.monotonic()
     with stage.screen.phase("writing files", plan.files) as advance:
         for done in adoptable.write_all(plan, folder):
@@ -67,7 +69,7 @@ def _adopt(stage: Stage, plan: Plan, folder: Path) -> tuple[tuple[Figure, ...], 
     stage.site.stop()
     stage.site.start({"far.adopt_from": str(folder)})
     empty = stage.site.bill() or ()
-    adopted_s = _run(stage, plan, folder)
+    adopted_s = _run(stage, plan, folder, link)
     quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)
     disk, settled = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
     return (
@@ -88,10 +90,9 @@ def _grown(before: int, after: int) -> float:
     return (after - before) / parts.MIB
 
 
-def _run(stage: Stage, plan: Plan, folder: Path) -> float:
+def _run(stage: Stage, plan: Plan, folder: Path, link: bool) -> float:
     """`duemq adopt` of all files; seconds until all are adopted. Raises SiteError with what it said."""
-    paths = [str(plan.path(folder, number)) for number in range(plan.files)]
-    command = [sys.executable, "-P", "-c", _START, "adopt", "--url", stage.site.url, *paths]
+    command = [sys.executable, "-P", "-c", _START, "adopt", "--url", stage.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
     with tempfile.TemporaryFile() as said, stage.screen.phase("adopting", plan.count) as advance:
         process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
