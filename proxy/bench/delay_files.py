@@ -43,7 +43,7 @@ def look(folder: Path | None) -> Look:
         for path in (shard / "far").rglob("*"):
             if path.suffix == ".parquet":
                 files += 1
-            elif path.name.startswith("load-"):
+            elif path.name.startswith(("load-", "work-")):  # of a load, or of rewriting a file
                 work.add("load")
     return Look(files, frozenset(work))
 

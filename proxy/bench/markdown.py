@@ -23,8 +23,11 @@ def read(paths: Iterable[Path]) -> list[Scenario]:
     return list(found.values())
 
 
-def fill(page: str, scenarios: Sequence[Scenario]) -> str:
-    """The page with new tables between its marks. Those of a mark stay if one of its scenarios was not measured."""
+def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
+    """The page with new tables between its marks. Those of a mark stay if one of its scenarios was not measured.
+
+    `picture`: where the page finds the picture of how cost grows.
+    """
     known = {scenario["name"] for scenario in scenarios}
 
     def filled(match: re.Match[str]) -> str:
@@ -32,18 +35,18 @@ def fill(page: str, scenarios: Sequence[Scenario]) -> str:
         if not known.issuperset(names):
             return match[0]
         some = [scenario for scenario in scenarios if scenario["name"] in names]
-        return f"{match[1]}\n{tables(some)}\n{match[3]}"
+        return f"{match[1]}\n{tables(some, picture)}\n{match[3]}"
 
     return _MARKED.sub(filled, page)
 
 
-def tables(scenarios: Sequence[Scenario]) -> str:
+def tables(scenarios: Sequence[Scenario], picture: str = "") -> str:
     """A section per scenario; one for all `pending` ones that differ in their number of messages only."""
     growing = [each for each in scenarios if each["name"] == "pending"]
     if len({each["parameters"]["count"] for each in growing}) < 2:
         growing = []
     single = [_section(each) for each in scenarios if each not in growing]
-    return "\n".join(([_growing(growing)] if growing else []) + single)
+    return "\n".join(([_growing(growing, picture)] if growing else []) + single)
 
 
 def _section(scenario: Scenario) -> str:
@@ -57,7 +60,7 @@ def _section(scenario: Scenario) -> str:
     return f"### {_title(scenario['title'])}\n\n{_table(['figure', *names, 'target', ''], lines)}{_notes(scenario)}"
 
 
-def _growing(scenarios: Sequence[Scenario]) -> str:
+def _growing(scenarios: Sequence[Scenario], picture: str) -> str:
     ordered = sorted(scenarios, key=lambda each: int(each["parameters"]["count"]))
     keys = dict.fromkeys(chain.from_iterable(each["figures"] for each in ordered))
     lines = []
@@ -73,7 +76,8 @@ def _growing(scenarios: Sequence[Scenario]) -> str:
     days = ordered[-1]["parameters"]["days"]
     runs = len(ordered[-1]["runs"])
     said = "" if runs == 1 else f"Medians of {runs} runs.\n\n"
-    return f"### Pending: messages over {days:g} days\n\n{said}{_table(head, lines)}"
+    shown = f"![What waiting messages cost, by their number]({picture})\n\n" if picture else ""
+    return f"### Pending: messages over {days:g} days\n\n{said}{shown}{_table(head, lines)}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

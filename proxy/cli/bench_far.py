@@ -1,5 +1,6 @@
 """`duemq bench`, the far future: messages that wait for weeks, and what has to do with their files."""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,4 +150,5 @@ def report(
     if into is None:
         typer.echo(markdown.tables(scenarios))
     else:
-        into.write_text(markdown.fill(into.read_text("utf-8"), scenarios), "utf-8")
+        picture = os.path.relpath(plot, into.parent) if plot is not None else ""
+        into.write_text(markdown.fill(into.read_text("utf-8"), scenarios, picture), "utf-8")

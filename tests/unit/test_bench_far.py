@@ -116,8 +116,10 @@ def test_work_on_delay_files_is_seen(tmp_path: Path) -> None:
     linked.mkdir(parents=True)
     (linked / "000001.parquet").touch()
     assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset({"seal"}))
-    (window.parent / "load-0a0b.sst").touch()
-    assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset({"seal", "load"}))
+    for name in ("load-0a0b.sst", "work-0a0b.dropped"):
+        (window.parent / name).touch()
+        assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset({"seal", "load"}))
+        (window.parent / name).unlink()
 
 
 def test_a_span_begins_and_ends_with_its_work(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_reports_are_made_from_files(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(first), str(second), "--into", str(page), "--plot", str(picture)])
     assert done.exit_code == 0, done.output
     assert "| by payload bytes (x) | 0.50 | 0.55 | ≤ 0.60 | met |" in page.read_text("utf-8")
-    assert picture.exists()
+    assert picture.exists() and "](p.png)" in page.read_text("utf-8")
     shown = CliRunner().invoke(app, ["report", str(second)])
     assert "### Load: a window" in shown.output
     assert CliRunner().invoke(app, ["report", str(second), "--plot", str(picture)]).exit_code == 2
