@@ -115,7 +115,7 @@ class Server:
         return "\n".join((self._folder / "server.log").read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises SiteError when it has to be killed."""
+        """SIGTERM, and wait. Raises SiteError when it has to be killed, or has ended already: no run is sound then."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -126,6 +126,9 @@ class Server:
         if self._process is None:
             raise SiteError(f"the server at {self.url} is not ours to stop: leave --url away for this scenario")
         process = self._process
+        if process.poll() is not None:
+            self._process = None
+            raise SiteError(f"the server ended by itself with exit code {process.returncode}:\n{self._last_words()}")
         self._meter.look(process.pid)
         process.send_signal(how)
         try:

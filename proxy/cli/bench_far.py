@@ -33,6 +33,13 @@ def _read_counts(value: Any) -> Any:
     return counts(value) if isinstance(value, str) else value
 
 
+def _read_count(value: int | str) -> int:
+    found = counts(str(value))  # a default is a number already
+    if len(found) > 1:
+        raise typer.BadParameter(f"{value!r} is more than one number")
+    return found[0]
+
+
 Counts = Annotated[
     Any, typer.Option("--count", help="Messages that wait; several with commas.", parser=_read_counts, metavar="COUNTS")
 ]
@@ -55,7 +62,9 @@ def pending(
 
 @command("load")
 def load(
-    count: Annotated[int, typer.Option(min=1000, help="Messages in the window.")] = 2_000_000,
+    count: Annotated[
+        int, typer.Option(help="Messages in the window.", parser=_read_count, metavar="COUNT")
+    ] = 2_000_000,
     rate: Annotated[int, typer.Option(min=1, help="Messages per second that are delivered meanwhile.")] = 2_000,
 ) -> "list[Step]":
     """A full window is sealed, and loaded again, while a steady stream is delivered."""
@@ -66,7 +75,9 @@ def load(
 
 @command("wheel")
 def wheel(
-    count: Annotated[int, typer.Option(min=18_000, help="Messages within 30 minutes.")] = 18_000_000,
+    count: Annotated[
+        int, typer.Option(help="Messages within 30 minutes.", parser=_read_count, metavar="COUNT")
+    ] = 18_000_000,
 ) -> "list[Step]":
     """The memory of the counting wheel, and what a message costs in it: no server, no store."""
     from duemq.proxy.bench.plan_far import wheel_step
@@ -76,7 +87,9 @@ def wheel(
 
 @command("adopt")
 def adopt(
-    count: Annotated[int, typer.Option(min=100, help="Messages in all files.")] = 100_000_000,
+    count: Annotated[
+        int, typer.Option(help="Messages in all files.", parser=_read_count, metavar="COUNT")
+    ] = 100_000_000,
     days: Annotated[float, typer.Option(min=0.05, help="Days they are due over, a file per half hour.")] = 60.0,
     deliver: Annotated[
         float, typer.Option(min=0, help="Seconds of the first window to be read; it may be half an hour away.")

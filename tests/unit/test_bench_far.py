@@ -13,12 +13,14 @@ import pytest
 import typer
 from aiohttp import web
 from rich.console import Console
+from typer.testing import CliRunner
 
 from duemq.proxy.bench import adoptable, delay_files
 from duemq.proxy.bench.adoptable import WINDOW_MS, Columns, Plan, write
 from duemq.proxy.bench.delay_files import Span
 from duemq.proxy.bench.lookups import get_singly
 from duemq.proxy.bench.payloads import SEQUENCE
+from duemq.proxy.bench.plan import Step
 from duemq.proxy.bench.reader import Received
 from duemq.proxy.bench.scenarios.adopt import judged
 from duemq.proxy.bench.scenarios.stream import during, joined, ratio
@@ -26,6 +28,7 @@ from duemq.proxy.bench.scenarios.waiting import sample
 from duemq.proxy.bench.scenarios.wheel import wheel
 from duemq.proxy.bench.screen import Screen
 from duemq.proxy.bench.tally import Tally
+from duemq.proxy.cli import bench, bench_far
 from duemq.proxy.cli.bench_far import counts
 from tests.unit.test_bench_clients import Unpiped, serve
 
@@ -38,6 +41,27 @@ def test_counts_are_numbers_with_a_letter() -> None:
     for wrong in ("", "1G", "-1", "1M,", "0", "0.0001K"):
         with pytest.raises(typer.BadParameter):
             counts(wrong)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["load"], [("load", 2_000_000)]),
+        (["load", "--count", "20K"], [("load", 20_000)]),
+        (["pending"], [("pending", 1_000_000), ("pending", 5_000_000), ("pending", 20_000_000)]),
+        (["pending", "--count", "3K,4K", "--days", "2"], [("pending", 3_000), ("pending", 4_000)]),
+        (["wheel"], [("wheel", 18_000_000)]),
+        (["adopt", "--count", "1M"], [("adopt", 1_000_000)]),
+    ],
+)
+def test_commands_make_their_steps(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], expected: list[tuple[str, int]]
+) -> None:
+    steps: list[Step] = []
+    monkeypatch.setattr(bench, "_bench", lambda some, common: steps.extend(some))
+    done = CliRunner().invoke(bench_far.app, command)
+    assert done.exit_code == 0, done.output
+    assert [(step.name, step.parameters["count"]) for step in steps] == expected
 
 
 def test_payloads_by_the_column_are_json_of_their_size() -> None:
