@@ -92,7 +92,7 @@ def adopt(
     ] = 100_000_000,
     days: Annotated[float, typer.Option(min=0.05, help="Days they are due over, a file per half hour.")] = 60.0,
     deliver: Annotated[
-        float, typer.Option(min=0, help="Seconds of the first window to be read; it may be half an hour away.")
+        float, typer.Option(min=0, help="Seconds of the next window to be read; it may be half an hour away.")
     ] = 60.0,
     link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
 ) -> "list[Step]":

@@ -111,23 +111,24 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
 
 
 def test_what_was_delivered_of_a_file_is_judged() -> None:
-    plan = Plan(FIRST, files=2, rows=6, topic="t")
-    dues = plan.dues(0)
+    plan = Plan(FIRST, files=3, rows=6, topic="t")
+    dues = np.concatenate([plan.dues(number) for number in range(3)])
 
     def read(*seqs: int, early: int = 0, other_due: int = 0) -> dict[str, float]:
         of = np.array(seqs)
-        due = np.array([dues[seq] if seq < 6 else FIRST + WINDOW_MS for seq in seqs]) + other_due
+        due = dues[of] + other_due
         received = Received(of, due, due + 5.0 - early, np.zeros_like(of), [], 1, 0)
-        return {figure.key: figure.value for figure in judged(plan, received, float(dues[4]))}
+        return {figure.key: figure.value for figure in judged(plan, 1, received, float(dues[10]))}
 
-    sound = {"first_read": 4, "first_lost": 0, "first_twice": 0, "first_early": 0, "first_wrong": 0}
-    assert read(0, 1, 2, 3) == sound
-    assert read(0, 1, 2, 3, 4, 5) == sound | {"first_read": 6}  # it may have come, and need not
-    assert read(0, 2, 3)["first_lost"] == 1
-    assert read(0, 1, 1, 2, 3)["first_twice"] == 1
-    assert read(0, 1, 2, 3, early=6)["first_early"] == 4
-    assert read(0, 1, 2, 3, other_due=1)["first_wrong"] == 4
-    assert read(0, 1, 2, 3, 6)["first_wrong"] == 1
+    sound = {"file_read": 4, "file_lost": 0, "file_twice": 0, "file_early": 0, "file_wrong": 0}
+    assert read(6, 7, 8, 9) == sound
+    assert read(6, 7, 8, 9, 10, 11) == sound | {"file_read": 6}  # they may have come, and need not
+    assert read(0, 3, 6, 7, 8, 9) == sound  # the file before it was not read in time, or cancelled in part
+    assert read(6, 8, 9)["file_lost"] == 1
+    assert read(6, 7, 7, 8, 9)["file_twice"] == 1
+    assert read(6, 7, 8, 9, early=6)["file_early"] == 4
+    assert read(6, 7, 8, 9, other_due=1)["file_wrong"] == 4
+    assert read(6, 7, 8, 9, 12)["file_wrong"] == 1  # of the file after it
 
 
 def test_work_on_delay_files_is_seen(tmp_path: Path) -> None:

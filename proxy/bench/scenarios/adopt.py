@@ -27,6 +27,7 @@ from duemq.proxy.bench.usage import holder
 _SINGLES, _BULK = 1_000, 10_000
 _WINDOWS_ASKED = 1_000
 _SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # until the first window begins: for all that comes before
+_CHANGES_S = 180.0  # until look-ups and cancels are over
 _LOOK_EVERY_S = 0.5
 _NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be on its way
 _START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
@@ -35,7 +36,7 @@ _START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
 def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool = False) -> Outcome:
     """About `count` messages over `days` days, a file per half hour, are adopted in one go.
 
-    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the first window (0: none).
+    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none).
     `link`: the files are such that duemq can link them where it would copy others.
     """
     if stage.site.folder is None:
@@ -50,12 +51,15 @@ def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool
         figures, notes = _adopt(stage, plan, folder, link)
     finally:
         shutil.rmtree(folder)
-    ids = _ids(stage, plan, 2 * _SINGLES + _BULK)
+    number = max(-((first - int(now_ms() + _CHANGES_S * 1000)) // WINDOW_MS), 0)
+    ids = _ids(stage, plan, 2 * _SINGLES + _BULK, number)
     figures += waiting.restart(stage, ids)
     figures += (vital("missing", "of 500 looked up after kill -9, not there", stage.missing(ids)),)
     figures += waiting.changes(stage, waiting.sample(ids, _SINGLES, _BULK, stage.setup.seed))
-    if deliver_s:
-        figures += _delivered(stage, plan, deliver_s)
+    if deliver_s and now_ms() < plan.window(number) and number < files:
+        figures += _delivered(stage, plan, number, deliver_s)
+    elif deliver_s:
+        notes += ("no window was left to be read as it was delivered",)
     return Outcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
 
 
@@ -114,10 +118,12 @@ def _pending(stage: Stage) -> int:
     return int(gauge(stage.site.url, "duemq_pending_messages") or 0)
 
 
-def _ids(stage: Stage, plan: Plan, wanted: int) -> list[str]:
-    """Ids of adopted messages from as many windows as there are, the first one left out: it is to be delivered."""
+def _ids(stage: Stage, plan: Plan, wanted: int, untouched: int) -> list[str]:
+    """Ids of adopted messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
     random = np.random.default_rng(plan.seed)
-    numbers = random.permutation(np.arange(1, plan.files))[:_WINDOWS_ASKED].tolist()
+    if untouched + 1 >= plan.files:
+        raise SiteError("adopting took so long that no window is left to be asked for")
+    numbers = random.permutation(np.arange(untouched + 1, plan.files))[:_WINDOWS_ASKED].tolist()
     each = -(-wanted // len(numbers))
     found: dict[str, None] = {}
     with stage.screen.phase("asking for ids", len(numbers)) as advance:
@@ -133,30 +139,30 @@ def _ids(stage: Stage, plan: Plan, wanted: int) -> list[str]:
     return list(found)
 
 
-def _delivered(stage: Stage, plan: Plan, seconds: float) -> tuple[Figure, ...]:
-    """The first window's beginning, read as it is delivered, and compared with what the file holds."""
+def _delivered(stage: Stage, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
+    """The beginning of a window, read as it is delivered, and compared with what its file holds."""
     reader = stage.reader()
-    stage.sleep_until(plan.first_window + seconds * 1000, "until the first window has been delivered for a while")
+    stage.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
     counted_until = now_ms() - _NOT_COUNTED_MS
     reader.stop()
     received = reader.result()
-    return (
-        *judged(plan, received, counted_until),
-        *lateness_figures("first_late", "lateness", received.at - received.due),
-    )
+    inside = received.due >= plan.window(number)
+    late = (received.at - received.due)[inside]
+    return (*judged(plan, number, received, counted_until), *lateness_figures("file_late", "  lateness", late))
 
 
-def judged(plan: Plan, received: Received, counted_until_ms: float) -> tuple[Figure, ...]:
-    """What of file 0 came, against what of it was due until then."""
-    dues = plan.dues(0)
-    due_by_then = np.flatnonzero(dues < counted_until_ms)
+def judged(plan: Plan, number: int, received: Received, counted_until_ms: float) -> tuple[Figure, ...]:
+    """What came of file `number`, against what of it was due until then; of those before it only what is wrong."""
+    dues = np.concatenate([plan.dues(each) for each in range(number + 1)])
+    first = number * plan.rows
+    wanted = first + np.flatnonzero(dues[first:] < counted_until_ms)
     seqs, times = np.unique(received.seq, return_counts=True)
-    ours = received.seq[(received.seq >= 0) & (received.seq < len(dues))]
-    wrong = len(received.seq) - len(ours) + int(np.count_nonzero(dues[ours] != received.due[received.seq < len(dues)]))
+    ours = (received.seq >= 0) & (received.seq < len(dues))
+    wrong = np.count_nonzero(~ours) + np.count_nonzero(dues[received.seq[ours]] != received.due[ours])
     return (
-        Figure("first_read", "messages of the first window read", len(seqs)),
-        vital("first_lost", "due, never read", len(np.setdiff1d(due_by_then, seqs))),
-        vital("first_twice", "read more than once", int((times - 1).sum())),
-        vital("first_early", "read before due", int(np.count_nonzero(received.at < received.due))),
-        vital("first_wrong", "due time wrong, or of another window", wrong),
+        Figure("file_read", "messages of one file read as they were delivered", int(np.count_nonzero(seqs >= first))),
+        vital("file_lost", "  due, never read", len(np.setdiff1d(wanted, seqs))),
+        vital("file_twice", "  read more than once", int((times - 1).sum())),
+        vital("file_early", "  read before due", int(np.count_nonzero(received.at < received.due))),
+        vital("file_wrong", "  due time wrong, or never adopted for so early", int(wrong)),
     )
