@@ -85,7 +85,7 @@ def test_payloads_by_the_column_of_any_size_have_their_number(size: int) -> None
 
 
 def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
-    plan = Plan(FIRST, files=2, rows=10_000, topic="orders", payload_bytes=60, seed=5)
+    plan = Plan(FIRST, files=2, rows=10_000, topic="orders", payload_bytes=100, seed=5)
     files = [pq.ParquetFile(write(plan, tmp_path, number)) for number in range(2)]
     assert [file.metadata.num_rows for file in files] == [10_000] * 2
     assert all(
@@ -107,6 +107,8 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
     assert complete.schema.equals(adoptable.COMPLETE)
     assert complete.select(adoptable.SCHEMA.names).equals(tables[0])
     assert [complete[name].null_count for name in complete.column_names] == [0] * 3 + [10_000] * 4
+    notes = [set(payload[20:] for payload in table["payload"].to_pylist()) for table in tables]
+    assert len(notes[0] & notes[1]) < 100
     assert plan.dues(0).tolist() != (plan.dues(1) - WINDOW_MS).tolist()
 
 
@@ -188,12 +190,12 @@ def vars_of(chosen: object) -> list[list[str]]:
 def test_look_ups_tell_what_is_not_there_as_scheduled() -> None:
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        return web.json_response({"status": name}, status=404 if name == "gone" else 200)
+        return web.json_response({"status": name.removeprefix("no-")}, status=404 if name.startswith("no-") else 200)
 
     async def play() -> None:
         runner, url = await serve("/v1/messages/{name}", "GET", one)
         try:
-            found = await get_singly(Unpiped(), url, ["scheduled", "cancelled", "gone", "scheduled"])
+            found = await get_singly(Unpiped(), url, ["scheduled", "cancelled", "no-scheduled", "scheduled"])
         finally:
             await runner.cleanup()
         assert found.scheduled.tolist() == [True, False, False, True]
