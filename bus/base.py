@@ -199,6 +199,10 @@ class Bus(Protocol):
         """Frames appended before this time (epoch ms) are needed no more; a plug may keep some a little longer."""
         ...
 
+    async def reclaim(self) -> None:
+        """Have the space of what was trimmed now: comes back when it is free. For a log whose disk is ours."""
+        ...
+
     def disk_bytes(self) -> int:
         """What the log takes on this machine's disk just now."""
         ...

@@ -11,6 +11,7 @@ import typer
 
 import duemq
 from duemq.proxy.cli import (
+    adopt,
     bench_far,
     cancel,
     cluster,
@@ -44,6 +45,7 @@ app.command(epilog=messages.LS_EXAMPLES, rich_help_panel=_MESSAGES)(messages.ls)
 app.command(epilog=cancel.EXAMPLES, rich_help_panel=_MESSAGES)(cancel.cancel)
 app.command(epilog=messages.RESCHEDULE_EXAMPLES, rich_help_panel=_MESSAGES)(messages.reschedule)
 app.command("deliver-now", epilog=messages.DELIVER_NOW_EXAMPLES, rich_help_panel=_MESSAGES)(messages.deliver_now)
+app.command(epilog=adopt.EXAMPLES, rich_help_panel=_MESSAGES)(adopt.adopt)
 app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
 app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)

@@ -100,6 +100,9 @@ class RenamedBus:
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         await self.inner.trim_older_than(topic + self._suffix, timestamp)
 
+    async def reclaim(self) -> None:
+        await self.inner.reclaim()
+
     def disk_bytes(self) -> int:
         return self.inner.disk_bytes()
 
