@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -26,6 +27,7 @@ from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_levels, shown
 from duemq.proxy.ingress import TOPIC
+from duemq.storage.rows import WINDOW_MS
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -179,9 +181,20 @@ class FarSettings(Section):
     seal_rows: Annotated[int, Field(ge=1)] = 5_000
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
     rewrite_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    load_ahead: Annotated[Duration, Field(ge=60_000, le=1_800_000)] = _duration("10m")
+    load_ahead: Annotated[Duration, Field(ge=60_000, le=_duration("24h"))] = _duration("10m")
     adopt_from: Words = ()
     adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")
+
+    @field_validator("load_ahead")
+    @classmethod
+    def _not_sealed_again(cls, load_ahead: int, given: ValidationInfo) -> int:
+        nearest = given.data.get("seal_windows", 1) * WINDOW_MS
+        if load_ahead > nearest:
+            raise ValueError(
+                f"at most 30 minutes for each of far.seal_windows, here {nearest} ms: "
+                "a window would be sealed again as soon as it was loaded"
+            )
+        return load_ahead
 
     @field_validator("adopt_from")
     @classmethod

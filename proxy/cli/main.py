@@ -13,7 +13,7 @@ import duemq
 from duemq.proxy.cli import (
     adopt,
     backup,
-    bench,
+    bench_far,
     cancel,
     cluster,
     dlq,
@@ -58,7 +58,7 @@ app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster
 app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)
 app.command("restore", epilog=backup.RESTORE_EXAMPLES, rich_help_panel=_SERVER)(backup.restore)
 app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
-app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
+app.add_typer(bench_far.app, name="bench", rich_help_panel=_SERVER)
 
 
 def _print_version(wanted: bool) -> None:

@@ -101,6 +101,11 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ('[timing]\nlevels = ""', r"timing\.levels"),
         ('[topics]\nallowed = ["a b"]', r"topics\.allowed = \['a b'\]: 'a b' is neither"),
         ('[topics]\ndead_letter = "duemq.ledger"', r"topics\.dead_letter = 'duemq.ledger': .*duemq's own"),
+        ('[far]\nload_ahead = "61m"', r"far\.load_ahead = '61m': at most 30 minutes for each of far\.seal_windows"),
+        (
+            '[far]\nload_ahead = "31m"\nseal_windows = 1',
+            r"far\.load_ahead = '31m': .* here 1800000 ms: .* sealed again",
+        ),
         ('[storage]\nclean_mode = "never"', r"storage\.clean_mode = 'never': .*'continuous' or 'off_peak'"),
         ('[storage]\nclean_at = "24:00"', r"storage\.clean_at = '24:00': it must be HH:MM"),
         ('[storage]\nmin_history = "59s"', r"storage\.min_history"),
@@ -116,6 +121,11 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_values_name_the_key_and_what_is_allowed(write: Any, text: str, told: str) -> None:
     with pytest.raises(BadConfig, match=told):
         Settings.load(write(text))
+
+
+def test_windows_may_be_loaded_as_early_as_they_are_not_sealed(write: Any) -> None:
+    far = Settings.load(write('[far]\nload_ahead = "90m"\nseal_windows = 3')).far
+    assert (far.load_ahead, far.seal_windows) == (5_400_000, 3)
 
 
 def test_wrong_variables_and_missing_files(monkeypatch: pytest.MonkeyPatch) -> None:
