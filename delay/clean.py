@@ -63,12 +63,10 @@ def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
         rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
         gone = [NAME_DUE + row for row in rows]
         names = [row[U64.size :] for row in rows]
-        for name, holder in zip(names, store.names(names), strict=True):
-            if holder is not None:
-                first_key = holder[:KEY_BYTES]
-                current = store.moved([first_key])[0] or first_key
-                if due_of(current) < horizon:
-                    gone.append(NAME + name)
+        held = {name: holder[:KEY_BYTES] for name, holder in zip(names, store.names(names), strict=True) if holder}
+        for (name, first_key), moved in zip(held.items(), store.moved(list(held.values())), strict=True):
+            if due_of(moved or first_key) < horizon:
+                gone.append(NAME + name)
         store.delete(gone)
         if len(rows) < _PART:
             return
