@@ -200,6 +200,10 @@ class Bus(Protocol):
         """Frames appended before this time (epoch ms) are needed no more; a plug may keep some a little longer."""
         ...
 
+    async def reclaim(self) -> None:
+        """Have the space of what was trimmed now: comes back when it is free. For a log whose disk is ours."""
+        ...
+
     async def checkpoint(self, into: Path) -> bool:
         """Link all that is durable into a new folder on the same disk, a log of its own that can be opened.
 

@@ -158,6 +158,10 @@ class EmbeddedBus:
             await asyncio.sleep(0)
             self._commits.check()
 
+    async def reclaim(self) -> None:
+        self._commits.check()
+        await self._compactor.now()
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._commits.check()
         with translated(f"reading the place of consumer {consumer!r}"):

@@ -162,6 +162,9 @@ class MemoryBus:
             young = (record.offset for record in found.frames if record.timestamp >= timestamp)
             await self.trim(topic, number, next(young, found.end))
 
+    async def reclaim(self) -> None:
+        self._check()
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return self._log.places.get((topic, consumer))

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.replica import Replica
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import CorruptStore, DuemqError
@@ -22,7 +23,6 @@ from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Entry
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
-from duemq.storage.delay_file import DelayFile
 from duemq.storage.folder import Folder, FolderInfo
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import ENDED, MOVED, NAME, Ended, window_of
@@ -75,7 +75,7 @@ async def _verify_shard(
 ) -> _ShardIds | None:
     name = f"shard {number}"
     try:
-        store = ShardStore(info.path / "shards" / f"{number:03d}", memory)
+        store = ShardStore(info.path / "shards" / f"{number:03d}", memory, ids)
     except DuemqError as error:
         checks.append(Check(f"{name}: store opens", False, str(error)))
         return None
@@ -84,7 +84,7 @@ async def _verify_shard(
         replica.loaded = _loader(replica)
         followed = await replica.follow(bus)
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
-        if not _verify_files(name, store, checks):
+        if not _verify_files(name, store, ids, checks):
             return None
         return _verify_store(name, replica, progress, checks)
     except DuemqError as error:
@@ -95,12 +95,12 @@ async def _verify_shard(
         store.close()
 
 
-def _verify_files(name: str, store: ShardStore, checks: list[Check]) -> bool:
+def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
     """Every delay file holds what it says of itself."""
     wrong, rows = [], 0
-    for path in store.far.names():
+    for file in store.far.all():
         try:
-            rows += sum(len(keys) for keys, _ in DelayFile(store.path / path).whole())
+            rows += sum(len(keys) for keys, _ in file.open(store.path, ids).whole())
         except CorruptStore as error:
             wrong.append(str(error))
     found = _some(wrong) or f"{rows} messages in {len(store.far.names())} files"

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
-from duemq.model.errors import CorruptStore
+from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.foreign import translated
 from duemq.storage.rows import POSITION, Position
 from duemq.storage.store import ShardStore
@@ -78,21 +78,24 @@ def _is_sound(file: CheckpointFile) -> bool:
     return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
 
 
-def make_checkpoint(store: ShardStore, into: Path) -> None:
-    """Link the store's files into a new folder on the same disk. Blocks; run it in a thread.
+def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
+    """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
 
     The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
     may be sealed or loaded meanwhile.
-    Raises DiskFull or StoreFailed.
+    Raises DiskFull or StoreFailed, DamagedFile where a delay file is missing.
     """
     # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
     store.flush()
     with translated(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
-        for name in store.far.names():
+        for name in store.far.names() if far else ():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(store.path / name, into / name)
+            try:
+                os.link(store.path / name, into / name)
+            except FileNotFoundError as error:
+                raise DamagedFile(f"delay file {store.path / name} is missing") from error
 
 
 def describe(checkpoint: Path, shard: int) -> Manifest:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -48,6 +49,26 @@ class FolderInfo:
     shards: int
     cluster: str
     secret: bytes = field(repr=False)
+
+
+class DiskUse(NamedTuple):
+    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> float:
+        """As `df` counts it, which rounds it up."""
+        whole = self.used + self.free
+        return 100 * self.used / whole if whole else 0.0
+
+
+def disk_use(path: Path) -> DiskUse:
+    """Of the disk that a folder is on. Raises StoreFailed."""
+    with translated(path):
+        stat = os.statvfs(path)
+    return DiskUse((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
 
 class Folder:
@@ -98,10 +119,6 @@ class Folder:
         except BaseException:
             os.close(lock)
             raise
-
-    def free_bytes(self) -> int:
-        stat = os.statvfs(self.info.path)
-        return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
         if self._lock >= 0:

@@ -14,7 +14,7 @@ from duemq.bus.base import Bus
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.verify import verify

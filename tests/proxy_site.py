@@ -23,6 +23,7 @@ from duemq.delay.follower import LedgerFollower
 from duemq.delay.gather import Gathering
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.targets import Targets
+from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.proxy.app import create_app
@@ -60,7 +61,7 @@ async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHA
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(gathering=Gathering(0.002), min_free_bytes=0)
+    options = NodeOptions(gathering=Gathering(0.002), marks=NEVER)
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")

@@ -220,6 +220,9 @@ class KafkaBus:
             ends = await self._wire.offsets(partitions, LATEST)
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
 
+    async def reclaim(self) -> None:
+        self._check()  # a broker's disk is its own business
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return await self._places.get(topic, consumer)

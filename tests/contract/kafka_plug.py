@@ -101,6 +101,9 @@ class RenamedBus:
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         await self.inner.trim_older_than(topic + self._suffix, timestamp)
 
+    async def reclaim(self) -> None:
+        await self.inner.reclaim()
+
     async def checkpoint(self, into: Path) -> bool:
         return await self.inner.checkpoint(into)
 

@@ -17,6 +17,7 @@ from duemq.delay.commands import CommandGateway
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.verify import Check, verify
+from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
@@ -41,7 +42,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def _fill(path: Path) -> None:
     folder = Folder.open(path, 1)
     node = Node(
-        folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), NodeOptions(), CollectorRegistry(), now
+        folder,
+        lambda: EmbeddedBus.open(path / "bus"),
+        SingleElection(1),
+        NodeOptions(marks=NEVER),
+        CollectorRegistry(),
+        now,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(node.run(stop))
