@@ -24,7 +24,7 @@ from typing import Final, Self
 import orjson
 
 from duemq.delay.threads import in_thread
-from duemq.model.errors import Unavailable
+from duemq.model.errors import DuemqError, Unavailable
 from duemq.storage.folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Control:
                 await self._serve(reader, writer)
             finally:
                 self._busy = False
-        except Unavailable as error:
+        except DuemqError as error:
             writer.write(orjson.dumps({"refused": str(error)}) + b"\n")
         except (OSError, TimeoutError, ValueError) as error:
             log.warning("backup: whoever asked has gone: %s", error, extra={"action": "backup"})

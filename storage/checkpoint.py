@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.foreign import translated
+from duemq.storage.far import FOLDER
 from duemq.storage.rows import POSITION, Position
 from duemq.storage.store import ShardStore
 
@@ -96,6 +98,19 @@ def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
                 os.link(store.path / name, into / name)
             except FileNotFoundError as error:
                 raise DamagedFile(f"delay file {store.path / name} is missing") from error
+
+
+def link_adopted(store: ShardStore, into: Path) -> None:
+    """Link into a checkpoint the adopted files that are here and that it lacks. Blocks; run it in a thread.
+
+    The ledger may go on to adopt a file that the checkpoint only knows as wanted, or not at all.
+    """
+    with translated(into):
+        for path in (store.path / FOLDER).glob("*/a*.parquet"):
+            linked = into / path.relative_to(store.path)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError, FileNotFoundError):  # it is there, or was just removed after its time
+                os.link(path, linked)
 
 
 def describe(checkpoint: Path, shard: int) -> Manifest:

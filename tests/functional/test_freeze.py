@@ -72,10 +72,17 @@ async def test_the_log_reaches_as_far_as_the_stores_and_still_has_what_they_need
             # Without trouble it waits for the freeze; a trim that does not wait needs less than this.
             await asyncio.wait(flushes, timeout=0.3)
 
-        meanwhile = Meanwhile(node, more, more)
+        async def adopted() -> None:
+            file = data / "shards" / "001" / "far" / "1800000" / "a000000000007.parquet"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(b"fetched just now")
+            await more()
+
+        meanwhile = Meanwhile(node, adopted, more)
         monkeypatch.setattr(node.bus, "checkpoint", meanwhile.checkpoint)
         await freeze(node, tmp_path / "frozen")
         assert await node.bus.end_offset("t", 0) == 40
+        assert list((tmp_path / "frozen" / "shards" / "001" / "far").glob("*/a*.parquet"))
         await asyncio.gather(*flushes)
         make(node, tmp_path / "frozen", tmp_path / "into")
     (backup,) = (tmp_path / "into").iterdir()
