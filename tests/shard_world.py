@@ -73,6 +73,7 @@ class SimNode:
         self.fault: str | None = None  # the step of the next write to the log that fails
         self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
+        self.following = False
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
         self._open()
@@ -115,7 +116,7 @@ class SimNode:
 
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
-        self.master, self.fault, self.far_fault = None, None, None
+        self.master, self.fault, self.far_fault, self.following = None, None, None, False
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -124,9 +125,9 @@ class SimNode:
         self._open()
 
     async def follow(self, ledger_end: int | None = None) -> None:
-        self.bus.ledger_end = ledger_end
+        self.bus.ledger_end, self.following = ledger_end, True
         await self.replica.follow(self.bus)
-        self.bus.ledger_end = None
+        self.bus.ledger_end, self.following = None, False
 
     async def promote(self) -> None:
         committer = await self.bus.committer(committer_name(SHARD))
