@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -261,13 +261,15 @@ def _files_of(said: Sequence[dict[str, Any] | None], numbers: dict[int, int]) ->
 
 async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -> dict[Sealed, frozenset[bytes]]:
     """Per file the journal's early keys that are in it."""
-    early = {sealed: journal.windows[sealed.about.window].early for sealed in files}
-    return await in_thread(
-        lambda: {
-            sealed: frozenset(DelayFile(store.path / sealed.name).rows(keys)) if keys else frozenset()
-            for sealed, keys in early.items()
-        }
-    )
+    return await in_thread(_held, store, {sealed: journal.windows[sealed.about.window].early for sealed in files})
+
+
+def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
+    """The keys that are in each file. Blocks."""
+    return {
+        sealed: frozenset(DelayFile(store.path / sealed.name).rows(some)) if some else frozenset()
+        for sealed, some in keys.items()
+    }
 
 
 def _compact(store: ShardStore, windows: Collection[int]) -> None:

@@ -294,7 +294,7 @@ class Node:
             await self.election.changed(0.2 if self.why_not_ready else None)
             for shard in self.shards.values():
                 shard.wake()
-            for number in self._dead:  # its master is gone: another node may have it
+            for number in list(self._dead):  # its master is gone: another node may have it
                 await self.election.release(number)
 
     async def _look_at_itself(self) -> None:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from duemq.delay import far
 from duemq.delay.far_policy import FarPolicy
+from duemq.delay.threads import in_thread
 from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.storage.rocks import Memory
@@ -25,6 +29,24 @@ class FarSchedule(Schedule):
             rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0,
             rewrite_share=self.rng.choice((0.2, 0.5, 1.0)), rewrite_rows=1,
         )  # fmt: skip
+
+    async def run(self, steps: int = 70) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(far, "in_thread", self.in_thread)
+            await super().run(steps)
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The shard goes on while a thread works on its store: before that has happened, or after it."""
+        store = getattr(work, "__self__", arguments[0] if arguments else None)
+        nodes = [node for node in self.world.nodes if node.store is store]
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        done = await in_thread(work, *arguments, **options)
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        return done
 
     def actions(self) -> dict[Callable[[], Any], int]:
         return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6}
@@ -71,7 +93,8 @@ class FarSchedule(Schedule):
         if self.node.master is not None:
             await self.world.tick(self.node)
         first, cursor = node.store.far.first, self.world.oracle.cursor
-        if node is not self.node and (first is None or cursor < first_key_at(first)):
+        # One that waits for a window is following already.
+        if node is not self.node and not node.following and (first is None or cursor < first_key_at(first)):
             await node.follow()
 
     async def die_of_it(self) -> None:

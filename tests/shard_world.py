@@ -104,6 +104,7 @@ class SimNode:
         self.adopt_fault: str | None = None  # the step of taking a file in at which it is killed
         self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
+        self.following = False
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
         self._open()
@@ -153,7 +154,8 @@ class SimNode:
 
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
-        self.master, self.fault, self.far_fault, self.adopt_fault = None, None, None, None
+        self.master, self.fault, self.following = None, None, False
+        self.far_fault, self.adopt_fault = None, None
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -162,9 +164,9 @@ class SimNode:
         self._open()
 
     async def follow(self, ledger_end: int | None = None) -> None:
-        self.bus.ledger_end = ledger_end
+        self.bus.ledger_end, self.following = ledger_end, True
         await self.replica.follow(self.bus)
-        self.bus.ledger_end = None
+        self.bus.ledger_end, self.following = None, False
 
     async def promote(self) -> None:
         committer = await self.bus.committer(committer_name(SHARD))
