@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from duemq.bus.base import (
     Appended,
@@ -171,6 +172,9 @@ class MemoryBus:
     async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
+
+    async def checkpoint(self, into: Path) -> bool:
+        return False
 
     def disk_bytes(self) -> int:
         return 0

@@ -83,17 +83,16 @@ async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Bat
 
 
 async def warm_part(store: ShardStore, after: bytes, through: bytes) -> None:
-    """Have the files read in a thread that `ShardStore.scan_all` would read next. Raises DamagedFile."""
+    """Have the files read in a thread that `ShardStore.scan_part` would read. Raises DamagedFile."""
     far = store.far
     window = far.next_after(after) if far else None
-    if window is None or first_key_at(window) > through:
+    if window is None or first_key_at(window) > through or after < last_key_at(window - 1):
         return
-    start = max(after, last_key_at(window - 1))
     version = far.version
     try:
         for file in list(far.of(window)):
-            if not far.reader.has_part(file, start):
-                await in_thread(far.reader.part, file, start, 1)
+            if not far.reader.has_part(file, after):
+                await in_thread(far.reader.part, file, after, 1)
     except DamagedFile:
         if version == far.version:
             raise

@@ -112,23 +112,25 @@ class Reads:
         looked_at = 0
         while True:
             store = self._shard.store
+            looked: bytes | None
             if prefix == ROW:
                 with self._damage_told(store):
                     await warm_part(store, after, through)
                     if self._shard.store is not store:
                         continue
-                    keys, rows = store.scan_all(after, through, _PART, _PART_BYTES)
+                    keys, rows, looked = store.scan_part(after, through, _PART, _PART_BYTES)
             else:
                 keys, rows = store.scan(after, through, _PART, _PART_BYTES, prefix)
-            if not keys:
-                return Found(found, None)
+                looked = keys[-1] if keys else None
             for key, raw in zip(keys, rows, strict=True):
                 if (state := self._match(query, key, raw)) is not None:
                     # Without its payload: a page of a thousand could hold a gigabyte.
                     found.append((key, replace(state, payload=None)))
                     if len(found) == query.limit:
                         return Found(found, key)
-            after = keys[-1]
+            if looked is None:
+                return Found(found, None)
+            after = looked
             looked_at += len(keys)
             if looked_at >= _LOOK_AT:
                 return Found(found, after)

@@ -311,6 +311,11 @@ class Shard:
             self.store.far.messages, len(self.store.far.names()), self.far_counts, stopped,
         )  # fmt: skip
 
+    @property
+    def at_rest(self) -> asyncio.Lock:
+        """Who holds it keeps flushes, seals and loads away, and so the trimming of logs. Cycles go on."""
+        return self._flushing
+
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""
         async with self._flushing:

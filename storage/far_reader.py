@@ -37,7 +37,7 @@ class _Open(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A part of a file, and above which key it was read."""
+    """A part of a file, and above which key it was read. Without keys: the file has none there."""
 
     after: bytes
     keys: Sequence[bytes]
@@ -80,21 +80,23 @@ class FarReader:
         if kept is None:
             content, lock = self._opened(file)
             with lock:
-                read = next(content.parts(after), None)
-            if read is None:
-                return None
+                read = next(content.parts(after), ((), ()))
             kept = _Kept(after, *read)
             with self._lock:
                 self._parts[file] = kept
                 self._parts.move_to_end(file)
                 if len(self._parts) > _PARTS:
                     self._parts.popitem(last=False)
+        if not kept.keys:
+            return None
         at = bisect_right(kept.keys, after)
         return kept.keys[at : at + count], kept.rows[at : at + count]
 
     def _kept(self, file: FarFile, after: bytes) -> _Kept | None:
         kept = self._parts.get(file)
-        return kept if kept is not None and kept.after <= after < kept.keys[-1] else None
+        if kept is None or after < kept.after or (kept.keys and after >= kept.keys[-1]):
+            return None
+        return kept
 
     def _opened(self, file: FarFile) -> _Open:
         with self._lock:

@@ -181,20 +181,31 @@ class ShardStore:
         return keys, rows
 
     def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
-        """As `scan`, with the messages in delay files, a part of one window at a time."""
-        while (window := self.far.next_after(after)) is not None and first_key_at(window) <= through:
-            start = last_key_at(window - 1)
-            if after < start:
-                keys, rows = self.scan(after, start, max_count, max_bytes)
-                if keys:
-                    return keys, rows
-                after = start
-            end = min(last_key_at(window + WINDOW_MS - 1), through)
-            keys, rows, looked = self._merged(window, after, end, max_count)
+        """As `scan`, with the messages in delay files."""
+        start: bytes | None = after
+        while start is not None:
+            keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
             if keys:
                 return keys, rows
-            after = looked
-        return self.scan(after, through, max_count, max_bytes)
+        return [], []
+
+    def scan_part(
+        self, after: bytes, through: bytes, max_count: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bytes | None]:
+        """A step of `scan_all`, which may find none; and up to where it looked, None for the end.
+
+        It looks at RocksDB up to the next window in files, or at a part of one such window.
+        """
+        window = self.far.next_after(after)
+        if window is None or first_key_at(window) > through:
+            keys, rows = self.scan(after, through, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else None
+        start = last_key_at(window - 1)
+        if after < start:
+            keys, rows = self.scan(after, start, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else start
+        keys, rows, looked = self._merged(window, after, min(last_key_at(window + WINDOW_MS - 1), through), max_count)
+        return keys, rows, looked if looked < through else None
 
     def _merged(
         self, window: int, after: bytes, through: bytes, max_count: int
@@ -211,7 +222,10 @@ class ShardStore:
             found.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= looked)
         for key, _ in self.range(DROPPED + after, DROPPED + looked + b"\x00"):
             found.pop(key, None)
-        keys = sorted(found)[:max_count]
+        keys = sorted(found)
+        if len(keys) > max_count:
+            keys = keys[:max_count]
+            looked = keys[-1]
         return keys, [found[key] for key in keys], looked
 
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:

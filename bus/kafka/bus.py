@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from duemq.bus.base import (
     Batches,
@@ -231,6 +232,9 @@ class KafkaBus:
         await self._places.put(topic, consumer, cursor)
 
     # --- how it is ------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, into: Path) -> bool:
+        return False
 
     def disk_bytes(self) -> int:
         return 0  # the log is on the brokers' disks

@@ -12,6 +12,7 @@ import typer
 import duemq
 from duemq.proxy.cli import (
     adopt,
+    backup,
     bench_far,
     cancel,
     cluster,
@@ -54,6 +55,8 @@ app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy
 node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
+app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)
+app.command("restore", epilog=backup.RESTORE_EXAMPLES, rich_help_panel=_SERVER)(backup.restore)
 app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
 app.add_typer(bench_far.app, name="bench", rich_help_panel=_SERVER)
 

@@ -12,7 +12,7 @@ from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.pace import Pace
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW_MS, window_of
+from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
 from duemq.storage.store import ShardStore
 from tests.shard_world import START, World
 
@@ -152,6 +152,26 @@ def test_times_of_delivery_are_kept_as_long_as_their_messages(tmp_path: Path) ->
         node.kill()
         await node.promote()
         assert node.replica.recount() == node.replica.entry.pending == 2
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_times_of_delivery_stay_right_where_commands_are_rare(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path, Pace(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(SECOND, b"second"), draft(FAR, b"far")])
+        for world.now in (BASE, SECOND, FAR):
+            await world.tick(node)
+        world.now += 5_000
+        await world.produce([draft(FAR + WINDOW_MS, b"later")])
+        await world.tick(node)
+        assert forget(node.store, FAR) == FAR
+        assert [applied for applied, _ in node.store.each(APPLIED)] == [U64.pack(2), U64.pack(3)]
+        assert node.store.delivered_at(make_key(FAR, 1, 0), 1) == FAR, "not when the next command came"
         world.close()
 
     asyncio.run(run())

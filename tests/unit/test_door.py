@@ -51,7 +51,7 @@ class Held:
         self.progress = Progress()
         store = SimpleNamespace(
             names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None],
-            rows=lambda keys, known: [None], sealed=lambda keys: [], scan_all=lambda *asked: ([], []),
+            rows=lambda keys, known: [None], sealed=lambda keys: [], scan_part=lambda *asked: ([], [], None),
             far=FarFiles(Path(), (), (), ()),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
