@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from duemq.proxy.bench import adoptable, delay_files
 from duemq.proxy.bench.adoptable import WINDOW_MS, Columns, Plan, write
+from duemq.proxy.bench.cancels import CANCELLED, DELIVERED, PENDING, REFUSED, cancel_many
 from duemq.proxy.bench.delay_files import Span
 from duemq.proxy.bench.lookups import get_singly
 from duemq.proxy.bench.payloads import SEQUENCE
@@ -200,6 +201,34 @@ def test_look_ups_tell_what_is_not_there_as_scheduled() -> None:
             await runner.cleanup()
         assert found.scheduled.tolist() == [True, False, False, True]
         assert (found.wait_ms > 0).all()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("until_decided", [True, False])
+def test_bulk_cancels_are_asked_about_again_until_they_are_decided(until_decided: bool) -> None:
+    asked: list[list[str]] = []
+
+    async def some(request: web.Request) -> web.Response:
+        ids = json.loads(await request.read())["ids"]
+        asked.append(ids)
+        if ids[0] == "c":
+            return web.Response(status=503)
+        states = {"a": "cancelled", "b": "pending" if len(asked) < 3 else "already_delivered"}
+        return web.json_response({"results": [{"status": states[each]} for each in ids]})
+
+    async def play() -> None:
+        runner, url = await serve("/v1/messages:cancel", "POST", some)
+        try:
+            said = await cancel_many(Unpiped(), url, ["a", "b", "c"], 2, 1, until_decided)
+        finally:
+            await runner.cleanup()
+        last = DELIVERED if until_decided else PENDING
+        assert said.word.tolist() == [CANCELLED, last, REFUSED]
+        assert asked == [["a", "b"], *[["b"]] * (2 * until_decided), ["c"]]
+        assert said.pending == 1
+        assert said.refusal is not None and "503" in said.refusal
+        assert (said.wait_ms > 0).all() and said.wait_ms[0] == said.wait_ms[1]
 
     asyncio.run(play())
 
