@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.embedded import EmbeddedBus
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
@@ -39,15 +40,19 @@ def nothing(done: int, total: int) -> None:
 
 @asynccontextmanager
 async def running(
-    path: Path, shards: int = 1, open_bus: Callable[[], Awaitable[Bus]] | None = None
+    path: Path, shards: int = 1, open_bus: Callable[[], Awaitable[Bus]] | None = None, adopts: Path | None = None
 ) -> AsyncIterator[tuple[Node, CommandGateway]]:
-    """A node that seals far windows of 20 messages, and flushes only when it is told to; on its own log if no other."""
+    """A node that seals far windows of 20 messages, and flushes only when it is told to; on its own log if no other.
+
+    `adopts`: where it may take files from.
+    """
 
     async def own() -> Bus:
         return await EmbeddedBus.open(path / "bus")
 
     folder = Folder.open(path, shards)
-    options = NodeOptions(far=FAR, flush_interval_s=3600)
+    adopting = AdoptPolicy(() if adopts is None else (adopts,))
+    options = NodeOptions(far=FAR, flush_interval_s=3600, adopting=adopting)
     node = Node(folder, open_bus or own, SingleElection(shards), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     work = asyncio.create_task(node.run(stop))

@@ -19,11 +19,14 @@ from duemq.delay.freeze import freeze
 from duemq.delay.gateway import Query
 from duemq.delay.node import Node
 from duemq.model.errors import Unavailable
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.proxy.control import SOCKET, Control, frozen
+from duemq.storage.adoptions import ADOPTED, WANTED
 from duemq.storage.backups import Backups, Made
 from duemq.storage.folder import read_info
 from duemq.storage.restore import restore
+from duemq.storage.rows import WINDOW_MS
+from tests.adopt_schedule import write_messages
 from tests.backup_world import NOW, delivered, nothing, now, running, send, wrong
 
 pytestmark = pytest.mark.anyio
@@ -72,17 +75,10 @@ async def test_the_log_reaches_as_far_as_the_stores_and_still_has_what_they_need
             # Without trouble it waits for the freeze; a trim that does not wait needs less than this.
             await asyncio.wait(flushes, timeout=0.3)
 
-        async def adopted() -> None:
-            file = data / "shards" / "001" / "far" / "1800000" / "a000000000007.parquet"
-            file.parent.mkdir(parents=True)
-            file.write_bytes(b"fetched just now")
-            await more()
-
-        meanwhile = Meanwhile(node, adopted, more)
+        meanwhile = Meanwhile(node, more, more)
         monkeypatch.setattr(node.bus, "checkpoint", meanwhile.checkpoint)
         await freeze(node, tmp_path / "frozen")
         assert await node.bus.end_offset("t", 0) == 40
-        assert list((tmp_path / "frozen" / "shards" / "001" / "far").glob("*/a*.parquet"))
         await asyncio.gather(*flushes)
         make(node, tmp_path / "frozen", tmp_path / "into")
     (backup,) = (tmp_path / "into").iterdir()
@@ -92,6 +88,37 @@ async def test_the_log_reaches_as_far_as_the_stores_and_still_has_what_they_need
     async with running(tmp_path / "restored", 2) as (node, gateway):
         found = (await gateway.find(Query(limit=1000))).messages
         assert {state.id for state in found} == set(held[10:])  # the log was linked after the first ten were delivered
+
+
+async def test_a_file_that_is_adopted_meanwhile_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the stores were linked and before the log is: what the log says was adopted is not to be had any more."""
+    data, shared = tmp_path / "data", tmp_path / "shared"
+    due = (now() // WINDOW_MS + 6) * WINDOW_MS
+    async with running(data, adopts=shared) as (node, gateway):
+
+        async def adopt() -> None:
+            given = await gateway.adopt(
+                write_messages(shared / "f.parquet", [Draft("t", b"x", due + n) for n in range(9)])
+            )
+            while (  # noqa: ASYNC110  # nobody tells
+                (found := await gateway.adoption(given.id)) is None
+                or found.adoption is None
+                or (found.adoption.state == WANTED)
+            ):
+                await asyncio.sleep(0.02)
+            assert found.adoption.state == ADOPTED, found.adoption.reason
+            shutil.rmtree(shared)
+
+        async def nothing_more() -> None:
+            pass
+
+        monkeypatch.setattr(node.bus, "checkpoint", Meanwhile(node, adopt, nothing_more).checkpoint)
+        await freeze(node, tmp_path / "frozen")
+        made = await asyncio.to_thread(make, node, tmp_path / "frozen", tmp_path / "into")
+    restore(made.path, tmp_path / "restored", nothing)
+    async with asyncio.timeout(30), running(tmp_path / "restored") as (_, gateway):
+        assert len((await gateway.find(Query(limit=1000))).messages) == 9
+    assert await asyncio.to_thread(wrong, tmp_path / "restored") == []
 
 
 async def test_backups_under_load_hold_all_that_was_accepted_before(tmp_path: Path) -> None:
