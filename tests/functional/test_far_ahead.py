@@ -133,6 +133,19 @@ async def test_what_is_moved_away_while_it_is_sealed_is_counted_exactly(node: Si
     assert (node.store.far.pending(FIRST), node.store.far.dropped(FIRST)) == (COUNT - 7, 7)
 
 
+async def test_dropped_messages_are_counted_over_a_second_file_and_a_restart(node: SimNode) -> None:
+    world = node.world
+    await node.far.step()
+    await world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 0)[:3]])
+    await world.produce([Draft(topic="one", payload=b"new", due=FIRST + n) for n in range(COUNT)])
+    await world.tick(node)
+    await node.far.step()
+    assert len(files_in(node)) == 4
+    assert node.store.far.dropped(FIRST) == 3
+    node.kill()
+    assert (node.store.far.dropped(FIRST), node.store.far.pending(FIRST)) == (3, 2 * COUNT - 3)
+
+
 async def test_a_window_with_nothing_left_loses_its_file_without_a_process(node: SimNode) -> None:
     await node.far.step()
     await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 1)])
