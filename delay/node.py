@@ -271,6 +271,11 @@ class Node:
         self._judge()
         self._look_whether_ready()
 
+    def on_lost(self, shard: int) -> None:
+        """See `Surroundings`. Meanwhile another node is to be its master."""
+        self.standing.caught_up.discard(shard)
+        self._judge()
+
     def _look_whether_ready(self) -> None:
         if self.shards.keys() <= self.standing.caught_up | self.standing.stopped.keys():
             self.ready.set()

@@ -70,6 +70,10 @@ class Surroundings(Context, Protocol):
         """The shard has caught up: it is master, or follows close behind."""
         ...
 
+    def on_lost(self, shard: int) -> None:
+        """It has to be copied from a peer before it can go on."""
+        ...
+
 
 class Shard:
     """One replica with its store open, from `run` to `close`."""
@@ -123,6 +127,7 @@ class Shard:
                         raise
                 except DamagedFile as error:
                     log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
+                    node.on_lost(self.number)
                     if self._is_again(error) or not await self._rebuild(node):
                         raise
                 except (Fenced, LogFailed, TargetRefused) as error:

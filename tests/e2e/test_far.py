@@ -106,3 +106,26 @@ def test_files_are_rewritten_and_vanish_with_their_messages(new_server: Callable
     assert server.stop() == 0, server.log
     checked = run("verify", "--data", server.data)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_kills_while_windows_are_sealed_and_rewritten_lose_nothing(new_server: Callable[..., Server]) -> None:
+    server = new_server(*FAR, "--set", "far.rewrite_share=0.001").start()
+    start = (int(time.time() * 1000) // WINDOW_MS + 6) * WINDOW_MS
+    batch = {
+        "messages": [
+            {"topic": TOPIC, "payload": "x" * 150, "deliver_at": start + n % 6 * WINDOW_MS + n} for n in range(9_000)
+        ]
+    }
+    ids = [item["id"] for item in server.call("POST", "/v1/messages:batch", batch).json()["results"]]
+    kept = ids
+    for seconds in (11.0, 1.5, 2.0, 2.5, 1.0):  # whatever it does then: windows are sealed 10 s after they grew
+        time.sleep(seconds)
+        gone, kept = kept[:1_500], kept[1_500:]
+        counts = server.call("POST", "/v1/messages:cancel", {"ids": gone}).json()["counts"]
+        assert counts["cancelled"] + counts["pending"] == 1_500
+        server.kill()
+        server.start()
+    wait_for(lambda: server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == len(kept), "all cancels")
+    assert server.stop() == 0, server.log
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.delay import ahead
+from duemq.delay import ahead, far
 from duemq.delay.ahead import ReadAhead
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Query
 from duemq.delay.pace import Pace
 from duemq.delay.reads import Reads
 from duemq.delay.threads import in_thread
-from duemq.model.errors import DamagedFile
+from duemq.model.errors import DamagedFile, StoreFailed
 from duemq.model.key import LOWEST
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.delay_file import DelayFile
@@ -131,6 +131,46 @@ async def test_what_is_moved_away_while_it_is_sealed_is_counted_exactly(node: Si
     node.store.flush()
     node.kill()
     assert (node.store.far.pending(FIRST), node.store.far.dropped(FIRST)) == (COUNT - 7, 7)
+
+
+async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.far.step()
+    node.world.now = FIRST - 60_000
+    first = keys_of(node, 0)[0]
+
+    async def cancel(node: SimNode) -> None:
+        node.world.meanwhile = None
+        await node.world.produce([Change(CANCEL, first, 0)])
+        await node.world.tick(node)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise StoreFailed("the disk is away")
+
+    node.world.meanwhile = cancel
+    with monkeypatch.context() as patch:
+        patch.setattr(far, "commit_load", fail)
+        with pytest.raises(StoreFailed):
+            await node.far.step()
+    assert node.store.rows([first]) == [None]
+    await node.far.step()
+    assert node.store.rows([first]) == [None]
+    assert len(list(node.store.each(ROW))) == COUNT - 1
+    node.world.check(node)
+
+
+async def test_dropped_messages_are_counted_over_a_second_file_and_a_restart(node: SimNode) -> None:
+    world = node.world
+    await node.far.step()
+    await world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 0)[:3]])
+    await world.produce([Draft(topic="one", payload=b"new", due=FIRST + n) for n in range(COUNT)])
+    await world.tick(node)
+    await node.far.step()
+    assert len(files_in(node)) == 4
+    assert node.store.far.dropped(FIRST) == 3
+    node.kill()
+    assert (node.store.far.dropped(FIRST), node.store.far.pending(FIRST)) == (3, 2 * COUNT - 3)
 
 
 async def test_a_window_with_nothing_left_loses_its_file_without_a_process(node: SimNode) -> None:

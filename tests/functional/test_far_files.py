@@ -265,4 +265,4 @@ class Windows(RuleBasedStateMachine):
 
 
 TestWindows = Windows.TestCase
-TestWindows.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWindows.settings = settings(max_examples=60, stateful_step_count=45, deadline=None)
