@@ -42,7 +42,8 @@ _PART = 5_000  # dropped keys listed before others get their turn
 class FarKeeper:
     """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
 
-    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed.
+    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
+    a file is adopted while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class FarKeeper:
                     begin_load(store, windows)
                     await in_thread(store.flush)
                 self._fault("begun")
-                files = [described(store.path, sealed) for window in windows for sealed in store.far.of(window)]
+                before = {window: list(store.far.of(window)) for window in windows}
+                files = [described(store.path, sealed) for window in windows for sealed in before[window]]
                 (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
                 self._fault("sst")
                 async with self._resting(store):
@@ -156,8 +158,9 @@ class FarKeeper:
                         await in_thread(store.ingest, sst)
                     self._fault("ingested")
                     for window in windows:
-                        gone += commit_load(store, window, journal.end(window), again=window in again)
-                        self._fault("loaded")
+                        if store.far.of(window) == before[window]:
+                            gone += commit_load(store, window, journal.end(window), again=window in again)
+                            self._fault("loaded")
                     await in_thread(store.flush)
                 remove(gone)
                 self._fault("unlinked")
@@ -182,8 +185,9 @@ class FarKeeper:
             try:
                 journal.mark()
                 self._fault("listed")
+                before = {window: list(far.of(window)) for window in windows}
                 jobs = [
-                    (window, str(path), [described(store.path, sealed) for sealed in far.of(window)])
+                    (window, str(path), [described(store.path, sealed) for sealed in before[window]])
                     for window, path in paths.items()
                 ]
                 job = self._job("rewrite", dropped) | {"shard": self._shard, "windows": jobs}
@@ -193,6 +197,8 @@ class FarKeeper:
                 fresh = {sealed.about.window: sealed for sealed in written}
                 async with self._resting(store):
                     for window in windows:
+                        if far.of(window) != before[window]:
+                            continue
                         sealed, watched = fresh.get(window), journal.end(window)
                         gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())
                         done.add(window)

@@ -118,9 +118,13 @@ class SimNode:
         self.replica.loaded = self._load
         self.adopter = Taking(self)
         self.replica.files = self.adopter
-        turn, rest = asyncio.Lock(), asyncio.Lock()
-        self.far = FarKeeper(
-            SHARD, lambda: self.replica, rest, self.world.far, lambda: self.world.now, turn, self._far_step, self._work
+        self.far = self.keeper()
+
+    def keeper(self) -> FarKeeper:
+        """Of the world's policy as it is now."""
+        world, turn, rest = self.world, asyncio.Lock(), asyncio.Lock()
+        return FarKeeper(
+            SHARD, lambda: self.replica, rest, world.far, lambda: world.now, turn, self._far_step, self._work
         )
 
     async def _load(self) -> None:

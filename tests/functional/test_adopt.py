@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.pace import Pace
 from duemq.delay.work import lines_of
 from duemq.model.errors import Behind, CorruptStore
-from duemq.model.key import HIGHEST, LOWEST
+from duemq.model.key import HIGHEST, LOWEST, make_key
 from duemq.model.ledger import Adopted
-from duemq.model.message import Draft
+from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED, Here
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
@@ -285,3 +286,44 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     await adopter.step()
     with pytest.raises(Behind, match="No such file"):
         await waiting
+
+
+@pytest.mark.parametrize("work", ["loaded", "rewritten"])
+async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World, work: str) -> None:
+    """What was taken in before is loaded or rewritten again together with it; nothing of it is lost."""
+    node = world.nodes[0]
+    await hand_over(world)
+    await node.adopter.step()
+    await world.tick(node)
+    if work == "rewritten":
+        world.far = FarPolicy(windows=1, rewrite_share=0.1, rewrite_rows=1)
+        await world.produce([Change(CANCEL, make_key(WINDOW, 0, 0), 0), Change(CANCEL, make_key(WINDOW, 0, 1), 0)])
+        while await world.tick(node) == 0:
+            pass
+    else:
+        world.now = WINDOW - 600_000
+    node.far = node.keeper()
+
+    async def adopt_more(node: SimNode) -> None:
+        world.meanwhile = None
+        more = [Draft("one", b"more %d" % n, WINDOW + n) for n in range(5)]
+        adopt = write_messages(world.shared / "more.parquet", more)
+        await world.produce([Handed(adopt, more)])
+        while await world.tick(node) == 0:
+            pass
+        assert await node.adopter.step()
+        await world.tick(node)
+
+    world.meanwhile = adopt_more
+    assert await node.far.step()
+    assert world.meanwhile is None
+    world.check(node)
+    assert node.store.far.windows()
+    while await node.far.step():
+        world.check(node)
+    world.check(node)
+    assert bool(node.store.far.windows()) is (work == "rewritten")
+    node.store.flush()
+    node.kill()
+    await node.promote()
+    world.check(node)

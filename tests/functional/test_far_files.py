@@ -101,7 +101,7 @@ class Windows(RuleBasedStateMachine):
         return self.journal is None
 
     def perform(self, **job: Any) -> list[Any]:
-        return list(perform(orjson.loads(orjson.dumps(job))))
+        return list(perform(orjson.loads(orjson.dumps({"secret": "00" * 16, **job}))))
 
     def paths(self, windows: list[int]) -> list[tuple[int, str]]:
         far, folder = self.store.far, self.store.path
