@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
-from duemq.delay.batch import Batch, View
+from duemq.delay.batch import Batch, Other, View
 from duemq.delay.threads import in_thread
 from duemq.model.errors import DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
@@ -13,7 +14,9 @@ from duemq.model.plain import ByName
 from duemq.storage.rows import Ended
 from duemq.storage.store import ShardStore
 
-_MOST_KEYS = 32  # about 0.1 s of reading: so long what is due meanwhile waits
+_MOST_GROUPS = 32  # of rows, in files: less than 0.1 s of reading, and so long what is due meanwhile waits
+_ALL = 1 << 62
+_SLICE = 256  # commands looked at together: the next ones only where reading for these took less than that
 
 
 class ReadAhead(View):
@@ -27,20 +30,25 @@ class ReadAhead(View):
         self._store, self._version = store, store.far.version
         self._known: dict[bytes, bytes | None] = {}
 
-    async def read(self, keys: Sequence[bytes]) -> None:
-        """Read those of the keys whose message may be in a file. Raises DamagedFile."""
-        store = self._store
-        while wanted := store.far.by_file(key for key in store.sealed(keys) if self._known.get(key) is None):
-            version = store.far.version
+    async def read(self, keys: Sequence[bytes], most: int = _ALL) -> tuple[int, int]:
+        """Read those of the keys whose message may be in a file, in order, as long as that takes at most so many row
+        groups. For how many of the keys it is done, and how many groups it took. Raises DamagedFile."""
+        far = self._store.far
+        while True:
+            version = far.version
+            sealed = set(self._store.sealed(keys))
+            wanted = [(key, far.files_of(key)) for key in keys if key in sealed and self._known.get(key) is None]
+            if not wanted:
+                return len(keys), 0
             try:
-                found = await in_thread(store.far.reader.rows, wanted)
+                found, count, groups = await in_thread(far.reader.rows_in_order, wanted, most)
             except DamagedFile:
-                if version == store.far.version:
+                if version == far.version:
                     raise
                 continue  # a file was removed, for its rows are elsewhere
-            self._known.update((key, found.get(key)) for _, some in wanted for key in some)
+            self._known.update((key, found.get(key)) for key, _ in wanted[:count])
             self._version = version
-            return
+            return (len(keys) if count == len(wanted) else keys.index(wanted[count][0])), groups
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if self._version != self._store.far.version:  # what was in no file may be in a new one
@@ -64,22 +72,28 @@ async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Bat
     """A view with what the commands speak of; and the commands, if not `whole` then only the first ones of many."""
     if not store.far or not batch.others:
         return batch, store
+    ahead, left = ReadAhead(store), _ALL if whole else _MOST_GROUPS
+    others = iter(batch.others.items())
+    while some := list(islice(others, _SLICE)):
+        speak = _spoken_of(some, store)
+        count, groups = await ahead.read([key for _, key in speak], left)
+        if count < len(speak):
+            return batch.before(speak[count][0]), ahead
+        left -= groups
+    return batch, ahead
+
+
+def _spoken_of(others: Sequence[tuple[int, Other]], store: ShardStore) -> list[tuple[int, bytes]]:
+    """The keys that commands may find messages under, each with the command's offset, in order."""
     speak: list[tuple[int, bytes]] = []
-    for offset, other in batch.others.items():
+    for offset, other in others:
         if isinstance(other, Change):
             speak.append((offset, other.first_key))
         elif isinstance(other, ByName) and (holder := store.names([other.name])[0]) is not None:
             speak.append((offset, holder[:KEY_BYTES]))
     moved = store.moved([first for _, first in speak])
     speak += [(offset, now) for (offset, _), now in zip(speak, moved, strict=True) if now is not None]
-    sealed = set(store.sealed([key for _, key in speak]))
-    wanted = sorted(some for some in speak if some[1] in sealed)
-    if len(wanted) > _MOST_KEYS and not whole:
-        batch = batch.before(wanted[_MOST_KEYS][0])
-        wanted = wanted[:_MOST_KEYS]
-    ahead = ReadAhead(store)
-    await ahead.read([key for _, key in wanted])
-    return batch, ahead
+    return sorted(speak)
 
 
 async def warm_part(store: ShardStore, after: bytes, through: bytes) -> None:

@@ -76,10 +76,8 @@ class AdoptedFile:
         """The rows of those keys that are in the file. A key says which row, so each row group is read once."""
         wanted: dict[int, dict[int, bytes]] = {}
         for key in keys:
-            _, offset, row = read_key(key)
-            if offset == self._offset and row < self.about.rows:
-                group = bisect_right(self._starts, row) - 1
-                wanted.setdefault(group, {})[row - self._starts[group]] = key
+            for group in self.groups(key):
+                wanted.setdefault(group, {})[read_key(key)[2] - self._starts[group]] = key
         found: dict[bytes, bytes] = {}
         for group, some in sorted(wanted.items()):
             found.update(self._some_rows(group, some))
@@ -99,6 +97,14 @@ class AdoptedFile:
         for key, row, due in zip(wanted.values(), rows, shown, strict=True):
             if due == due_of(key):
                 yield key, row
+
+    def groups(self, key: bytes) -> range:
+        """The row group that holds a key, if it is in the file."""
+        _, offset, row = read_key(key)
+        if offset != self._offset or row >= self.about.rows:
+            return range(0)
+        group = bisect_right(self._starts, row) - 1
+        return range(group, group + 1)
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

@@ -13,7 +13,7 @@ Raising `FORMAT`: a file lives for as long as its farthest message; keep the rea
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -166,11 +166,8 @@ class DelayFile:
         """The rows of those keys that are in the file. Reads each row group once that may hold one."""
         wanted: dict[int, set[bytes]] = {}
         for key in keys:
-            due = due_of(key)
-            group = bisect_left(self._lasts, due)
-            while group < len(self._firsts) and self._firsts[group] <= due:
+            for group in self.groups(key):
                 wanted.setdefault(group, set()).add(key)
-                group += 1
         found: dict[bytes, bytes] = {}
         for group, some in sorted(wanted.items()):
             if some := some - found.keys():
@@ -191,6 +188,11 @@ class DelayFile:
             if at is not None:
                 places[key] = start + at // KEY_BYTES
         return places
+
+    def groups(self, key: bytes) -> range:
+        """The row groups that may hold a key."""
+        due = due_of(key)
+        return range(bisect_left(self._lasts, due), bisect_right(self._firsts, due))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

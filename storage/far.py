@@ -155,13 +155,16 @@ class FarFiles:
         """Whether this message may be in a file."""
         return window_of(due_of(key)) in self._windows
 
+    def files_of(self, key: bytes) -> list[Sealed]:
+        """The files that may hold a message."""
+        return [file for file in self.of(window_of(due_of(key))) if file.about.offset in (None, offset_of(key))]
+
     def by_file(self, keys: Iterable[bytes]) -> list[tuple[Sealed, list[bytes]]]:
         """The files that may hold messages, and which of them."""
         found: defaultdict[Sealed, list[bytes]] = defaultdict(list)
         for key in keys:
-            for sealed in self.of(window_of(due_of(key))):
-                if sealed.about.offset in (None, offset_of(key)):
-                    found[sealed].append(key)
+            for sealed in self.files_of(key):
+                found[sealed].append(key)
         return list(found.items())
 
     # --- how many messages they hold ------------------------------------------------------------------------------

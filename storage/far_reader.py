@@ -21,6 +21,7 @@ class OpenFile(Protocol):
     """What is read of a file of any kind. See `DelayFile`."""
 
     def rows(self, keys: Iterable[bytes]) -> dict[bytes, bytes]: ...
+    def groups(self, key: bytes) -> range: ...
     def parts(self, after: bytes = b"") -> Iterator[Part]: ...
 
 
@@ -67,6 +68,24 @@ class FarReader:
             with lock:
                 found.update(content.rows(keys))
         return found
+
+    def rows_in_order(
+        self, wanted: Sequence[tuple[bytes, Sequence[FarFile]]], most: int
+    ) -> tuple[dict[bytes, bytes], int, int]:
+        """As `rows`, for the first of these keys, each with the files that may hold it, for which at most so many row
+        groups have to be read, but one key at least; with how many keys that were, and how many groups."""
+        groups: set[tuple[FarFile, int]] = set()
+        by_file: dict[FarFile, list[bytes]] = {}
+        count = 0
+        for key, files in wanted:
+            more = {(file, group) for file in files for group in self._opened(file).content.groups(key)}
+            if count and len(groups | more) > most:
+                break
+            groups |= more
+            count += 1
+            for file in files:
+                by_file.setdefault(file, []).append(key)
+        return self.rows(by_file.items()), count, len(groups)
 
     def has_part(self, file: FarFile, after: bytes) -> bool:
         """Whether `part` would not have to read."""
