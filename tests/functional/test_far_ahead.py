@@ -19,8 +19,8 @@ from duemq.delay.pace import Pace
 from duemq.delay.reads import Reads
 from duemq.delay.threads import in_thread
 from duemq.model.errors import DamagedFile, StoreFailed
-from duemq.model.key import LOWEST
-from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.key import LOWEST, due_of
+from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.storage.delay_file import DelayFile
 from duemq.storage.far import FOLDER
 from duemq.storage.journal import Journal
@@ -327,6 +327,48 @@ async def test_a_list_reads_each_part_once_and_in_threads(node: SimNode, monkeyp
         found = await Reads(cast(Any, shard)).find(Query(limit=1_000), LOWEST)
     assert [key for key, _ in found.messages] == sorted(node.world.oracle.messages)
     assert len(read) <= 2 * 3, "each part once, and once to find its end"
+
+
+async def test_a_list_misses_nothing_where_a_window_has_rows_beside_its_files(
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.far.step()
+    await node.world.produce([Draft(topic="one", payload=b"new", due=FIRST + n % 9) for n in range(COUNT // 2)])
+    await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 0)[5:15]])
+    await node.world.tick(node)
+    shard = SimpleNamespace(store=node.store, replica=node.replica, number=SHARD)
+    for part in (1, 2, 7):
+        monkeypatch.setattr("duemq.delay.reads._PART", part)
+        found = await Reads(cast(Any, shard)).find(Query(limit=1_000), LOWEST)
+        assert [key for key, _ in found.messages] == sorted(node.world.oracle.pending)
+        through = FIRST + 4
+        found = await Reads(cast(Any, shard)).find(Query(limit=1_000, due_to=through), LOWEST)
+        assert [key for key, _ in found.messages] == sorted(
+            key for key in node.world.oracle.pending if due_of(key) < through
+        )
+
+
+async def test_a_moved_message_is_read_in_a_thread_where_it_is_now(node: SimNode) -> None:
+    first = keys_of(node, 0)[0]
+    await node.world.produce([Change(MOVE, first, FIRST + WINDOW_MS + 5)])
+    await node.world.tick(node)
+    await node.far.step()
+    await node.world.produce([Change(CANCEL, first, 0)])
+    with no_reading_here() as read:
+        await node.world.tick(node)
+    assert read
+    assert first not in node.world.oracle.pending
+    node.world.check(node)
+
+
+async def test_files_that_are_gone_are_not_held_open(node: SimNode) -> None:
+    await node.far.step()
+    for window in range(3):
+        await ReadAhead(node.store).read(keys_of(node, window)[:1])
+    assert len(node.store.far.reader._open) == 3
+    node.world.now = FIRST + 2 * WINDOW_MS
+    await node.far.step()
+    assert not node.store.far.reader._open
 
 
 async def test_reading_one_does_not_stop_the_event_loop(node: SimNode) -> None:
