@@ -77,7 +77,7 @@ def _growing(scenarios: Sequence[Scenario], picture: str) -> str:
     runs = len(ordered[-1]["runs"])
     said = "" if runs == 1 else f"Medians of {runs} runs.\n\n"
     shown = f"![What waiting messages cost, by their number]({picture})\n\n" if picture else ""
-    return f"### Pending: messages over {days:g} days\n\n{said}{shown}{_table(head, lines)}"
+    return f"### Pending: messages over {days:.3g} days\n\n{said}{shown}{_table(head, lines)}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

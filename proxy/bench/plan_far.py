@@ -16,7 +16,7 @@ def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> S
         "disk_ratio": Target(0.6),
         **_WAITING,
     }
-    title = f"pending: {count:,} over {days:g} days"
+    title = f"pending: {count:,} over {days:.3g} days"
     return Step("pending", title, {"count": count, "ahead_h": ahead_h, "days": days}, targets)
 
 
@@ -35,7 +35,7 @@ def wheel_step(count: int) -> Step:
 
 def adopt_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
     """Messages that came in files."""
-    title = f"adopt: {count:,} from files, over {days:g} days"
+    title = f"adopt: {count:,} from files, over {days:.3g} days"
     title += ", linked" if link else ""
     parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
     return Step("adopt", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
