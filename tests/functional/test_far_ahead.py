@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -209,6 +210,33 @@ async def test_a_file_with_many_dead_messages_is_rewritten_while_more_die(node: 
     assert node.store.far.dropped(FIRST + 2 * WINDOW_MS) == 5
     node.world.check(node)
     assert not await node.far.step()
+
+
+async def test_what_is_cancelled_while_dropped_keys_are_listed_is_counted_once(
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.far.step()
+    for window in (0, 1):
+        await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, window)[: COUNT // 2]])
+    while node.world.oracle.applied < len(node.world.oracle.commands):
+        await node.world.tick(node)
+    late = [keys_of(node, 0)[-1], keys_of(node, 1)[-1]]
+
+    async def sleep(seconds: float) -> None:
+        """The listing of the first window has begun, that of the second has not."""
+        if late:
+            changes = [Change(CANCEL, key, 0) for key in late]
+            late.clear()
+            await node.world.produce(changes)
+            await node.world.tick(node)
+
+    mine = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+    monkeypatch.setattr(far, "asyncio", mine)
+    assert await node.far.step()
+    files = node.store.far
+    assert (files.rows(FIRST), files.dropped(FIRST)) == (COUNT // 2, 1), "in the new file, and dropped there"
+    assert (files.rows(FIRST + WINDOW_MS), files.dropped(FIRST + WINDOW_MS)) == (COUNT // 2 - 1, 0), "not in it"
+    node.world.check(node)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -11,7 +11,7 @@ from duemq.delay.pace import Pace
 from duemq.model.key import due_of
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.far import FOLDER
-from duemq.storage.rows import WINDOW_MS, window_of
+from duemq.storage.rows import LOADING, WINDOW_MS, window_of
 from tests.shard_world import START, Killed, SimNode, World
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +85,7 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
             world.check(node)
             there = {str(path.relative_to(node.path)) for path in (node.path / FOLDER).rglob("*") if path.is_file()}
             assert there == set(node.store.far.names()), "nothing is missing, and nothing left over"
+            assert not list(node.store.each(LOADING))
             await settle(node)
         world.now += 100 * WINDOW_MS
         while world.oracle.pending:
