@@ -34,8 +34,7 @@ def lines_of(module: str) -> Lines:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         wrong = asyncio.create_task(process.stderr.read())
         try:
-            process.stdin.write(orjson.dumps(job))
-            process.stdin.close()
+            process.stdin.write(orjson.dumps(job) + b"\n")  # and it stays open: the child ends where it is closed
             async for line in process.stdout:
                 yield line
             await process.wait()

@@ -18,7 +18,6 @@ the store is.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -34,13 +33,13 @@ from duemq.model.errors import CorruptStore, DamagedFile, DuemqError
 from duemq.model.foreign import translated
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
+from duemq.storage.child import job_of_parent
 from duemq.storage.delay_file import ROWS_PER_GROUP, About, DelayFile, Part, write
 from duemq.storage.durable import sync_folder
 from duemq.storage.far import Sealed, open_file
 from duemq.storage.rocks import sorted_file_options
 from duemq.storage.rows import ROW, WINDOW_MS
 
-_NICE = 10
 FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own
 
 Job = Mapping[str, Any]
@@ -173,9 +172,8 @@ def _keys_in(file: Path) -> frozenset[bytes]:
 
 
 def main() -> int:
-    os.nice(_NICE)
     try:
-        for result in perform(orjson.loads(sys.stdin.buffer.read())):
+        for result in perform(job_of_parent()):
             print(orjson.dumps(result).decode(), flush=True)
     except DuemqError as error:
         print(error, file=sys.stderr)

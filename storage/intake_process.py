@@ -1,11 +1,11 @@
 """Taking files in, in a process of its own.
 
-    python -m duemq.storage.intake_process < JOB
+    python -m duemq.storage.intake_process
 
-The job is a JSON object: `limits` (see `AdoptLimits`) and `files`, each with `source`, `target`, `shard`, `offset`,
-`window`, `rows`, `size`, `sha256`, `link`, and `refused`: why this source may not be read, or null. For each file, in
-order, one line of JSON: `about` and `checksum` of what is there now, or the `reason` why it is not, and whether that is
-`final`.
+The job is a JSON object in a line on standard input (storage/child.py): `limits` (see `AdoptLimits`) and `files`, each
+with `source`, `target`, `shard`, `offset`, `window`, `rows`, `size`, `sha256`, `link`, and `refused`: why this source
+may not be read, or null. For each file, in order, one line of JSON: `about` and `checksum` of what is there now, or the
+`reason` why it is not, and whether that is `final`.
 
 A job with `inspect`, the path of a file, has that file validated: its line says what is in it, or the `reason` why it
 cannot be adopted, with `row` and `column` where one is at fault.
@@ -13,7 +13,6 @@ cannot be adopted, with `row` and `column` where one is at fault.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -25,10 +24,10 @@ import orjson
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.storage.adopted_file import checksum_of
+from duemq.storage.child import job_of_parent
 from duemq.storage.intake import Intake, inspect, kept, take_in
 from duemq.storage.intake_rules import AdoptLimits
 
-_NICE = 10
 Answer = dict[str, Any]
 
 
@@ -81,9 +80,8 @@ def _print(answer: Answer) -> None:
 
 
 def main() -> int:
-    os.nice(_NICE)
     try:
-        intake(orjson.loads(sys.stdin.buffer.read()), _print)
+        intake(job_of_parent(), _print)
     except DuemqError as error:
         print(error, file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -123,3 +124,34 @@ def test_nothing_is_adopted_where_no_folder_is_named(new_server: Callable[..., S
     write_messages(shared / "a.parquet", drafts(window_ahead(5)))
     refused = run("adopt", shared, url=server.url)
     assert refused.returncode == 7 and "far.adopt_from" in refused.stderr
+
+
+def test_files_are_adopted_once_although_the_server_is_killed_again_and_again(
+    new_server: Callable[..., Server], shared: Path
+) -> None:
+    server = new_server("--set", f"far.adopt_from={shared}").start()
+    window, files, seed = window_ahead(4), 24, random.Random(7)
+    for number in range(files):
+        write_messages(shared / f"{number:02d}.parquet", drafts(window + number % 3 * WINDOW_MS)[number:])
+    total = sum(COUNT - number for number in range(files))
+
+    def adopted() -> int:
+        return len(server.call("GET", "/v1/adoptions?state=adopted").json()["adoptions"])
+
+    kills = 0
+    while adopted() < files:
+        done = run("adopt", "--no-wait", shared, url=server.url)
+        assert done.returncode in (0, 8), done.stderr
+        if kills < 6:
+            time.sleep(seed.random())
+            server.kill()
+            server.start()
+            kills += 1
+    assert kills == 6
+    assert server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == total
+    assert server.call("GET", "/v1/adoptions?state=refused").json() == {"adoptions": []}
+    assert server.stop() == 0, server.log
+    names = sorted(path.name for path in (server.data / "shards" / "000" / "far").rglob("*.*"))
+    assert len(names) == files and all(name.startswith("a") for name in names)
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
