@@ -134,7 +134,8 @@ class FarFiles:
         return self._windows.get(window, [])
 
     def all(self) -> list[Sealed]:
-        return [sealed for files in self._windows.values() for sealed in files]
+        # Asked in threads too, while a cycle may add an adopted file.
+        return [sealed for files in list(self._windows.values()) for sealed in list(files)]
 
     def names(self) -> list[str]:
         """The paths of all files, below the shard's folder."""
