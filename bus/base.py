@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import Fatal, Rejected, Unavailable
@@ -197,6 +198,17 @@ class Bus(Protocol):
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         """Frames appended before this time (epoch ms) are needed no more; a plug may keep some a little longer."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Have the space of what was trimmed now: comes back when it is free. For a log whose disk is ours."""
+        ...
+
+    async def checkpoint(self, into: Path) -> bool:
+        """Link all that is durable into a new folder on the same disk, a log of its own that can be opened.
+
+        False where this plug keeps nothing on this machine's disk: then there is no such folder.
+        """
         ...
 
     def disk_bytes(self) -> int:

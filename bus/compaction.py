@@ -26,7 +26,17 @@ class Compactor:
         self._ranges[begin] = end
         self._bytes += size
         if self._bytes >= self._worth_bytes and self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="log compaction")
+            self._start(self._worth_bytes)
+
+    async def now(self) -> None:
+        """Compact what was trimmed, however little that is."""
+        if self._task is None and self._bytes and not self._closed:
+            self._start(1)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _start(self, least: int) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(least), name="log compaction")
 
     async def close(self) -> bool:
         """Whether a compaction was under way: then all of RocksDB's work in the background was stopped for good."""
@@ -37,8 +47,8 @@ class Compactor:
         await running
         return True
 
-    async def _run(self) -> None:
-        while self._bytes >= self._worth_bytes and not self._closed:
+    async def _run(self, least: int) -> None:
+        while self._bytes >= least and not self._closed:
             ranges, self._ranges, self._bytes = self._ranges, {}, 0
             for begin, end in ranges.items():
                 if self._closed:

@@ -29,7 +29,7 @@ from duemq.bus.group_commit import Group, GroupCommit, Trim
 from duemq.bus.history import History
 from duemq.bus.layout import Start
 from duemq.bus.log_topic import LogPartition, LogTopic, load_topics, new_topic
-from duemq.bus.rocks import folder_bytes, open_log
+from duemq.bus.rocks import folder_bytes, link_log, open_log
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.tail import TailCache
 from duemq.model.errors import DuemqError, Fenced, Unavailable
@@ -158,6 +158,10 @@ class EmbeddedBus:
             await asyncio.sleep(0)
             self._commits.check()
 
+    async def reclaim(self) -> None:
+        self._commits.check()
+        await self._compactor.now()
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._commits.check()
         with translated(f"reading the place of consumer {consumer!r}"):
@@ -166,6 +170,11 @@ class EmbeddedBus:
 
     async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._commits.submit(lambda group: group.batch.put(layout.place_key(topic, consumer), cursor))
+
+    async def checkpoint(self, into: Path) -> bool:
+        self._commits.check()
+        await asyncio.to_thread(link_log, self._db, into)
+        return True
 
     def disk_bytes(self) -> int:
         return folder_bytes(self._folder)

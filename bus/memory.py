@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from duemq.bus.base import (
     Appended,
@@ -161,6 +162,9 @@ class MemoryBus:
             young = (record.offset for record in found.frames if record.timestamp >= timestamp)
             await self.trim(topic, number, next(young, found.end))
 
+    async def reclaim(self) -> None:
+        self._check()
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return self._log.places.get((topic, consumer))
@@ -168,6 +172,9 @@ class MemoryBus:
     async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
+
+    async def checkpoint(self, into: Path) -> bool:
+        return False
 
     def disk_bytes(self) -> int:
         return 0

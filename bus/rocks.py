@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+)
 
 from duemq.bus import layout
 from duemq.model.errors import FolderRefused
@@ -67,6 +76,18 @@ def open_log(folder: Path) -> Rdict:
         if found is None:
             db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
         return db
+
+
+def link_log(db: Rdict, into: Path) -> None:
+    """A checkpoint of the log in a new folder, made of links. Blocks; run it in a thread.
+
+    The log may be written meanwhile: what was synced before the call is in it. Raises DiskFull or StoreFailed.
+    """
+    with translated(into):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        # A checkpoint holds the GIL while it flushes, so leave it little to flush.
+        db.flush(True)
+        Checkpoint(db).create_checkpoint(str(into))
 
 
 def _is_empty(db: Rdict) -> bool:

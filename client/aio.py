@@ -21,7 +21,7 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
+from duemq.client.values import Adoption, Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -165,6 +165,16 @@ class AsyncClient:
 
     async def redrive(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(plans.redrive(message_id)))
+
+    async def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
+        """See `Client.adopt`."""
+        return await self._run(plans.adopt(path, link, said))
+
+    async def adoption(self, adoption_id: str) -> Adoption:
+        return await self._run(plans.adoption(adoption_id))
+
+    async def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
+        return await self._run(plans.adoptions(state))
 
     async def cluster(self) -> Cluster:
         return await self._run(plans.cluster())

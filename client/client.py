@@ -19,7 +19,7 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
+from duemq.client.values import Adoption, Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -201,6 +201,24 @@ class Client:
     def redrive(self, message_id: str) -> Message:
         """Take a message out of the dead letters and deliver it again."""
         return Message(self, self._run(plans.redrive(message_id)))
+
+    def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
+        """Hand over a Parquet file of messages by its path, absolute and as the server's nodes see it.
+
+        It is durable in the log when this returns, and adopted once each node has taken it in: see `adoption`. The same
+        content again is a `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
+        the server reads the file before it answers, and raises `BadDelayFile` for one that is wrong. Raises
+        `Forbidden` for a folder that the server does not adopt from.
+        """
+        return self._run(plans.adopt(path, link, said))
+
+    def adoption(self, adoption_id: str) -> Adoption:
+        """What became of a file that was handed over."""
+        return self._run(plans.adoption(adoption_id))
+
+    def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
+        """All files handed over that are not forgotten, or those in one state."""
+        return self._run(plans.adoptions(state))
 
     def cluster(self) -> Cluster:
         """The nodes, and how far each shard has come."""

@@ -103,6 +103,14 @@ class PastDue(BadWhen): ...
 class BadLevel(BadWhen): ...
 
 
+class BadDelayFile(RejectedError):
+    """A file that cannot be adopted; where a row is wrong `field` names its column and `row` its number, from 0."""
+
+    @property
+    def row(self) -> int | None:
+        return self.extra.get("row")
+
+
 class NotFound(RejectedError):
     """There is nothing of that id or name."""
 
@@ -114,6 +122,9 @@ class UnknownTopic(NotFound): ...
 
 
 class UnknownNode(NotFound): ...
+
+
+class UnknownAdoption(NotFound): ...
 
 
 class TooLate(RejectedError):
@@ -244,6 +255,8 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_message": UnknownMessage,
     "unknown_topic": UnknownTopic,
     "unknown_node": UnknownNode,
+    "unknown_adoption": UnknownAdoption,
+    "bad_delay_file": BadDelayFile,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, U
 from duemq.client.exchange import Call, Plan, json_of, quoted
 from duemq.client.instants import delay_ms
 from duemq.client.values import (
+    Adoption,
     Cancelled,
     CancelReport,
     CancelResult,
@@ -30,6 +31,7 @@ M = TypeVar("M")
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
 _BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
+_READ_FILE_S = 600.0  # the server reads all of a file before it answers
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -190,6 +192,21 @@ def topics() -> Plan[Sequence[Topic]]:
 def topic(name: str) -> Plan[Topic]:
     body = json_of((yield Call("GET", f"/v1/topics/{quoted(name)}")))
     return Topic(name, body)
+
+
+def adopt(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[Adoption]:
+    body = {"path": path, "link": link, **said}
+    hold_s = 0.0 if said else _READ_FILE_S
+    return Adoption.from_json(json_of((yield Call("POST", "/v1/adoptions", body=orjson.dumps(body), hold_s=hold_s))))
+
+
+def adoption(adoption_id: str) -> Plan[Adoption]:
+    return Adoption.from_json(json_of((yield Call("GET", f"/v1/adoptions/{quoted(adoption_id)}"))))
+
+
+def adoptions(state: str | None) -> Plan[Sequence[Adoption]]:
+    body = json_of((yield Call("GET", "/v1/adoptions", {} if state is None else {"state": state})))
+    return [Adoption.from_json(item) for item in body["adoptions"]]
 
 
 def cluster() -> Plan[Cluster]:

@@ -177,6 +177,26 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class Adoption:
+    """A file of messages that was handed over. `state`: "pending" (not known yet), "wanted" (nodes are taking it in),
+    "adopted" or "refused", with the `reason`; `duplicate`: its content had been handed over before."""
+
+    id: str
+    state: str
+    rows: int = 0
+    window_ms: int = 0
+    path: str = ""
+    reason: str = ""
+    duplicate: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        known = {name: body[name] for name in ("rows", "window_ms", "path", "reason") if name in body}
+        return cls(body["id"], body["state"], duplicate=body["duplicate"], raw=body, **known)
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A delay node. `state`: "joining", "ready", "draining" or "out"; `lag`: ledger entries behind, by shard."""
 

@@ -19,6 +19,8 @@ from duemq.election.base import NodeState
 from duemq.model.errors import DiskFull, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 
+_FULL_S = 10  # when to ask again where a disk is full
+
 
 class Backend(Protocol):
     """Its parts are asked for anew by every call: a node opens its bus and shards anew after a failure."""
@@ -107,15 +109,14 @@ class NodeBackend:
         return held.progress
 
     def why_closed(self) -> str | None:
-        return self._node.why_not_ready
+        return self._node.why_closed
 
     def why_not_ready(self) -> str | None:
         return self._node.why_not_ready
 
     def refuse(self) -> None:
-        if self._node.disk_full:
-            least = self._node.options.min_free_bytes >> 20
-            raise DiskFull(f"the data disk has less than {least} MiB free (storage.min_free_bytes)", retry_after_s=10)
+        if (reason := self._node.upkeep.why_full()) is not None:
+            raise DiskFull(reason, _FULL_S)
 
     def count_direct(self, messages: int) -> None:
         self._node.observer.direct.inc(messages)
@@ -172,7 +173,10 @@ class ProxyBackend:
         return None
 
     def refuse(self) -> None:
-        pass
+        full = {member.name: member.standing.full for member in self.view.members() if member.standing.full}
+        # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
+        if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):
+            raise DiskFull(f"node {masters[0]}: {full[masters[0]]}", _FULL_S)
 
     def count_direct(self, messages: int) -> None:
         self._direct.inc(messages)

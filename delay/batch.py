@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from duemq.bus.base import Stored
+from duemq.model.adoption import Adopt
 from duemq.model.errors import Diverged
 from duemq.model.key import KEY_BYTES
 from duemq.model.ledger import Answer
@@ -21,9 +23,13 @@ class View(Protocol):
     def ended(self, keys: Sequence[bytes]) -> list[Ended | None]: ...
     def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]: ...
     def names(self, names: Sequence[bytes]) -> list[bytes | None]: ...
+    def contents(self, sums: Sequence[str]) -> list[int | None]: ...
 
 
-_Meant = bytes | Change | ByName | Malformed
+Other = Change | ByName | Adopt | Malformed
+"""What a command says that is no schedule."""
+
+_Meant = bytes | Other
 
 
 class Batch(NamedTuple):
@@ -31,13 +37,19 @@ class Batch(NamedTuple):
 
     commands: Sequence[Stored]
     schedules: list[Schedule | None]
-    others: dict[int, Change | ByName | Malformed]
+    others: dict[int, Other]
+
+    def before(self, offset: int) -> Batch:
+        """The commands below an offset."""
+        count = bisect_left(self.commands, offset, key=lambda command: command.offset)
+        others = {at: other for at, other in self.others.items() if at < offset}
+        return Batch(self.commands[:count], self.schedules[:count], others)
 
 
 def understand(commands: Sequence[Stored], place: Place, answers: Mapping[int, Answer] | None) -> Batch:
     """Read commands; the schedules of plain clients are made into commands of duemq's own."""
     schedules = [read_schedule(frame) for _, _, frame in commands]
-    others: dict[int, Change | ByName | Malformed] = {}
+    others: dict[int, Other] = {}
     if not all(schedules):
         commands = list(commands)
         for index, (offset, timestamp, frame) in enumerate(commands):
@@ -70,6 +82,7 @@ class Lookups:
 
     def __init__(self, view: View, batch: Batch) -> None:
         first_keys: dict[bytes, None] = {}
+        sums: dict[str, None] = {}
         names = {  # whether a change speaks of it
             read_name(frame, fields)[0]: False
             for (_, _, frame), fields in zip(batch.commands, batch.schedules, strict=True)
@@ -80,6 +93,9 @@ class Lookups:
                 first_keys[other.first_key] = None
             elif isinstance(other, ByName):
                 names[other.name] = True
+            elif isinstance(other, Adopt):
+                sums[other.sha256] = None
+        self.contents = dict(zip(sums, view.contents(list(sums)), strict=True)) if sums else {}
         self.names = dict(zip(names, view.names(list(names)), strict=True))
         for name, changed_by in names.items():
             if changed_by and (holder := self.names[name]) is not None:

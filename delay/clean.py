@@ -1,12 +1,17 @@
-"""Forgetting what ended: delivered rows, answers and names, a whole 30-minute window at a time."""
+"""Forgetting what ended: delivered rows, answers and names, a whole 30-minute window at a time.
+
+Nothing of it is needed any more, so a crash between two steps only leaves some of it, for the next time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
 
+from duemq.model.fault import Fault, no_fault
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WHEN, window_of
+from duemq.storage.adoptions import ADOPTED, WANTED
+from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WHEN, WINDOW_MS, window_of
 from duemq.storage.store import ShardStore
 
 _PART = 1_000  # a few milliseconds
@@ -17,7 +22,12 @@ def horizon_for(cursor: bytes, cutoff_ms: int) -> int:
     return window_of(max(min(cutoff_ms, due_of(cursor)), 0))
 
 
-def forget_before(store: ShardStore, horizon: int) -> Iterator[None]:
+def has_history(store: ShardStore, horizon: int) -> bool:
+    """Whether there is some below the horizon (ms): it was not dropped yet, or came late."""
+    return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
+
+
+def forget_before(store: ShardStore, horizon: int, fault: Fault = no_fault) -> Iterator[None]:
     """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts.
 
     A message that was moved counts by its current due time; a name is free again once its message is forgotten. Runs
@@ -26,19 +36,25 @@ def forget_before(store: ShardStore, horizon: int) -> Iterator[None]:
     """
     end = first_key_at(horizon)
     yield from _forget_names(store, horizon)
+    fault("names")
     yield from _forget_moves(store, end)
+    fault("moves")
+    yield from _forget_adoptions(store, horizon)
+    fault("adoptions")
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
+        fault("range")
     yield
     boundary = None
     for count, (applied, when) in enumerate(store.each(APPLIED)):
-        boundary = applied
         if WHEN.unpack(when)[1] >= horizon:
             break
+        boundary = applied  # the last one stays: it tells of all before it that they were applied before the horizon
         if count % _PART == _PART - 1:
             yield
     if boundary is not None:
         store.drop(APPLIED, b"", boundary)
+    fault("index")
 
 
 def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
@@ -47,17 +63,28 @@ def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
         rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
         gone = [NAME_DUE + row for row in rows]
         names = [row[U64.size :] for row in rows]
-        for name, holder in zip(names, store.names(names), strict=True):
-            if holder is not None:
-                first_key = holder[:KEY_BYTES]
-                current = store.moved([first_key])[0] or first_key
-                if due_of(current) < horizon:
-                    gone.append(NAME + name)
+        held = {name: holder[:KEY_BYTES] for name, holder in zip(names, store.names(names), strict=True) if holder}
+        for (name, first_key), moved in zip(held.items(), store.moved(list(held.values())), strict=True):
+            if due_of(moved or first_key) < horizon:
+                gone.append(NAME + name)
         store.delete(gone)
         if len(rows) < _PART:
             return
         start = rows[-1]
         yield
+
+
+def _forget_adoptions(store: ShardStore, horizon: int) -> Iterator[None]:
+    """What became of files whose window is over."""
+    gone: list[bytes] = []
+    for count, one in enumerate(store.adoptions.all()):
+        if one.state != WANTED and one.adopt.window + WINDOW_MS <= horizon:
+            gone.append(one.row[0])
+            if one.state == ADOPTED:
+                gone.append(one.content[0])
+        if count % _PART == _PART - 1:
+            yield
+    store.delete(gone)
 
 
 def _forget_moves(store: ShardStore, end: bytes) -> Iterator[None]:

@@ -50,7 +50,7 @@ def _node(member: Member, masters: Mapping[int, str]) -> dict[str, Any]:
     standing = member.standing
     return {
         "name": member.name, "url": member.url, "rack": member.rack,
-        "state": str(standing.state), "reason": standing.reason,
+        "state": str(standing.state), "reason": standing.reason, "watermark": standing.watermark, "full": standing.full,
         "master_of": sorted(shard for shard, name in masters.items() if name == member.name),
         "holds": None if member.holds is None else sorted(member.holds),
         "lag": {str(shard): behind for shard, behind in sorted(standing.lag.items())},

@@ -6,6 +6,7 @@ The same in front of a node in the same process and in a proxy without a store; 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,12 @@ from typing import Any
 from duemq.bus.base import Batches, Bus, Landed, Partition
 from duemq.delay.addresses import Address, Addresses, direct_checksum
 from duemq.delay.backend import Backend
-from duemq.delay.gateway import MessageState, Outcome, Page, Query, Receipt
+from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt
 from duemq.delay.outbox import partition_of
 from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
 from duemq.delay.topics import BUFFER, INTERNAL
+from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ids import DIRECT, ID_CHARS
 from duemq.model.key import LOWEST
@@ -28,8 +30,10 @@ from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
 from duemq.model.record import HEAD
 from duemq.model.row import direct_frame, system_headers
+from duemq.storage.adoptions import WANTED, Adoption
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
+_ADOPTION = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
@@ -252,6 +256,40 @@ class CommandGateway:
                         outcome = outcome._replace(at=at)
                 outcomes.append(outcome)
         return outcomes
+
+    # --- adopting files -------------------------------------------------------------------------------------------
+
+    async def adopt(self, adopt: Adopt) -> Adopting:
+        self._check()
+        self._backend.refuse()
+        shard = shard_of_content(adopt.sha256, self._backend.shards)
+        landed = await self._append({(BUFFER, shard): [adopt_frame(adopt)]})
+        offset = landed[BUFFER, shard].first_offset
+        progress, id_ = self._backend.progress(shard), f"{shard}-{offset}"
+        if not await progress.reached(offset, self._answer_s) or (answered := progress.answer(offset)) is None:
+            return Adopting(id_, shard, None)
+        if answered.answer is Answer.WANTED:
+            return Adopting(id_, shard, Adoption(offset, adopt, WANTED, answered.at))
+        first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
+        return Adopting(id_, shard, None) if first is None else Adopting(f"{shard}-{first.offset}", shard, first, True)
+
+    async def adoptions(self, state: str | None = None) -> list[Adopting]:
+        self._check()
+        shards = range(self._backend.shards)
+        found = await asyncio.gather(*(self._backend.reader.adoptions(shard, state) for shard in shards))
+        return [Adopting(f"{shard}-{one.offset}", shard, one) for shard in shards for one in found[shard]]
+
+    async def adoption(self, id_: str) -> Adopting | None:
+        self._check()
+        meant = _ADOPTION.fullmatch(id_)
+        if meant is None or (shard := int(meant[1])) >= self._backend.shards:
+            return None
+        wanted = int(meant[2])
+        offset = max(wanted, self._backend.progress(shard).applied - 1)
+        if wanted >= await self._backend.bus.end_offset(BUFFER, shard):
+            return None
+        found = await self._backend.reader.adoption(shard, wanted, offset)
+        return None if found is None else Adopting(id_, shard, found)
 
     # --- about the service ----------------------------------------------------------------------------------------
 

@@ -9,64 +9,41 @@ import asyncio
 import logging
 import secrets
 import shutil
-import sys
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+from duemq.delay.far_policy import FarPolicy, Settled, runs_of
+from duemq.delay.far_worker import Work, in_process
+from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
+from duemq.model.errors import Unavailable
 from duemq.model.fault import Fault, no_fault
+from duemq.model.foreign import translated
 from duemq.storage.checkpoint import make_checkpoint
-from duemq.storage.delay_file import About
-from duemq.storage.far import FOLDER, FarFiles, Sealed
-from duemq.storage.far_process import CORRUPT
-from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, window_of
-from duemq.storage.sealing import begin_load, bounds, commit_load, commit_seal
+from duemq.storage.delay_file import About, DelayFile
+from duemq.storage.far import FOLDER, Sealed, remove
+from duemq.storage.far_process import described
+from duemq.storage.journal import Journal
+from duemq.storage.rows import DROPPED, ROW
+from duemq.storage.sealing import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_GROWN = 1.01  # a window that has so many times the messages it had still grows
 _AGAIN_S = 30.0  # after a failure that is none of the data's
-_PROGRAM = (sys.executable, "-m", "duemq.storage.far_process")
-
-
-Work = Callable[..., Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class FarPolicy:
-    """What is sealed, and when it comes back.
-
-    `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
-    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long hardly any messages have to
-    have come for a window before it is sealed.
-    """
-
-    rows: int = 50_000
-    windows: int = 2
-    ahead_ms: int = 600_000
-    settle_ms: int = 10_000
-
-    def worth_it(self, far: FarFiles, totals: Mapping[int, int], now: int) -> dict[int, int]:
-        """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
-        nearest = window_of(now) + (self.windows + 1) * WINDOW_MS
-        counts = {window: count - far.pending(window) for window, count in totals.items() if window >= nearest}
-        # A small file beside a large one would cost each look-up in the window.
-        return {window: count for window, count in counts.items() if count >= max(self.rows, far.pending(window) // 4)}
-
-    def to_load(self, far: FarFiles, now: int) -> int | None:
-        """The earliest window that nears."""
-        return far.first if far.first is not None and far.first - self.ahead_ms <= now else None
+_PART = 5_000  # dropped keys listed before others get their turn
 
 
 class FarKeeper:
-    """Works on one window at a time. `turn`: shared by the shards of a node, for each such work takes a core.
+    """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
 
-    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed.
+    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
+    a file is adopted while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
     """
 
     def __init__(
@@ -78,17 +55,19 @@ class FarKeeper:
         clock: Callable[[], int],
         turn: asyncio.Lock,
         fault: Fault = no_fault,
-        work: Work | None = None,
+        work: Work = in_process,
+        counts: FarCounts | None = None,
     ) -> None:
         """`work`: what does the work in place of another process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
-        self._clock, self._turn, self._fault, self._work = clock, turn, fault, work or _in_process
+        self._clock, self._turn, self._fault, self._work = clock, turn, fault, work
+        self._counts = counts or FarCounts()
         self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._wanted = asyncio.Event()
-        self._seen: dict[int, tuple[int, int]] = {}  # windows that may be sealed: their messages, and since when
+        self._settled = Settled(policy.settle_ms)
 
     async def run(self) -> None:
-        """Until cancelled. Raises CorruptStore for a damaged file: what it held must not be passed over."""
+        """Until cancelled. Raises DamagedFile for such a file: what it held must not be passed over."""
         while True:
             try:
                 while await self.step():
@@ -107,115 +86,199 @@ class FarKeeper:
         await self._loaded.wait()
 
     async def step(self) -> bool:
-        """Load or seal one window, if one is to be; False if not."""
+        """Load, seal or rewrite some windows, if any are to be; False if not."""
         async with self._turn:
-            replica, now = self._replica(), self._clock()
+            replica, now, policy = self._replica(), self._clock(), self._policy
             store = replica.store
-            window = self._policy.to_load(store.far, now)
-            if window is not None:
-                await self._load(store, window)
-                return True
-            window = self._settled(self._policy.worth_it(store.far, replica.wheel.all_totals(), now), now)
-            if window is not None:
-                await self._seal(store, window)
-            return window is not None
+            if windows := policy.to_load(store.far, now):
+                await self._load(store, windows)
+            elif windows := self._settled.among(policy.worth_it(store.far, replica.wheel.all_totals(), now), now):
+                await self._seal(store, windows)
+            elif windows := policy.to_rewrite(store.far, now):
+                await self._rewrite(store, windows)
+            return bool(windows)
 
-    def _settled(self, counts: Mapping[int, int], now: int) -> int | None:
-        """The fullest of these windows that does not grow."""
-        self._seen = {window: self._seen.get(window, (0, now)) for window in counts}
-        for window, count in counts.items():
-            if count > self._seen[window][0] * _GROWN:
-                self._seen[window] = (count, now)
-        still = [window for window, (_, since) in self._seen.items() if now - since >= self._policy.settle_ms]
-        return max(still, key=counts.__getitem__, default=None)
+    # --- sealing --------------------------------------------------------------------------------------------------
 
-    async def _seal(self, store: ShardStore, window: int) -> None:
-        number = max((sealed.number for sealed in store.far.of(window)), default=0) + 1
-        file = store.path / Sealed.name_of(window, number)
+    async def _seal(self, store: ShardStore, windows: Sequence[int]) -> None:
+        numbers = {window: store.far.next_number(window) for window in windows}
+        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
         checkpoint = store.path.with_name(f"{store.path.name}.sealing")
-        journal = store.watch(window)
-        kept = False
-        try:
-            await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
-            async with self._at_rest:
-                self._same(store)
-                await in_thread(make_checkpoint, store, checkpoint)
-            self._fault("checkpoint")
-            said = await self._work("seal", checkpoint, self._shard, window, file)
-            self._fault("written")
-            if journal.overflown:
-                self._seen.pop(window, None)
-                return
-            async with self._at_rest:
-                self._same(store)
-                about = About.decode(said)
-                commit_seal(store, Sealed(about, number), journal)
-                kept = True
-                self._fault("committed")
-                await in_thread(store.flush)
-            self._fault("flushed")
-        finally:
-            store.end(journal)
-            if not kept:
-                file.unlink(missing_ok=True)
-            await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
-        await in_thread(store.compact, *bounds(ROW, window))
-        log.info(
-            "shard %d sealed %d messages of the window at %d", self._shard, about.rows, window,
-            extra={"action": "seal", "shard": self._shard},
-        )  # fmt: skip
+        done: list[Sealed] = []
+        async with self._watching(store, windows) as journal:
+            try:
+                await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+                async with self._resting(store):
+                    await in_thread(make_checkpoint, store, checkpoint, far=False)
+                journal.mark()
+                self._fault("checkpoint")
+                files = [(window, str(path)) for window, path in paths.items()]
+                job = {"work": "seal", "shard": self._shard, "checkpoint": str(checkpoint), "windows": files}
+                written = _files_of(await self._work(job), numbers)
+                self._fault("written")
+                found = await _found(store, written, journal)
+                async with self._resting(store):
+                    for sealed in written:
+                        watched = journal.end(sealed.about.window)
+                        if watched.overflown:
+                            self._settled.forget(sealed.about.window)
+                            continue
+                        commit_seal(store, sealed, watched, found[sealed])
+                        done.append(sealed)
+                        self._fault("committed")
+                        await asyncio.sleep(0)
+                    await in_thread(store.flush)
+                self._fault("flushed")
+            finally:
+                kept = {sealed.about.window for sealed in done}
+                remove(path for window, path in paths.items() if window not in kept)
+                await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+        await in_thread(_compact, store, kept)
+        self._counts.sealed += len(done)
+        self._tell("sealed", kept, sum(sealed.about.rows for sealed in done))
 
-    async def _load(self, store: ShardStore, window: int) -> None:
-        again = window in store.far.loading
-        work = store.path / FOLDER / f"load-{secrets.token_hex(4)}"
-        dropped, sst = work.with_suffix(".dropped"), work.with_suffix(".sst")
-        journal = store.watch(window)
-        try:
-            keys = [key for key, _ in store.range(*bounds(DROPPED, window))]
-            await in_thread(dropped.write_bytes, b"".join(keys))
-            async with self._at_rest:
-                self._same(store)
-                begin_load(store, window)
-                await in_thread(store.flush)
-            self._fault("begun")
-            files = [store.path / sealed.name for sealed in store.far.of(window)]
-            count = int(await self._work("load", dropped, sst, *files))
-            self._fault("sst")
-            async with self._at_rest:
-                self._same(store)
-                if count:
-                    await in_thread(store.ingest, sst)
-                self._fault("ingested")
-                gone = commit_load(store, window, journal, again=again)
-                self._fault("loaded")
-                await in_thread(store.flush)
-            for file in gone:
-                file.unlink(missing_ok=True)
-            self._fault("unlinked")
-        finally:
-            store.end(journal)
-            for path in (dropped, sst):
-                path.unlink(missing_ok=True)
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
+        again = store.far.loading.intersection(windows)
+        gone: list[Path] = []
+        async with self._watching(store, windows) as journal, self._dropped(store, windows) as dropped:
+            sst = dropped.with_suffix(".sst")
+            try:
+                async with self._resting(store):
+                    begin_load(store, windows)
+                    await in_thread(store.flush)
+                self._fault("begun")
+                before = {window: list(store.far.of(window)) for window in windows}
+                files = [described(store.path, sealed) for window in windows for sealed in before[window]]
+                (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
+                self._fault("sst")
+                async with self._resting(store):
+                    if count:
+                        await in_thread(store.ingest, sst)
+                    self._fault("ingested")
+                    for window in windows:
+                        if store.far.of(window) == before[window]:
+                            gone += commit_load(store, window, journal.end(window), again=window in again)
+                            self._fault("loaded")
+                    await in_thread(store.flush)
+                remove(gone)
+                self._fault("unlinked")
+            finally:
+                sst.unlink(missing_ok=True)
         self._loaded.set()
         self._loaded = asyncio.Event()
+        self._counts.loaded += len(windows)
+        self._tell("loaded", windows, count)
 
-    def _same(self, store: ShardStore) -> None:
-        if self._replica().store is not store:
-            raise Unavailable(f"shard {self._shard} was replaced by a peer's replica meanwhile")
+    # --- rewriting ------------------------------------------------------------------------------------------------
+
+    async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
+        """Windows with nothing left lose their files; of others the files become one, of what is left."""
+        far = store.far
+        left = [window for window in windows if far.pending(window)]
+        numbers = {window: far.next_number(window) for window in left}
+        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
+        gone: list[Path] = []
+        done: set[int] = set()
+        async with self._watching(store, windows) as journal, self._dropped(store, left) as dropped:
+            try:
+                journal.mark()
+                self._fault("listed")
+                before = {window: list(far.of(window)) for window in windows}
+                jobs = [
+                    (window, str(path), [described(store.path, sealed) for sealed in before[window]])
+                    for window, path in paths.items()
+                ]
+                job = self._job("rewrite", dropped) | {"shard": self._shard, "windows": jobs}
+                written = _files_of(await self._work(job) if left else [], numbers)
+                self._fault("rewritten")
+                found = await _found(store, written, journal)
+                fresh = {sealed.about.window: sealed for sealed in written}
+                async with self._resting(store):
+                    for window in windows:
+                        if far.of(window) != before[window]:
+                            continue
+                        sealed, watched = fresh.get(window), journal.end(window)
+                        gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())
+                        done.add(window)
+                        self._fault("replaced")
+                        await asyncio.sleep(0)
+                    await in_thread(store.flush)
+                self._fault("settled")
+                remove(gone)
+                self._fault("removed")
+            finally:
+                remove(path for window, path in paths.items() if window not in done)
+        self._counts.rewritten += len(windows)
+        self._tell("rewrote", windows, sum(sealed.about.rows for sealed in written))
+
+    # --- what these have in common --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _watching(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Journal]:
+        journal = store.watch(windows)
+        try:
+            yield journal
+        finally:
+            store.end(journal)
+
+    @asynccontextmanager
+    async def _resting(self, store: ShardStore) -> AsyncIterator[None]:
+        """Nobody flushes, replaces or closes the store. Raises Unavailable if it was replaced."""
+        async with self._at_rest:
+            if self._replica().store is not store:
+                raise Unavailable(f"shard {self._shard} was replaced by a peer's replica meanwhile")
+            yield
+
+    @asynccontextmanager
+    async def _dropped(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
+        """A file with the keys of the windows that are dropped by now, for as long as it is needed."""
+        path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
+        try:
+            with translated(path):
+                path.parent.mkdir(exist_ok=True)
+                with path.open("wb") as file:
+                    for window in windows:
+                        keys = (key for key, _ in store.range(*bounds(DROPPED, window)))
+                        while part := list(islice(keys, _PART)):
+                            file.write(b"".join(part))
+                            await asyncio.sleep(0)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _job(self, work: str, dropped: Path) -> dict[str, Any]:
+        """The secret makes the ids of adopted messages."""
+        return {"work": work, "dropped": str(dropped), "secret": self._replica().ids.secret.hex()}
+
+    def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
+        if windows:
+            log.info(
+                "shard %d %s %d messages of %d windows from %d on", self._shard, what, rows, len(windows), min(windows),
+                extra={"action": "far", "shard": self._shard},
+            )  # fmt: skip
 
 
-async def _in_process(*arguments: object) -> bytes:
-    """What the process printed. Raises CorruptStore or StoreFailed with what it said instead."""
-    process = await asyncio.create_subprocess_exec(
-        *_PROGRAM, *map(str, arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        said, wrong = await process.communicate()
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode == 0:
-        return said
-    text = wrong.decode(errors="replace").strip() or f"{arguments[0]} ended with exit code {process.returncode}"
-    raise CorruptStore(text) if process.returncode == CORRUPT else StoreFailed(text)
+def _files_of(said: Sequence[dict[str, Any] | None], numbers: dict[int, int]) -> list[Sealed]:
+    """The files that a process wrote, under these numbers of their windows."""
+    return [Sealed(About(**about), numbers[about["window"]]) for about in said if about is not None]
+
+
+async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -> dict[Sealed, frozenset[bytes]]:
+    """Per file the journal's early keys that are in it."""
+    return await in_thread(_held, store, {sealed: journal.windows[sealed.about.window].early for sealed in files})
+
+
+def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
+    """The keys that are in each file. Blocks."""
+    return {
+        sealed: frozenset(DelayFile(store.path / sealed.name).rows(some)) if some else frozenset()
+        for sealed, some in keys.items()
+    }
+
+
+def _compact(store: ShardStore, windows: Collection[int]) -> None:
+    """Give back the space of rows that are in files now. Blocks."""
+    for start, end in runs_of(windows):
+        store.compact(*bounds(ROW, start, end))

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.model.adoption import Adopt
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
 from duemq.model.record import Headers
+from duemq.storage.adoptions import Adoption
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
@@ -66,6 +68,16 @@ class MessageState:
     reason: str = ""
 
 
+class Adopting(NamedTuple):
+    """Where the adoption of a file stands; `adoption` is None while that is not known. `known`: its content had been
+    given before, by the command that `adoption` speaks of."""
+
+    id: str
+    shard: int
+    adoption: Adoption | None
+    known: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page."""
@@ -114,6 +126,18 @@ class Gateway(Protocol):
         One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up where there
         are at most 16 of them.
         """
+        ...
+
+    async def adopt(self, adopt: Adopt) -> Adopting:
+        """Have a file adopted. Durable when it returns; the file itself is looked at then, by each replica."""
+        ...
+
+    async def adoptions(self, state: str | None = None) -> list[Adopting]:
+        """The files that are wanted, adopted or refused (`state`, None = all) and not forgotten, oldest first."""
+        ...
+
+    async def adoption(self, id_: str) -> Adopting | None:
+        """What became of one file; None where there is no such id."""
         ...
 
     async def state(self, target: str) -> MessageState | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer, Partition
+from duemq.delay.adopter import Adopter
+from duemq.delay.ahead import read_for
 from duemq.delay.clean import horizon_for
 from duemq.delay.dispatch import Dispatch
 from duemq.delay.observe import Observer
@@ -16,7 +18,9 @@ from duemq.delay.replica import Replica
 from duemq.delay.rules import Cycle
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER
+from duemq.model.key import due_of, first_key_at
 from duemq.model.record import pack_record
+from duemq.storage.rows import ENDED, window_of
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
 _LOAD_S = 0.05  # between looks whether a window that is due is loaded
@@ -32,23 +36,37 @@ class Context(Protocol):
     def observer(self) -> Observer: ...
     @property
     def clock(self) -> Callable[[], int]: ...
+    def short_of_space(self, shard: int) -> bool:
+        """Whether a disk with a replica of the shard is so full that history is kept no longer than it must be."""
+        ...
 
 
 class Master:
     """Runs the cycles of one shard, one at a time."""
 
     def __init__(
-        self, replica: Replica, bus: Bus, committer: Committer, context: Context, pace: Pace, progress: Progress
+        self,
+        replica: Replica,
+        bus: Bus,
+        committer: Committer,
+        context: Context,
+        pace: Pace,
+        progress: Progress,
+        files: Adopter | None = None,
     ) -> None:
+        """`files`: what is there to be adopted; None adopts nothing."""
         self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
-        self._observer, self._clock = context.observer, context.clock
+        self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
         self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
+        self._files = files
         self._ledger: Partition = (LEDGER, self._shard)
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
         self.handled = 0
         """Commands and due messages of the last cycle."""
+        # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
+        self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
     async def tick(self) -> float:
         """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
@@ -62,13 +80,17 @@ class Master:
         expanding = replica.expand(reach)
         commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
         cycle = replica.cycle()
-        cycle.apply(commands)
+        batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
+        cycle.apply(batch, view=view)
         keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
         cycle.take(reach, keys, rows, complete)
+        if self._files is not None:
+            cycle.settle(self._files.decide(now))
         self.full = not complete or 2 * len(commands) >= pace.max_commands
-        self.handled = len(commands) + len(keys)
-        horizon = self._horizon(now)
-        if cycle.idle and horizon == cycle.before.horizon:
+        self.handled = len(batch.commands) + len(keys)
+        idle = cycle.idle
+        horizon = self._horizon(cycle, now, reach if complete else 0)
+        if idle and horizon == cycle.before.horizon:
             return _MORE if expanding else self._pause(now)
         outbox = await self._outbox(cycle, now)
         entry = cycle.entry(now, horizon)
@@ -77,8 +99,11 @@ class Master:
         landed = await self._committer.commit(batches)
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
         replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        self._newest = self._newest if idle else now
+        if self._oldest < horizon:
+            self._oldest = self._newest
         self._progress.publish(entry)
-        self._observer.cycle(self._shard, entry, outbox, commands=len(commands), started=now, ended=self._clock())
+        self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
         # A read may give fewer commands than there are: for their bytes, or as the bus likes.
         if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
             return _MORE
@@ -87,12 +112,25 @@ class Master:
     async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
         return await self._dispatch.outbox(cycle, now)
 
-    def _horizon(self, now: int) -> int:
-        """The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold."""
-        before = self._replica.entry
-        if self._pace.history_ms is None:
-            return before.horizon
-        return max(before.horizon, horizon_for(before.cursor, now - self._pace.history_ms))
+    def _horizon(self, cycle: Cycle, now: int, reached: int) -> int:
+        """The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold.
+
+        `reached`: what is due up to this ms is not pending after the cycle. It is never past the cursor, so that only
+        what ended is forgotten; where nothing has moved that for long, it is moved for this.
+        """
+        pace, before = self._pace, cycle.before.horizon
+        if pace.history_ms is None:
+            return before
+        short = self._short_of_space(self._shard)
+        cutoff = now - (min(pace.history_ms, pace.short_history_ms) if short else pace.history_ms)
+        window = window_of(max(cutoff, 0))
+        if before < window <= reached and due_of(cycle.cursor) < window and self._has_history(before, window):
+            cycle.rest_at(first_key_at(window))
+        return max(before, horizon_for(cycle.cursor, cutoff))
+
+    def _has_history(self, start: int, end: int) -> bool:
+        """Of this time (ms), to be forgotten. What was cancelled early ends in the window it would have been due in."""
+        return start <= self._oldest < end or self._replica.store.holds(ENDED, start, end)
 
     def _pause(self, now: int) -> float:
         if self._replica.reach(now) < now:

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Protocol
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.far import FarPolicy
+from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
@@ -27,10 +30,11 @@ from duemq.delay.standing import StandingKeeper
 from duemq.delay.targets import Targets
 from duemq.delay.topics import INTERNAL
 from duemq.delay.upkeep import Upkeep
-from duemq.election.base import Election, NodeState, Standing
-from duemq.model.errors import Fatal, Fenced, LogFailed, Unavailable, first_of
+from duemq.delay.watermarks import Level, Watermarks
+from duemq.election.base import Election, Member, NodeState, Standing
+from duemq.model.errors import DamagedFile, Fatal, Fenced, LogFailed, Unavailable, first_of
 from duemq.model.ids import IdCodec
-from duemq.storage.folder import Folder
+from duemq.storage.folder import DiskUse, Folder, disk_use
 from duemq.storage.rocks import Memory
 
 log = logging.getLogger(__name__)
@@ -39,6 +43,7 @@ logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 _REOPEN_S = 1.0
 _FINISH_S = 5.0  # at stop, for cycles that run
+_LATE_S = 3600  # a daily cleaning is begun so late where the process was busy at its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class NodeOptions:
     """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made.
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
-    `holds`: the shards it has replicas of, None = all.
+    `holds`: the shards it has replicas of, None = all. `clean_at`: hour and minute (UTC) of the one cleaning a day;
+    None = every `clean_interval_s`.
     """
 
     pace: Pace = field(default_factory=Pace)
@@ -55,6 +61,7 @@ class NodeOptions:
     holds: frozenset[int] | None = None
     gathering: Gathering = field(default_factory=Gathering)
     far: FarPolicy = field(default_factory=FarPolicy)
+    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -62,7 +69,8 @@ class NodeOptions:
     flush_bytes: int = 32 << 20
     clean_interval_s: float = 60.0
     retention_s: float = 7 * 24 * 3600.0
-    min_free_bytes: int = 256 << 20
+    clean_at: tuple[int, int] | None = None
+    marks: Watermarks = field(default_factory=Watermarks)
     max_clock_offset_ms: int = 500
 
 
@@ -91,20 +99,23 @@ class Node:
         clock: Callable[[], int],
         peers: Peers | None = None,
         jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
+        measure: Callable[[Path], DiskUse] = disk_use,
     ) -> None:
-        """`jobs`: further work to be done every so many seconds."""
+        """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
         self.folder, self.options, self.clock, self.election = folder, options, clock, election
         self.ids = IdCodec(folder.info.secret)
         self.far, self.far_turn = options.far, asyncio.Lock()
+        self.adopting, self.adopt_turn = options.adopting, asyncio.Lock()
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}
         self.observer = Observer(registry)
-        self.upkeep = Upkeep(folder, self.shards, options.min_free_bytes, options.flush_bytes)
+        self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.standing = StandingKeeper(self.shards, clock, options.max_clock_offset_ms)
         self.why_not_ready: str | None = "starting"
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
+        self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self._peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(self.observer, self._gauges, self.upkeep.gauges, clock, lambda: self.standing.clock_offset_ms)
@@ -112,11 +123,16 @@ class Node:
 
     def _gauges(self) -> list[ShardGauges]:
         lag = self.standing.lag
-        return [shard.gauges(lag.get(number, 0)) for number, shard in self.shards.items()]
+        return [shard.gauges(lag.get(number, 0), stopped=number in self._dead) for number, shard in self.shards.items()]
 
     @property
-    def disk_full(self) -> bool:
-        return self.upkeep.disk_full
+    def why_closed(self) -> str | None:
+        """Why no request can be served just now; some shards may be stopped where it can."""
+        return None if self.why_not_ready == self.standing.why_stopped() else self.why_not_ready
+
+    def short_of_space(self, shard: int) -> bool:
+        """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
+        return self.upkeep.level >= Level.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises Fatal (and what a bug raises) after closing everything."""
@@ -185,7 +201,8 @@ class Node:
                 group.create_task(self._watch_election(), name="election"),
             ]
             scheduler.add_job(guarded(upkeep.flush), "interval", seconds=options.flush_interval_s)
-            scheduler.add_job(guarded(self.clean), "interval", seconds=options.clean_interval_s)
+            scheduler.add_job(guarded(self.clean), cleaning_trigger(options), misfire_grace_time=_LATE_S)
+            scheduler.add_job(guarded(self.clean_if_full), "interval", seconds=1)
             scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
             for job, seconds in self._jobs:
@@ -206,16 +223,28 @@ class Node:
         try:
             await shard.run(self, self.options.pace, self.options.gathering)
         except Fatal as error:
-            if self.options.alone:
-                raise
-            self.standing.take_out(str(error))
             self._dead.add(shard.number)
+            if not self.options.alone:
+                self.standing.take_out(str(error))
+            elif isinstance(error, DamagedFile):
+                self._stop(shard, str(error))
+            else:
+                raise
             await self._tell()
+
+    def _stop(self, shard: Shard, reason: str) -> None:
+        """Of a node that is alone the other shards go on: nothing of them is wrong."""
+        self.standing.stopped[shard.number] = reason
+        log.critical("shard %d stops: %s", shard.number, reason, extra={"action": "stop", "shard": shard.number})
+        shard.progress.fail(Unavailable(f"shard {shard.number} is stopped: {reason}", retry_after_s=60))
+        self._look_whether_ready()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self.why_not_ready = self.why_not_ready or "stopping"
         self.standing.caught_up.clear()
+        self._dead.difference_update(self.standing.stopped)
+        self.standing.stopped.clear()
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
@@ -240,11 +269,22 @@ class Node:
         """See `Surroundings`."""
         self.standing.caught_up.add(shard)
         self._judge()
-        if len(self.standing.caught_up) == len(self.shards):
+        self._look_whether_ready()
+
+    def on_lost(self, shard: int) -> None:
+        """See `Surroundings`. Meanwhile another node is to be its master."""
+        self.standing.caught_up.discard(shard)
+        self._judge()
+
+    def _look_whether_ready(self) -> None:
+        if self.shards.keys() <= self.standing.caught_up | self.standing.stopped.keys():
             self.ready.set()
 
     def _judge(self) -> Standing:
-        standing = self.standing.judge(self.bus.trouble(), self.election.draining())
+        upkeep = self.upkeep
+        standing = self.standing.judge(
+            self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or ""
+        )
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
         return standing
 
@@ -259,12 +299,13 @@ class Node:
             await self.election.changed(0.2 if self.why_not_ready else None)
             for shard in self.shards.values():
                 shard.wake()
-            for number in self._dead:  # its master is gone: another node may have it
+            for number in list(self._dead):  # its master is gone: another node may have it
                 await self.election.release(number)
 
     async def _look_at_itself(self) -> None:
+        self._short = [member for member in self.election.members() if member.standing.watermark >= Level.SHORTEN]
         if self.options.alone:
-            self._judge()
+            await self._tell()
             return
         try:
             await self.standing.measure_lag(self.bus)
@@ -289,7 +330,21 @@ class Node:
         await held.checkpoint(into)
 
     async def clean(self) -> None:
-        """Forget what ended long ago; in logs of its own also what consumers have had time enough to read."""
-        await self.upkeep.forget()
-        if self.options.trims:
-            await self.upkeep.trim_targets(self.bus, self.clock() - int(self.options.retention_s * 1000))
+        """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""
+        await self.upkeep.clean(*self._own_log())
+
+    async def clean_if_full(self) -> None:
+        """The same out of turn, where the disk asks for it."""
+        await self.upkeep.clean_if_full(*self._own_log())
+
+    def _own_log(self) -> tuple[Bus | None, int]:
+        before = self.clock() - int(self.options.retention_s * 1000)
+        return (self.bus if self.options.trims else None), before
+
+
+def cleaning_trigger(options: NodeOptions) -> CronTrigger | IntervalTrigger:
+    """When a node cleans, whatever its disk is like."""
+    if options.clean_at is None:
+        return IntervalTrigger(seconds=options.clean_interval_s, timezone="UTC")
+    hour, minute = options.clean_at
+    return CronTrigger(hour=hour, minute=minute, timezone="UTC")

@@ -14,18 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
+from duemq.delay.watermarks import Level
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
+from duemq.storage.adoptions import ADOPTED, REFUSED
+from duemq.storage.folder import DiskUse
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
 _SAMPLE = 20_000
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
+_FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
 
 
 @dataclass
@@ -84,9 +88,15 @@ class Observer:
             ["answer"],
             registry=registry,
         )
+        self._adoptions = Counter(
+            "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
+            registry=registry,
+        )  # fmt: skip
         for answer in Answer:  # so that a rate can be taken from the first one on
             if answer is not Answer.MALFORMED:
-                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+                self._counted(answer)
+        for state in (ADOPTED, REFUSED):
+            self._adoptions.labels(state)
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._messages = Histogram(
             "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
@@ -95,6 +105,11 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
+
+    def _counted(self, answer: Answer) -> Counter:
+        if answer in _FILE_ANSWERS:
+            return self._adoptions.labels(answer.name.lower())
+        return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         """Note a committed cycle; `started` and `ended` in epoch ms."""
@@ -114,16 +129,28 @@ class Observer:
             if answer is Answer.MALFORMED:
                 self._dead.labels("malformed").inc(count)
             else:
-                (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower()).inc(count)
+                self._counted(answer).inc(count)
+        for said in entry.adopted:
+            self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
+
+
+@dataclass(slots=True)
+class FarCounts:
+    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened."""
+
+    sealed: int = 0
+    loaded: int = 0
+    rewritten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ShardGauges:
     """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
 
-    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows.
+    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
+    in its delay files, `files`: how many these are. `stopped`: what it holds is wrong, and it is not worked on.
     """
 
     shard: int
@@ -133,13 +160,26 @@ class ShardGauges:
     next_due: int | None
     applied: int
     windows: Mapping[int, int]
+    sealed: int
+    files: int
+    far: FarCounts
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskGauges:
+    """`folder_bytes`: what the data folder takes; `use`: of its whole disk."""
+
+    folder_bytes: int
+    use: DiskUse
+    level: Level
 
 
 class NodeCollector(Collector):
     """Metrics that are computed at each scrape."""
 
     def __init__(
-        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], tuple[int, int]],
+        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
         clock: Callable[[], int], clock_offset_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
@@ -166,6 +206,14 @@ class NodeCollector(Collector):
         applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
         leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
         lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
+        stopped = GaugeMetricFamily(
+            "duemq_shard_stopped", "1 where what this node holds of the shard is wrong", labels=["shard"]
+        )
+        sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
+        files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
+        windows = CounterMetricFamily(
+            "duemq_far_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
+        )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
             label = [str(shard.shard)]
@@ -175,15 +223,29 @@ class NodeCollector(Collector):
             applied.add_metric(label, shard.applied)
             leading.add_metric(label, shard.leading)
             lag.add_metric(label, shard.lag)
+            stopped.add_metric(label, shard.stopped)
+            sealed.add_metric(label, shard.sealed)
+            files.add_metric(label, shard.files)
+            for work, count in (
+                ("seal", shard.far.sealed),
+                ("load", shard.far.loaded),
+                ("rewrite", shard.far.rewritten),
+            ):
+                windows.add_metric([*label, work], count)
             for start, count in shard.windows.items():
                 for name, span in _HORIZONS_MS.items():
                     if start <= now + span:
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied, leading, lag)
+        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows)
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
-        used, free = self._disk()
-        yield GaugeMetricFamily("duemq_disk_used_bytes", "Size of the data folder", value=used)
-        yield GaugeMetricFamily("duemq_disk_free_bytes", "Free space on the disk of the data folder", value=free)
+        disk = self._disk()
+        for name, text, value in (
+            ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
+            ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
+            ("duemq_disk_used_percent", "How full the disk of the data folder is", disk.use.percent),
+            ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)

@@ -10,7 +10,8 @@ class Pace:
     """Bounds of a cycle.
 
     `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
-    `history_ms`: how long what ended is known, counted from its due time; None = for ever.
+    `history_ms`: how long what ended is known, counted from its due time; None = for ever. `short_history_ms`: the same
+    while a disk is short of space.
     """
 
     max_commands: int = 4_096
@@ -20,3 +21,4 @@ class Pace:
     retry_ms: tuple[int, ...] = (1_000, 5_000, 10_000, 30_000, 60_000)
     dead_letter_topic: str = "duemq.dlq"
     history_ms: int | None = None
+    short_history_ms: int = 600_000

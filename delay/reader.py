@@ -16,6 +16,7 @@ from duemq.delay.shard import Shard
 from duemq.delay.topics import BUFFER
 from duemq.model.errors import Unavailable
 from duemq.model.key import KEY_BYTES
+from duemq.storage.adoptions import WANTED, Adoption
 
 _LOOK_AGAIN_S = 0.05
 
@@ -43,6 +44,18 @@ class ShardReader(Protocol):
         """The first key of the message that holds this name."""
         ...
 
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        """What became of the file that the command at `wanted` named."""
+        ...
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        """What became of the file of this content."""
+        ...
+
+    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
+        """All that are not forgotten, or those in one state. Waits for nothing."""
+        ...
+
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
         ...
@@ -64,19 +77,35 @@ class LocalReader:
         self._holder, self._wait_s = holder, wait_s
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        return (await self._applied(shard, offset)).state(first_key)
+        return await (await self._applied(shard, offset)).state(first_key)
 
     async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
         reads = await self._applied(shard, offset)
         first_key = self._holder_of(shard, name)
-        return None if first_key is None else reads.state(first_key)
+        return None if first_key is None else await reads.state(first_key)
 
     async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
-        return (await self._applied(shard, offset)).when_ended(first_key)
+        return await (await self._applied(shard, offset)).when_ended(first_key)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._caught_up(shard)
         return self._holder_of(shard, name)
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        await self._applied(shard, offset)
+        return self._shard(shard).store.adoptions.get(wanted)
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        await self._applied(shard, offset)
+        store = self._shard(shard).store
+        (found,) = store.contents([sha256])
+        return None if found is None else store.adoptions.get(found)
+
+    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
+        adoptions = self._shard(shard).store.adoptions
+        if state == WANTED:
+            return list(adoptions.wanted.values())
+        return [one for one in adoptions.all() if state is None or one.state == state]
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         await asyncio.gather(*map(self._caught_up, after))

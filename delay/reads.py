@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+from duemq.delay.ahead import ReadAhead, warm_part
 from duemq.delay.gateway import MessageState, Query, Status
 from duemq.delay.shard import Shard
-from duemq.model.errors import Rejected
+from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.key import HIGHEST, KEY_BYTES, LOWEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
 from duemq.storage.rows import CANCELLED, ENDED, ROW, Ended
+from duemq.storage.store import ShardStore
 
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
@@ -37,18 +40,31 @@ class Reads:
     def current_key(self, first_key: bytes) -> bytes:
         return self._shard.store.moved([first_key])[0] or first_key
 
-    def state(self, first_key: bytes) -> MessageState | None:
+    async def state(self, first_key: bytes) -> MessageState | None:
         store = self._shard.store
-        key = self.current_key(first_key)
-        (ended,) = store.ended([key])
-        if ended is not None:
-            return self._ended(ended)
-        (row,) = store.rows([key])
-        return None if row is None else self._live(key, row)
+        ahead = ReadAhead(store)
+        with self._damage_told(store):
+            await ahead.read([self.current_key(first_key)])
+            if self._shard.store is not store:
+                raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+            key = self.current_key(first_key)
+            (ended,) = store.ended([key])
+            if ended is not None:
+                return self._ended(ended)
+            (row,) = ahead.rows([key])
+            return None if row is None else self._live(key, row)
 
-    def when_ended(self, first_key: bytes) -> int:
+    @contextmanager
+    def _damage_told(self, store: ShardStore) -> Iterator[None]:
+        try:
+            yield
+        except DamagedFile as error:
+            self._shard.lose(store, error)
+            raise Unavailable(f"shard {self._shard.number}: {error}", retry_after_s=5) from error
+
+    async def when_ended(self, first_key: bytes) -> int:
         """When a message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
-        state = self.state(first_key)
+        state = await self.state(first_key)
         return 0 if state is None else state.delivered_at or state.cancelled_at or state.dead_at
 
     def _live(self, key: bytes, row: bytes) -> MessageState:
@@ -95,19 +111,26 @@ class Reads:
         found: list[tuple[bytes, MessageState]] = []
         looked_at = 0
         while True:
+            store = self._shard.store
+            looked: bytes | None
             if prefix == ROW:
-                keys, rows = self._shard.store.scan_all(after, through, _PART, _PART_BYTES)
+                with self._damage_told(store):
+                    await warm_part(store, after, through)
+                    if self._shard.store is not store:
+                        continue
+                    keys, rows, looked = store.scan_part(after, through, _PART, _PART_BYTES)
             else:
-                keys, rows = self._shard.store.scan(after, through, _PART, _PART_BYTES, prefix)
-            if not keys:
-                return Found(found, None)
+                keys, rows = store.scan(after, through, _PART, _PART_BYTES, prefix)
+                looked = keys[-1] if keys else None
             for key, raw in zip(keys, rows, strict=True):
                 if (state := self._match(query, key, raw)) is not None:
                     # Without its payload: a page of a thousand could hold a gigabyte.
                     found.append((key, replace(state, payload=None)))
                     if len(found) == query.limit:
                         return Found(found, key)
-            after = keys[-1]
+            if looked is None:
+                return Found(found, None)
+            after = looked
             looked_at += len(keys)
             if looked_at >= _LOOK_AT:
                 return Found(found, after)

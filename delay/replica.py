@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from duemq.bus.base import Bus, Stored, Subscription
+from duemq.delay.ahead import read_for
 from duemq.delay.changes import count_changes, store_changes
 from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import Behind, CorruptStore, Diverged
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, first_key_at, last_key_at
-from duemq.model.ledger import Entry
+from duemq.model.ledger import Adopted, Entry
 from duemq.model.record import unpack_record
+from duemq.storage.adopted_file import dues
+from duemq.storage.adoptions import Here
+from duemq.storage.far import Sealed
 from duemq.storage.rows import Position, window_of
 from duemq.storage.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion
@@ -31,6 +36,14 @@ log = logging.getLogger(__name__)
 _PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
 _READ = 5_000
 _LOOK_AGAIN_S = 1.0
+
+
+class AdoptedFiles(Protocol):
+    """See `delay/adopter.py`."""
+
+    async def have(self, said: Adopted) -> None: ...
+    def here(self, offset: int) -> Here: ...
+    def forget(self, settled: Sequence[Adopted]) -> None: ...
 
 
 class Replica:
@@ -48,6 +61,8 @@ class Replica:
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.loaded: Callable[[], Awaitable[None]] | None = None
         """Waits until one more window is back from its delay files."""
+        self.files: AdoptedFiles | None = None
+        """The files this replica has taken in; needed to follow past an adoption."""
 
     @property
     def entry(self) -> Entry:
@@ -62,8 +77,30 @@ class Replica:
         """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
         puts, deletes = store_changes(cycle, entry)
         count_changes(cycle, entry, self.wheel)
+        adoptions = self.store.adoptions.changes(cycle.wanted, entry.adopted, entry.at)
+        files = self._adopted(entry)
+        puts += [*adoptions.puts, *((file.row, file.about.encode()) for file in files)]
+        deletes += adoptions.deletes
         windows = self.wheel.window_totals(self.wheel.take_touched())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
+        self.store.adoptions.note(adoptions)
+        for file in files:
+            self.store.far.add(file)
+        if entry.adopted and self.files is not None:
+            self.files.forget(entry.adopted)
+
+    def _adopted(self, entry: Entry) -> list[Sealed]:
+        """The files of an entry, whose messages are counted from now on."""
+        found: list[Sealed] = []
+        for said in entry.adopted:
+            if not said.reason:
+                assert self.files is not None
+                here = self.files.here(said.offset)
+                if not self.wheel.add_window(here.about.window, said.rows):
+                    for part in dues(here.path):
+                        self.wheel.add(part)
+                found.append(Sealed(here.about))
+        return found
 
     # --- following ------------------------------------------------------------------------------------------------
 
@@ -114,10 +151,16 @@ class Replica:
                 "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
             )
         cycle = self.cycle()
-        cycle.apply(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        commands = cycle.read(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        commands, view = await read_for(commands, self.store, whole=True)
+        cycle.apply(commands, entry.answers, view)
         while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
             assert self.loaded is not None
             await self.loaded()
+        for said in entry.adopted:
+            if not said.reason:
+                assert self.files is not None
+                await self.files.have(said)
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})

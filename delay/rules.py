@@ -4,8 +4,10 @@
 it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
 
     cycle = Cycle(before, view, ids, shard)
-    cycle.apply(commands)                    # the master decides; a follower passes the ledger's answers
+    batch = cycle.read(commands)             # what they say
+    cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
     cycle.take(now, keys, rows, complete)    # what is due
+    cycle.settle(files)                      # adopted files that are here
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/changes.py
 
@@ -20,11 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from duemq.bus.base import Stored
-from duemq.delay.batch import Lookups, View, understand
+from duemq.delay.batch import Batch, Lookups, View, understand
+from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, last_key_at, make_key, offset_of
-from duemq.model.ledger import Answer, Deferred, Entry, Fates
+from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, Place
 from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
@@ -50,6 +53,8 @@ class Cycle:
         self.moved: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
         self.malformed: list[tuple[Stored, str]] = []  # with the reason
+        self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
+        self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
         self.deferred: list[Deferred] = []
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
@@ -57,12 +62,18 @@ class Cycle:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def apply(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> None:
-        """Apply commands in log order. `answers` None: decide (master); else obey what the ledger says (follower)."""
-        if not commands:
+    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> Batch:
+        """What commands say, in log order. `answers`: see `apply`."""
+        return understand(commands, self._log, answers)
+
+    def apply(self, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+        """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
+
+        `view`: the same store, where what they speak of was read before.
+        """
+        if not batch.commands:
             return
-        batch = understand(commands, self._log, answers)
-        found = Lookups(self.view, batch)
+        found = Lookups(view or self.view, batch)
         placed, (shard, _, ids) = self.placed, self._log
         issue = ids.issue_bytes
         for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
@@ -71,6 +82,8 @@ class Cycle:
                 if isinstance(other, Malformed):
                     self.answers[offset] = Answer.MALFORMED
                     self.malformed.append((Stored(offset, timestamp, frame), other.reason))
+                elif isinstance(other, Adopt):
+                    self.answers[offset] = self._want(offset, other, answers, found)
                 else:
                     given = None if answers is None else answers[offset]
                     self.answers[offset] = self._change(offset, timestamp, other, given, found)
@@ -81,7 +94,7 @@ class Cycle:
                 continue
             placed[key] = row_of(frame, issue(shard, due, offset), fields)
             self._accepted += 1
-        self.applied = commands[-1].offset + 1
+        self.applied = batch.commands[-1].offset + 1
 
     def _take_name(
         self,
@@ -106,6 +119,18 @@ class Cycle:
             return False
         self.names[name] = key + fingerprint
         return True
+
+    def _want(self, offset: int, adopt: Adopt, answers: Mapping[int, Answer] | None, found: Lookups) -> Answer:
+        if answers is None:
+            known = found.contents[adopt.sha256] is not None or any(
+                adopt.sha256 == other.sha256 for other in self.wanted.values()
+            )
+            answer = Answer.KNOWN if known else Answer.WANTED
+        else:
+            answer = answers[offset]
+        if answer is Answer.WANTED:
+            self.wanted[offset] = adopt
+        return answer
 
     def _change(
         self, offset: int, timestamp: int, change: Change | ByName, answer: Answer | None, found: Lookups
@@ -205,6 +230,10 @@ class Cycle:
             self.due += [(key, placed[key]) for key in fresh]
             self.due.sort()
 
+    def rest_at(self, key: bytes) -> None:
+        """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
+        self.cursor = max(self.cursor, key)
+
     def _hold_back(self, early: list[bytes]) -> None:
         """The clock went back: a key below T that is not due yet goes to the first ms after T, never out early."""
         for key in early:
@@ -217,6 +246,7 @@ class Cycle:
         `keys`: the store's keys in (T, T'] before this cycle; `rows_of_deferred`: the store's rows of deferred keys.
         """
         self.scanned, self.cursor = keys, entry.cursor
+        self.settle(entry.adopted)
         for deferred in entry.deferred:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
             self.defer((deferred.key, row), deferred)
@@ -233,12 +263,21 @@ class Cycle:
             same = deferred.attempt == attempt_of(row)
             self._place(deferred.to, row if same else changed(row, attempt=deferred.attempt))
 
+    def settle(self, settled: Sequence[Adopted]) -> None:
+        """Make the messages of files pending that are here and sound, or refuse them. After what is due was taken.
+
+        All their keys are above T': a file whose window has begun is refused.
+        """
+        self.settled = tuple(settled)
+        self._accepted += sum(one.rows for one in settled)
+
     # --- the outcome ----------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to commit."""
-        return self.applied == self.before.applied and self.cursor == self.before.cursor and not self.due
+        before = self.before
+        return self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.settled
 
     def added(self) -> list[bytes]:
         """Keys that are pending after this cycle and were not in the store before."""
@@ -253,8 +292,9 @@ class Cycle:
     def entry(self, at: int, horizon: int = 0) -> Entry:
         """The ledger entry of this cycle, committed `at` ms; what was due before `horizon` ms is forgotten after it."""
         added, taken, before = self.added(), self.taken_away(), self.before
-        pending = before.pending + len(added) - len(taken) - len(self.scanned)
+        pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
         total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
+        total += sum(one.checksum for one in self.settled)
         accepted = before.fates.accepted + self._accepted
         cancelled = before.fates.cancelled + self._cancelled
         dead = before.fates.dead + self._dead - self._revived
@@ -262,5 +302,5 @@ class Cycle:
             number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
-            horizon=max(before.horizon, horizon),
+            horizon=max(before.horizon, horizon), adopted=self.settled,
         )  # fmt: skip

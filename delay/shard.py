@@ -13,25 +13,34 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.clean import forget_before, has_history
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
 from duemq.delay.master import Context, Master
-from duemq.delay.observe import ShardGauges
+from duemq.delay.observe import FarCounts, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
+from duemq.delay.work import lines_of
 from duemq.election.base import Election
-from duemq.model.errors import Behind, Fenced, LogFailed
+from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
 from duemq.model.ids import IdCodec
+from duemq.model.key import first_key_at
 from duemq.storage.checkpoint import make_checkpoint
 from duemq.storage.partial import settle
 from duemq.storage.rocks import Memory
+from duemq.storage.rows import ROW
 from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
+_TAKE_IN = lines_of("duemq.storage.intake_process")
+_AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 
@@ -45,6 +54,10 @@ class Surroundings(Context, Protocol):
     def far(self) -> FarPolicy: ...
     @property
     def far_turn(self) -> asyncio.Lock: ...
+    @property
+    def adopting(self) -> AdoptPolicy: ...
+    @property
+    def adopt_turn(self) -> asyncio.Lock: ...
     def has_peer(self, shard: int) -> bool:
         """Whether another node has a replica of the shard that can be copied."""
         ...
@@ -55,6 +68,10 @@ class Surroundings(Context, Protocol):
 
     def on_ready(self, shard: int) -> None:
         """The shard has caught up: it is master, or follows close behind."""
+        ...
+
+    def on_lost(self, shard: int) -> None:
+        """It has to be copied from a peer before it can go on."""
         ...
 
 
@@ -68,19 +85,23 @@ class Shard:
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
+        self.far_counts = FarCounts()
         self._lost: BaseException | None = None
+        self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.leading = False
         self.rebuilding = False  # the store is closed
         self._flushing = asyncio.Lock()
         self._stopping = False
+        self._adopter: Adopter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
         self._open()
 
     def _open(self) -> None:
-        self.store = ShardStore(self._path, self._memory)
+        self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
-        self.replica.loaded = self._until_loaded
+        self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
+        self._cleaned = 0  # the horizon (ms) below which history was dropped
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -88,10 +109,7 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
-        keeper = FarKeeper(self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn)
-        keeping = asyncio.create_task(keeper.run(), name=f"far-{self.number}")
-        keeping.add_done_callback(self._keeper_ended)
-        self._keeper, self._keeping = keeper, keeping
+        self._keep(node)
         failures = 0
         try:
             if self.replica.entry.number < 0:
@@ -107,6 +125,11 @@ class Shard:
                     log.warning("%s", error, extra={"action": "behind", "shard": self.number})
                     if not await self._rebuild(node):
                         raise
+                except DamagedFile as error:
+                    log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
+                    node.on_lost(self.number)
+                    if self._is_again(error) or not await self._rebuild(node):
+                        raise
                 except (Fenced, LogFailed, TargetRefused) as error:
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
@@ -117,15 +140,45 @@ class Shard:
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
         finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
+            await self._keep_no_more()
             self._buffer.close()
             self._ledger.close()
+
+    def _keep(self, node: Surroundings) -> None:
+        self._keeper = FarKeeper(
+            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
+            counts=self.far_counts,
+        )  # fmt: skip
+        self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
+        self._keeping.add_done_callback(self._keeper_ended)
+        self._adopter = self.replica.files = Adopter(
+            self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN,
+            has_peer=lambda: node.has_peer(self.number),
+        )  # fmt: skip
+        self._adopting = asyncio.create_task(self._adopter.run(), name=f"adopt-{self.number}")
+        self._adopting.add_done_callback(self._keeper_ended)
+
+    async def _keep_no_more(self) -> None:
+        self._keeping.cancel()
+        self._adopting.cancel()
+        await asyncio.wait([self._keeping, self._adopting])
 
     def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
         if not keeping.cancelled():
             self._lost = keeping.exception()
             self.wake()
+
+    def lose(self, store: ShardStore, error: DamagedFile) -> None:
+        """A delay file of this store was found damaged: the shard goes on with a peer's replica, or not at all."""
+        if store is self.store and self._lost is None:
+            self._lost = error
+            self.wake()
+
+    def _is_again(self, error: DamagedFile) -> bool:
+        """Whether a rebuilt replica has the same damage: then the peer has it, too."""
+        now = asyncio.get_running_loop().time()
+        before, self._damage = self._damage, (str(error), now)
+        return before is not None and before[0] == str(error) and now - before[1] < _AGAIN_S
 
     async def _until_loaded(self) -> None:
         waiting = asyncio.create_task(self._keeper.loaded())
@@ -160,7 +213,7 @@ class Shard:
         try:
             followed = await replica.follow_to_end(self._bus, self.progress.publish)
             self.progress.publish(replica.entry)
-            master = Master(replica, self._bus, committer, node, pace, self.progress)
+            master = Master(replica, self._bus, committer, node, pace, self.progress, self._adopter)
             gather = Gather(gathering)
             self.leading = True
             log.info(
@@ -207,6 +260,7 @@ class Shard:
         """Replace this replica by a peer's; False where no peer has one."""
         if not node.has_peer(self.number):
             return False
+        await self._keep_no_more()
         async with self._flushing:
             self.rebuilding = True
             self.store.close()
@@ -215,6 +269,8 @@ class Shard:
             finally:
                 settle(self._path)  # where a disk failed between two renames
                 self._open()
+                self._lost = None
+                self._keep(node)
                 self.rebuilding = False
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
@@ -229,17 +285,51 @@ class Shard:
                 # The last entry stays, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
-    def gauges(self, lag: int = 0) -> ShardGauges:
-        """`lag`: ledger entries behind, as the node has measured it."""
+    @property
+    def to_clean(self) -> bool:
+        """Whether there is history that is forgotten and not dropped yet."""
+        return not self.rebuilding and self.replica.entry.horizon > self._cleaned
+
+    async def clean(self, fault: Fault = no_fault) -> bool:
+        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
+        if self.rebuilding:
+            return False
+        store, horizon = self.store, self.replica.entry.horizon
+        if horizon <= self._cleaned and not has_history(store, horizon):
+            return False
+        for _ in forget_before(store, horizon, fault):
+            await asyncio.sleep(0)
+            if self.rebuilding or self.store is not store:
+                return False  # a peer's has or will have all of it still
+        fault("dropped")
+        await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
+        fault("compacted")
+        if self.store is store:
+            self._cleaned = horizon
+        return True
+
+    def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
+        """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
-            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals()
-        )
+            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
+            self.store.far.messages, len(self.store.far.names()), self.far_counts, stopped,
+        )  # fmt: skip
+
+    @property
+    def at_rest(self) -> asyncio.Lock:
+        """Who holds it keeps flushes, seals and loads away, and so the trimming of logs. Cycles go on."""
+        return self._flushing
 
     async def checkpoint(self, into: Path) -> None:
         """A copy of the store for a peer, made of links to its files."""
         async with self._flushing:
-            await in_thread(make_checkpoint, self.store, into)
+            store = self.store
+            try:
+                await in_thread(make_checkpoint, store, into)
+            except DamagedFile as error:
+                self.lose(store, error)
+                raise Unavailable(f"shard {self.number} cannot be copied: {error}") from error
 
     async def close(self) -> None:
         async with self._flushing:

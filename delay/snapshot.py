@@ -185,6 +185,10 @@ class _Transfer:
         self.done = self.fetched = 0
 
     async def fetch(self, wanted: CheckpointFile) -> None:
+        if await asyncio.to_thread(self._partial.take, wanted):
+            self._report(wanted.size)
+            self._fault("file")
+            return
         for _ in range(2):
             before = self.done
             file = await asyncio.to_thread(self._partial.open, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from duemq.bus.base import Bus
 from duemq.delay.clock import GuardedClock
@@ -23,6 +24,7 @@ class StandingKeeper:
         self.caught_up: set[int] = set()
         self.clock_offset_ms = 0.0
         self.lag: dict[int, int] = {}
+        self.stopped: dict[int, str] = {}  # shards of a node that is alone, and why
         self._shards, self._clock, self._bound = shards, clock, max_clock_offset_ms
         self._out = ""
         self._told = Standing(NodeState.JOINING)
@@ -32,9 +34,13 @@ class StandingKeeper:
         self._out = self._out or reason
         log.critical("node takes itself out: %s", reason, extra={"action": "out"})
 
-    def judge(self, trouble: str | None, draining: bool) -> Standing:
-        """`trouble`: of the log."""
-        missing = [number for number in self._shards if number not in self.caught_up]
+    def why_stopped(self) -> str:
+        """Of the shards that do not go on while the others do."""
+        return "; ".join(f"shard {number} is stopped: {why}" for number, why in sorted(self.stopped.items()))
+
+    def judge(self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "") -> Standing:
+        """`trouble`: of the log. `watermark`, `full`: see `Standing`."""
+        missing = [number for number in self._shards if number not in self.caught_up and number not in self.stopped]
         if self._out:
             state, reason = NodeState.OUT, self._out
         elif trouble is not None:
@@ -47,21 +53,29 @@ class StandingKeeper:
             )
         elif missing:
             state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
+        elif self.stopped:
+            state, reason = NodeState.OUT, self.why_stopped()
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
             state, reason = NodeState.READY, ""
-        return Standing(state, reason, self.lag)
+        return Standing(state, reason, self.lag, watermark, full)
 
     def worth_telling(self, standing: Standing) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
-        changed = (before.state, before.reason) != (standing.state, standing.reason) or any(
+        # What it says of a full disk has a figure in it that changes every second.
+        changed = (before.state, before.reason, before.watermark, bool(before.full)) != (
+            standing.state,
+            standing.reason,
+            standing.watermark,
+            bool(standing.full),
+        ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in standing.lag.items()
         )
         if changed:
-            self._told = Standing(standing.state, standing.reason, dict(standing.lag))
+            self._told = replace(standing, lag=dict(standing.lag))
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:

@@ -1,72 +1,116 @@
-"""The periodic work of a node: flushing, forgetting, and looking at its disk."""
+"""The periodic work of a node: flushing, cleaning, and looking at its disk."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
-from duemq.delay.clean import forget_before
+from duemq.delay.observe import DiskGauges
 from duemq.delay.shard import Shard
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.key import first_key_at
-from duemq.storage.folder import Folder, disk_bytes
-from duemq.storage.rows import ROW
+from duemq.delay.watermarks import Level, Watermarks
+from duemq.storage.folder import DiskUse, Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
+
+_AGAIN_S = 60.0  # between cleanings out of turn
+SCHEDULE, DISK = "schedule", "disk"  # what asked for a cleaning
+_DOES = {
+    Level.FREE: "nothing to do about it",
+    Level.CLEAN: "cleaning at once",
+    Level.SHORTEN: "cleaning at once, with a shorter history",
+    Level.REFUSE: "refusing new messages, and cleaning at once with a shorter history",
+}
 
 
 class Upkeep:
     """`shards` is the node's own table. Sizes in bytes."""
 
-    def __init__(self, folder: Folder, shards: Mapping[int, Shard], min_free_bytes: int, flush_bytes: int) -> None:
-        self.disk_full = False
-        self.used_bytes = 0
-        self._folder, self._shards = folder, shards
-        self._min_free_bytes, self._flush_bytes = min_free_bytes, flush_bytes
-        self._horizons: dict[int, int] = {}  # per shard: what was due before is forgotten
+    def __init__(
+        self,
+        folder: Folder,
+        shards: Mapping[int, Shard],
+        marks: Watermarks,
+        flush_bytes: int,
+        registry: CollectorRegistry,
+        measure: Callable[[Path], DiskUse] = disk_use,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.level = Level.FREE
+        self.disk = DiskUse(0, 0)
+        self._folder_bytes = 0
+        self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
+        self._measure, self._monotonic = measure, monotonic
+        self._one = asyncio.Lock()
+        self._cleaned_at = float("-inf")  # because of the disk
+        self._cleanings = Counter("duemq_cleanings_total", "Cleanings, by what asked", ["trigger"], registry=registry)
+        for trigger in (SCHEDULE, DISK):
+            self._cleanings.labels(trigger)
 
     async def flush(self) -> None:
         for shard in list(self._shards.values()):
             await shard.flush()
 
-    async def forget(self) -> None:
-        """Forget what the ledger says is forgotten."""
-        for number, shard in list(self._shards.items()):
-            horizon = shard.replica.entry.horizon
-            if shard.rebuilding or horizon <= self._horizons.get(number, 0):
-                continue
-            store = shard.store
-            for _ in forget_before(store, horizon):
-                await asyncio.sleep(0)
-            # A dropped range gives its space back only when it is compacted.
-            await asyncio.to_thread(store.compact, ROW, ROW + first_key_at(horizon))
-            self._horizons[number] = horizon
+    # --- cleaning -------------------------------------------------------------------------------------------------
 
-    async def trim_targets(self, bus: Bus, before: int) -> None:
-        """Drop what consumers have had time enough to read: appended before this time (epoch ms)."""
-        for info in await bus.topics():
-            if info.name not in (BUFFER, LEDGER):
-                await bus.trim_older_than(info.name, before)
+    async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
+        """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""
+        async with self._one:
+            started = self._monotonic()
+            dropped = 0
+            for shard in list(self._shards.values()):
+                dropped += await shard.clean()
+            if bus is not None:
+                for info in await bus.topics():
+                    if info.name not in (BUFFER, LEDGER):
+                        await bus.trim_older_than(info.name, before)
+                if self.level >= Level.CLEAN:
+                    await bus.reclaim()
+        self._cleanings.labels(trigger).inc()
+        if dropped:
+            log.info(
+                "node dropped the forgotten history of %d shards in %.1f s (%s)", dropped,
+                self._monotonic() - started, trigger, extra={"action": "clean"},
+            )  # fmt: skip
+
+    async def clean_if_full(self, bus: Bus | None, before: int) -> None:
+        """As `clean`, where a watermark asks for it: as soon as there is something to drop, else once a minute."""
+        if self.level < Level.CLEAN or self._one.locked():
+            return
+        ready = any(shard.to_clean for shard in self._shards.values())
+        if ready or self._monotonic() - self._cleaned_at >= _AGAIN_S:
+            self._cleaned_at = self._monotonic()
+            await self.clean(bus, before, DISK)
+
+    # --- the disk -------------------------------------------------------------------------------------------------
 
     async def measure(self) -> None:
         self.watch_disk()
         for shard in list(self._shards.values()):
             if shard.store.unflushed_bytes > self._flush_bytes:
                 await shard.flush()
-        self.used_bytes = await asyncio.to_thread(disk_bytes, self._folder.info.path)
+        self._folder_bytes = await asyncio.to_thread(disk_bytes, self._path)
 
     def watch_disk(self) -> None:
-        free = self._folder.free_bytes()
-        full = free < self._min_free_bytes
-        if full != self.disk_full:
-            self.disk_full = full
-            log.warning(
-                "disk has %d MiB free, %s messages below %d MiB", free >> 20, "refusing" if full else "accepting",
-                self._min_free_bytes >> 20, extra={"action": "disk"},
+        self.disk = self._measure(self._path)
+        level = self._marks.level(self.disk, self.level)
+        if level != self.level:
+            log.log(
+                logging.WARNING if level > self.level or self.level == Level.REFUSE else logging.INFO,
+                "disk of %s is %.1f %% full, %d MiB are free: %s", self._path, self.disk.percent,
+                self.disk.free >> 20, _DOES[level], extra={"action": "disk", "level": int(level)},
             )  # fmt: skip
+            self.level = level
 
-    def gauges(self) -> tuple[int, int]:
-        """Bytes used by the data folder, and free on its disk."""
-        return self.used_bytes, self._folder.free_bytes()
+    def why_full(self) -> str | None:
+        """Why new messages are refused; None if they are not."""
+        return self._marks.why_full(self._path, self.disk) if self.level is Level.REFUSE else None
+
+    def gauges(self) -> DiskGauges:
+        return DiskGauges(self._folder_bytes, self.disk, self.level)

@@ -26,11 +26,14 @@ class Standing:
     """What a node tells the others about itself.
 
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
+    `watermark`: the mark its data disk has reached, 0 to 3; at the last one `full` says why new messages are refused.
     """
 
     state: NodeState
     reason: str = ""
     lag: Mapping[int, int] = field(default_factory=dict)
+    watermark: int = 0
+    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)

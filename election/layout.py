@@ -114,6 +114,8 @@ def encode_member(member: Member, instance: str) -> bytes:
             "state": standing.state.value,
             "reason": standing.reason,
             "lag": {str(shard): entries for shard, entries in standing.lag.items()},
+            "watermark": standing.watermark,
+            "full": standing.full,
         }
     )
 
@@ -129,7 +131,10 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
             fields["link"],
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
-            Standing(NodeState(fields["state"]), fields["reason"], lag),
+            # A node of before there were watermarks says nothing of them.
+            Standing(
+                NodeState(fields["state"]), fields["reason"], lag, fields.get("watermark", 0), fields.get("full", "")
+            ),
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -29,6 +29,19 @@ class Rejected(DuemqError):
         self.code, self.detail, self.field, self.extra = code, detail, field, extra
 
 
+class BadDelayFile(Rejected):
+    """A file that cannot be adopted (`docs/delay-files.md`).
+
+    `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file.
+    """
+
+    def __init__(self, detail: str, row: int | None = None, column: str | None = None) -> None:
+        where = [f"row {row}"] * (row is not None) + [f"column {column}"] * (column is not None)
+        sentence = f"{', '.join(where)}: {detail}" if where else detail
+        super().__init__("bad_delay_file", sentence, column, **({} if row is None else {"row": row}))
+        self.row, self.column = row, column
+
+
 class Unavailable(DuemqError):
     """Cannot be served just now: 503 with `Retry-After`. Nothing was accepted, nothing that was accepted is lost."""
 
@@ -40,7 +53,7 @@ class Unavailable(DuemqError):
 
 
 class DiskFull(Unavailable):
-    """The data disk has less room than `storage.min_free_bytes`, or a write met ENOSPC."""
+    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write met ENOSPC."""
 
     code = "disk_full"
 
@@ -66,6 +79,10 @@ class Fatal(DuemqError):
 
 class CorruptStore(Fatal):
     """What is on disk is not what was written: a bad checksum, a torn record, a count that does not add up."""
+
+
+class DamagedFile(CorruptStore):
+    """A delay file is missing, or does not hold what was written. A peer's replica can take this one's place."""
 
 
 class FolderRefused(Fatal):

@@ -15,6 +15,9 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from duemq.model.key import make_key
 
 ID_CHARS = 32
@@ -22,6 +25,9 @@ DIRECT = 0xFFFF
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
+_SPLIT_DTYPE = np.dtype([
+    ("shard", ">u2"), ("due_high", ">u2"), ("due", ">u4"), ("offset_high", ">u2"), ("offset", ">u4"), ("row", ">u4"),
+])  # fmt: skip
 
 
 class MessageId(NamedTuple):
@@ -58,6 +64,7 @@ class IdCodec:
     """Issues and checks ids with one cluster's secret (16 to 64 bytes)."""
 
     def __init__(self, secret: bytes) -> None:
+        self.secret = secret
         self._keyed = blake2b(key=secret, digest_size=_MAC_BYTES)
 
     def issue(self, shard: int, due: int, offset: int, row: int = 0) -> str:
@@ -69,6 +76,23 @@ class IdCodec:
         mac = self._keyed.copy()
         mac.update(body)
         return b2a_base64(body + mac.digest(), newline=False).translate(_URL_SAFE)
+
+    def issue_many(self, shard: int, dues: npt.NDArray[np.int64], offset: int, first_row: int) -> list[bytes]:
+        """The ids of an adopted file's rows, `first_row` and on, which are due at `dues`."""
+        fields = np.empty(len(dues), _SPLIT_DTYPE)
+        fields["shard"], fields["row"] = shard, np.arange(first_row, first_row + len(dues))
+        fields["due_high"], fields["due"] = dues >> 32, dues & 0xFFFF_FFFF
+        fields["offset_high"], fields["offset"] = offset >> 32, offset & 0xFFFF_FFFF
+        bodies, size, keyed = fields.tobytes(), _SPLIT.size, self._keyed.copy
+        parts: list[bytes] = []
+        for at in range(0, len(bodies), size):
+            body = bodies[at : at + size]
+            mac = keyed()
+            mac.update(body)
+            parts += (body, mac.digest())
+        # An id has 24 bytes, so that the texts of many joined are their texts joined.
+        text = b2a_base64(b"".join(parts), newline=False).translate(_URL_SAFE)
+        return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
 
     def read(self, text: str) -> MessageId | None:
         """What the id says, or None for one that was never issued."""

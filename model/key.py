@@ -59,9 +59,20 @@ def checksum(keys: Sequence[bytes]) -> int:
     if not keys:
         return 0
     parts = np.frombuffer(b"".join(keys), KEY_DTYPE)
-    x = parts["due"].astype(np.uint64)
-    x ^= parts["offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x ^= parts["row"].astype(np.uint64) << np.uint64(40)
+    return _mixed(parts["due"].astype(np.uint64), parts["offset"].astype(np.uint64), parts["row"].astype(np.uint64))
+
+
+def checksum_of_rows(dues: npt.NDArray[np.int64], offset: int, first_row: int) -> int:
+    """`checksum` of the keys of an adopted file's rows, `first_row` and on, without making the keys."""
+    rows = np.arange(first_row, first_row + len(dues), dtype=np.uint64)
+    return _mixed(dues.astype(np.uint64), np.array([offset], np.uint64), rows)
+
+
+def _mixed(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> int:
+    """`dues` is changed."""
+    x = dues
+    x ^= offsets * np.uint64(0x9E3779B97F4A7C15)
+    x ^= rows << np.uint64(40)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)

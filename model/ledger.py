@@ -33,6 +33,8 @@ class Answer(IntEnum):
     NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
     ACCEPTED = 8  # a named schedule that is the first of its name
     MALFORMED = 9  # a record that could not be understood; it went to the dead letters
+    WANTED = 10  # a file that is to be adopted: a later entry says what became of it
+    KNOWN = 11  # a file whose content is wanted or adopted already
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ class Deferred:
     key: bytes
     to: bytes | None
     attempt: int
+    reason: str = ""
+
+
+class Adopted(NamedTuple):
+    """What became of the file that the command at `offset` named: `rows` messages are pending since, whose keys sum up
+    to `checksum`; or it was refused for a `reason`, and has none."""
+
+    offset: int
+    rows: int
+    checksum: int
     reason: str = ""
 
 
@@ -64,7 +76,8 @@ class Entry:
     `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
     to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
     it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`: messages
-    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
+    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them. `adopted`:
+    files whose messages are pending from this entry on, and files that were refused.
     """
 
     number: int
@@ -77,6 +90,7 @@ class Entry:
     checksum: int = 0
     fates: Fates = NO_FATES
     horizon: int = 0
+    adopted: tuple[Adopted, ...] = ()
 
     def encode(self) -> bytes:
         document: dict[str, object] = {
@@ -91,6 +105,8 @@ class Entry:
             document["deferred"] = [
                 [d.key.hex(), d.to.hex() if d.to else None, d.attempt, d.reason] for d in self.deferred
             ]
+        if self.adopted:
+            document["adopted"] = [[a.offset, a.rows, f"{a.checksum:016x}", a.reason] for a in self.adopted]
         return orjson.dumps(document)
 
     @staticmethod
@@ -105,12 +121,15 @@ class Entry:
                 Deferred(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
                 for key, to, attempt, reason in d.get("deferred", ())
             )
+            adopted = tuple(
+                Adopted(offset, rows, int(total, 16), reason) for offset, rows, total, reason in d.get("adopted", ())
+            )
             cursor = bytes.fromhex(d["cursor"])
             if len(cursor) != KEY_BYTES:
                 raise ValueError("cursor")
             return Entry(
                 d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                Fates(*d["fates"]), d.get("horizon", 0),
+                Fates(*d["fates"]), d.get("horizon", 0), adopted,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error

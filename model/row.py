@@ -13,6 +13,7 @@ The frame is made once, when the message is scheduled, so that delivering thousa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -75,7 +76,7 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
         end += header_bytes
     if name_bytes:
         name = command[end : end + name_bytes]
-    if labels or not 10**12 <= due < 10**13:
+    if labels or due not in PLAIN_DUES:
         count, system = system_headers(id_, due, 1, labels)
     else:
         count, system = _SYSTEM_HEADERS, _SYSTEM % (id_, due)
@@ -85,6 +86,21 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
         HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + header_bytes),
         key, system, headers, command[COMMAND_BODY + size :],
     ))  # fmt: skip
+
+
+PLAIN_DUES = range(10**12, 10**13)
+"""The due times (ms) that `plain_row` can show: between 2001 and 2286."""
+
+
+@lru_cache(maxsize=4_096)
+def plain_row(topic: bytes, key_bytes: int) -> bytes:
+    """What to make the rows of messages from that have no headers, labels, expiry and name.
+
+    `plain_row(topic, len(key)) % (key, id, due, payload)` is the row; without a key it has -1 and b"".
+    """
+    start = ROW.pack(0, ROW.size + len(topic), 0, len(topic), 0, 0) + topic
+    start += HEAD.pack(key_bytes, _SYSTEM_HEADERS, _SYSTEM_BYTES)
+    return start.replace(b"%", b"%%") + b"%b" + _SYSTEM + b"%b"
 
 
 def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> tuple[int, bytes]:

@@ -22,6 +22,7 @@ from duemq.model.errors import Rejected
 
 TIME_FIELDS = ("deliver_at", "deliver_after", "delay_level")
 CLASSIC_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+WINDOW_MS = 30 * 60 * 1000  # the UTC windows in which far messages are kept
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, the last one that RFC 3339 can write
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.body import header
@@ -36,12 +37,14 @@ def create_app(
     registry: CollectorRegistry,
     clock: Callable[[], int],
     closing: asyncio.Event,
+    adopting: AdoptPolicy | None = None,
 ) -> ASGIApp:
-    """The application. `clock` gives epoch ms.
+    """The application. `clock` gives epoch ms. `adopting`: what files may be adopted; None: none.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
-    service = Service(gateway, ingress, registry, clock, closing, int(settings.max_wait_s * 1000))
+    max_wait_ms = int(settings.max_wait_s * 1000)
+    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, adopting or AdoptPolicy())
     return FrontDoor(service, tuple(settings.api_keys))
 
 

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.delay.backend import NodeBackend, ProxyBackend
 from duemq.delay.follower import LedgerFollower
+from duemq.delay.freeze import freeze
 from duemq.delay.node import Node
 from duemq.delay.snapshot import SnapshotServer
 from duemq.delay.targets import Targets
@@ -23,6 +25,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
 from duemq.proxy import snapshots
 from duemq.proxy.config import Settings
+from duemq.proxy.control import Control
 from duemq.proxy.door import create_door
 from duemq.proxy.http_server import listen_on, serve_http, stop_on_signals, url_of
 from duemq.proxy.peers import HttpPeers
@@ -111,6 +114,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             HttpPeers(directory, name, settings.node.token),
             [(served.expire, _EXPIRE_S)],
         )
+        await opened.enter_async_context(Control(folder.info.path, partial(freeze, node)))
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         door = create_door(backend, metrics, settings.node.token, snapshots.routes(served))
         await serve_http(door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run)

@@ -28,7 +28,7 @@ from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.reply import JsonResponse
 from duemq.proxy.routes import service
-from duemq.proxy.wire import TOKEN_HEADER, found_to_json, query_from_json, state_to_json
+from duemq.proxy.wire import TOKEN_HEADER, adoption_to_json, found_to_json, query_from_json, state_to_json
 
 _INTERNAL = "/internal/"
 _SEARCH_BYTES = 1 << 20
@@ -48,6 +48,8 @@ def create_door(
             Route(f"{shard}/named", reads.named),
             Route(f"{shard}/ended", reads.ended),
             Route(f"{shard}/holder", reads.holder),
+            Route(f"{shard}/adoption", reads.adoption),
+            Route(f"{shard}/adoptions", reads.adoptions),
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
             Route("/v1/cluster", partial(service.cluster, about)),
@@ -96,6 +98,18 @@ class _Reads:
         first_key = await self._reader.holder(_shard(request), _hex(request, "name"))
         return JsonResponse({"first_key": None if first_key is None else first_key.hex()})
 
+    async def adoption(self, request: Request) -> Response:
+        shard, offset = _shard(request), _offset(request)
+        if sha256 := _hex(request, "sha256"):
+            found = await self._reader.adoption_of(shard, sha256.hex(), offset)
+        else:
+            found = await self._reader.adoption(shard, _offset(request, "wanted"), offset)
+        return JsonResponse({"adoption": None if found is None else adoption_to_json(found)})
+
+    async def adoptions(self, request: Request) -> Response:
+        found = await self._reader.adoptions(_shard(request), request.query_params.get("state"))
+        return JsonResponse({"adoptions": [adoption_to_json(one) for one in found]})
+
     async def search(self, request: Request) -> Response:
         try:
             document = orjson.loads(await read_body(request, _SEARCH_BYTES))
@@ -123,10 +137,10 @@ def _shard(request: Request) -> int:
     return shard
 
 
-def _offset(request: Request) -> int:
-    text = request.query_params.get("offset", "")
+def _offset(request: Request, name: str = "offset") -> int:
+    text = request.query_params.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise Rejected("bad_query", "offset must be a whole number", "offset")
+        raise Rejected("bad_query", f"{name} must be a whole number", name)
     return int(text)
 
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.proxy.ingress import Ingress
 
@@ -30,6 +31,7 @@ class Service:
     clock: Callable[[], int]
     closing: asyncio.Event
     max_wait_ms: int
+    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]

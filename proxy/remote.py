@@ -15,7 +15,8 @@ from duemq.delay.gateway import MessageState, Query
 from duemq.delay.reads import Found
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.wire import found_from_json, query_to_json, state_from_json, token_headers
+from duemq.proxy.wire import adoption_from_json, found_from_json, query_to_json, state_from_json, token_headers
+from duemq.storage.adoptions import Adoption
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
 _CONNECT_S = 0.5
@@ -55,6 +56,16 @@ class RemoteReader:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         found = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
         return None if found is None else bytes.fromhex(found)
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        return _adoption(await self._get(shard, "adoption", {"wanted": wanted, "offset": offset}))
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        return _adoption(await self._get(shard, "adoption", {"sha256": sha256, "offset": offset}))
+
+    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
+        found = await self._get(shard, "adoptions", {} if state is None else {"state": state})
+        return [adoption_from_json(one) for one in found["adoptions"]]
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         found: dict[int, Found] = {}
@@ -138,6 +149,11 @@ class RemoteReader:
             return self._silent.get(member.name, 0.0) > now, member.name != master, joining, lag
 
         return iter(sorted(held, key=rank))
+
+
+def _adoption(document: Any) -> Adoption | None:
+    found = document["adoption"]
+    return None if found is None else adoption_from_json(found)
 
 
 def _nobody(shard: int) -> Unavailable:

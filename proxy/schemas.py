@@ -101,6 +101,37 @@ class Receipt(BaseModel):
     )
 
 
+class Adopt(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
+    sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
+    size: int = Field(default=0, description="Bytes.")
+    window: Ms = Field(default=0, description="When its 30-minute window begins.")
+    rows: int = 0
+
+
+class Adoption(BaseModel):
+    id: str
+    shard: int
+    state: Literal["pending", "wanted", "adopted", "refused"] = Field(
+        description="pending: not known yet, look again. wanted: nodes are taking it in."
+    )
+    duplicate: bool
+    path: str = ""
+    rows: int = 0
+    size: int = 0
+    sha256: str = ""
+    window: Rfc3339 = ""
+    window_ms: Ms = 0
+    since: Rfc3339 = Field(default="", description="When it came into this state.")
+    since_ms: Ms = 0
+    reason: str = Field(default="", description="Why it was refused.")
+
+
+class AdoptionList(BaseModel):
+    adoptions: list[Adoption]
+
+
 class MessageState(BaseModel):
     id: str
     status: Status
@@ -215,6 +246,8 @@ class Node(BaseModel):
     rack: str
     state: Literal["joining", "ready", "draining", "out"]
     reason: str = Field(description="Why it is not ready; empty if it is.")
+    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 cleans, 2 shortens, 3 refuses.")
+    full: str = Field(description="Why it can take no new messages: its disk; empty if it can.")
     master_of: list[int]
     holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
     lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -18,16 +18,20 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_levels, shown
 from duemq.proxy.ingress import TOPIC
+from duemq.storage.rows import WINDOW_MS
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _BYTE_SIZE = TypeAdapter(ByteSize)
 
@@ -74,6 +78,7 @@ def no_switch(value: object) -> object:
 
 Duration = Annotated[int, _reader(_duration), Field(ge=0)]
 Size = Annotated[int, _reader(_size), Field(ge=0)]
+Percent = Annotated[int, Field(ge=1, le=100)]
 Words = Annotated[tuple[str, ...], _reader(_words)]
 Delays = Annotated[tuple[Duration, ...], _reader(_delays), Field(min_length=1)]
 
@@ -145,15 +150,59 @@ class StorageSettings(Section):
     flush_interval_s: Annotated[float, Field(gt=0, le=3600)] = 5
     flush_bytes: Annotated[Size, Field(ge=64 * KIB)] = 32 * MIB
     history_retention: Duration = _duration("24h")
+    min_history: Annotated[Duration, Field(ge=60_000)] = _duration("10m")
+    clean_mode: Literal["continuous", "off_peak"] = "continuous"
+    clean_at: str = "04:00"
+    clean_percent: Percent = 75
+    shorten_percent: Percent = 85
+    refuse_percent: Percent = 90
     min_free_bytes: Size = 256 * MIB
+
+    @field_validator("clean_at")
+    @classmethod
+    def _time(cls, time: str) -> str:
+        if not _TIME.fullmatch(time):
+            raise ValueError("it must be HH:MM, from 00:00 to 23:59 (UTC)")
+        return time
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if not self.clean_percent <= self.shorten_percent <= self.refuse_percent:
+            raise ValueError(
+                f"clean_percent ({self.clean_percent}), shorten_percent ({self.shorten_percent}) and refuse_percent "
+                f"({self.refuse_percent}) must not descend"
+            )
+        return self
 
 
 class FarSettings(Section):
     """See `FarPolicy`."""
 
-    seal_rows: Annotated[int, Field(ge=1)] = 50_000
+    seal_rows: Annotated[int, Field(ge=1)] = 5_000
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
-    load_ahead: Annotated[Duration, Field(ge=60_000, le=1_800_000)] = _duration("10m")
+    rewrite_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    load_ahead: Annotated[Duration, Field(ge=60_000, le=_duration("24h"))] = _duration("10m")
+    adopt_from: Words = ()
+    adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")
+
+    @field_validator("load_ahead")
+    @classmethod
+    def _not_sealed_again(cls, load_ahead: int, given: ValidationInfo) -> int:
+        nearest = given.data.get("seal_windows", 1) * WINDOW_MS
+        if load_ahead > nearest:
+            raise ValueError(
+                f"at most 30 minutes for each of far.seal_windows, here {nearest} ms: "
+                "a window would be sealed again as soon as it was loaded"
+            )
+        return load_ahead
+
+    @field_validator("adopt_from")
+    @classmethod
+    def _absolute(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        for folder in folders:
+            if not folder.startswith("/"):
+                raise ValueError(f"{folder!r} must be an absolute path")
+        return folders
 
 
 class EmbeddedSettings(Section):

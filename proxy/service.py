@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.backend import NodeBackend
+from duemq.delay.freeze import freeze
 from duemq.delay.node import Node
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
 from duemq.proxy.config import Settings
+from duemq.proxy.control import Control
 from duemq.proxy.http_server import Companion, listen_on, serve_http, stop_on_signals, url_of
 from duemq.proxy.wiring import front_door, guarded_clock, node_options, open_bus, registry
 from duemq.storage.folder import Folder
@@ -42,7 +45,8 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
         )
         app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
         grace_s = settings.http.shutdown_grace_s
-        await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion)
+        async with Control(folder.info.path, partial(freeze, node)):
+            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion)
     finally:
         folder.close()
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from duemq.delay.gateway import MessageState, Query
 from duemq.delay.reads import Found
+from duemq.model.adoption import Adopt
+from duemq.storage.adoptions import Adoption
 
 TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
 
@@ -39,6 +41,14 @@ def state_from_json(document: Json) -> MessageState:
         headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
         payload=_bytes(document["payload"]),
     )
+
+
+def adoption_to_json(adoption: Adoption) -> Json:
+    return asdict(adoption)
+
+
+def adoption_from_json(document: Json) -> Adoption:
+    return Adoption(**(document | {"adopt": Adopt(**document["adopt"])}))
 
 
 def query_to_json(query: Query) -> Json:

@@ -15,14 +15,16 @@ from starlette.types import ASGIApp
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
-from duemq.delay.far import FarPolicy
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.node import NodeOptions
 from duemq.delay.pace import Pace
 from duemq.delay.selection import selection_of
+from duemq.delay.watermarks import Watermarks
 from duemq.election.allocation import StrategyName
 from duemq.election.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
@@ -30,6 +32,7 @@ from duemq.model.fault import Fault, no_fault
 from duemq.proxy.app import create_app
 from duemq.proxy.config import Settings
 from duemq.proxy.ingress import Ingress
+from duemq.storage.intake_rules import AdoptLimits
 
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
@@ -48,21 +51,50 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             retry_ms=delivery.retry_delays,
             dead_letter_topic=settings.topics.dead_letter,
             history_ms=storage.history_retention,
+            short_history_ms=storage.min_history,
         ),
         alone=alone,
         trims=trims,
         holds=holds,
         gathering=gathering,
-        far=FarPolicy(settings.far.seal_rows, settings.far.seal_windows, settings.far.load_ahead),
+        far=FarPolicy(
+            settings.far.seal_rows,
+            settings.far.seal_windows,
+            settings.far.load_ahead,
+            rewrite_share=settings.far.rewrite_share,
+        ),
+        adopting=adopt_policy(settings),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,
         flush_interval_s=storage.flush_interval_s,
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
-        min_free_bytes=storage.min_free_bytes,
+        clean_at=_hour_and_minute(storage.clean_at) if storage.clean_mode == "off_peak" else None,
+        marks=Watermarks(
+            storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
+        ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
     )
+
+
+def adopt_policy(settings: Settings) -> AdoptPolicy:
+    """What files may be adopted: the same at a front door as on the nodes."""
+    own = settings.limits
+    limits = AdoptLimits(
+        max_payload_bytes=own.max_payload_bytes,
+        max_headers=own.max_headers,
+        max_headers_bytes=own.max_headers_bytes,
+        max_key_bytes=own.max_key_bytes,
+        topics=settings.topics.allowed,
+    )
+    folders = tuple(Path(folder).resolve() for folder in settings.far.adopt_from)
+    return AdoptPolicy(folders, limits, patience_ms=settings.far.adopt_patience, furthest_ms=own.max_delay)
+
+
+def _hour_and_minute(time: str) -> tuple[int, int]:
+    hour, minute = map(int, time.split(":"))
+    return hour, minute
 
 
 def kafka_options(settings: Settings) -> KafkaOptions:
@@ -108,7 +140,8 @@ def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry,
     """The HTTP API in front of a backend. `closing`: see `create_app`."""
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
-    return create_app(gateway, Ingress(settings.ingress_limits()), settings.http, metrics, backend.clock, closing)
+    ingress = Ingress(settings.ingress_limits())
+    return create_app(gateway, ingress, settings.http, metrics, backend.clock, closing, adopt_policy(settings))
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:

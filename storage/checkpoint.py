@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
-from duemq.model.errors import CorruptStore
+from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.foreign import translated
+from duemq.storage.far import FOLDER
 from duemq.storage.rows import POSITION, Position
 from duemq.storage.store import ShardStore
 
@@ -78,21 +80,37 @@ def _is_sound(file: CheckpointFile) -> bool:
     return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
 
 
-def make_checkpoint(store: ShardStore, into: Path) -> None:
-    """Link the store's files into a new folder on the same disk. Blocks; run it in a thread.
+def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
+    """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
 
     The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
     may be sealed or loaded meanwhile.
-    Raises DiskFull or StoreFailed.
+    Raises DiskFull or StoreFailed, DamagedFile where a delay file is missing.
     """
     # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
     store.flush()
     with translated(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
-        for name in store.far.names():
+        for name in store.far.names() if far else ():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(store.path / name, into / name)
+            try:
+                os.link(store.path / name, into / name)
+            except FileNotFoundError as error:
+                raise DamagedFile(f"delay file {store.path / name} is missing") from error
+
+
+def link_adopted(store: ShardStore, into: Path) -> None:
+    """Link into a checkpoint the adopted files that are here and that it lacks. Blocks; run it in a thread.
+
+    The ledger may go on to adopt a file that the checkpoint only knows as wanted, or not at all.
+    """
+    with translated(into):
+        for path in (store.path / FOLDER).glob("*/a*.parquet"):
+            linked = into / path.relative_to(store.path)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError, FileNotFoundError):  # it is there, or was just removed after its time
+                os.link(path, linked)
 
 
 def describe(checkpoint: Path, shard: int) -> Manifest:

@@ -13,7 +13,7 @@ Raising `FORMAT`: a file lives for as long as its farthest message; keep the rea
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from duemq.model.errors import CorruptStore
+from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.foreign import translated
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of
 from duemq.model.row import message_key_in, payload_at, topic_of
@@ -55,7 +56,11 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows."""
+    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+
+    `offset`: where the command is that adopted it (storage/adopted_file.py), and then `content` is the SHA-256 of the
+    file; None for a sealed one.
+    """
 
     shard: int
     window: int
@@ -64,6 +69,7 @@ class About:
     last: str
     content: str
     format: int = FORMAT
+    offset: int | None = None
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -131,7 +137,7 @@ def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
 
 
 class DelayFile:
-    """A file opened to be read. All methods raise CorruptStore for one that is missing or damaged; they block."""
+    """A file opened to be read. All methods raise DamagedFile for one that is missing or damaged; they block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -140,7 +146,7 @@ class DelayFile:
             metadata = self._file.metadata
             self.about = About.decode((metadata.metadata or {}).get(_ABOUT, b""))
             if self.about.format != FORMAT or metadata.num_rows != self.about.rows:
-                raise CorruptStore(
+                raise DamagedFile(
                     f"{path}: format {self.about.format} with {metadata.num_rows} rows of {self.about.rows}; "
                     f"this duemq reads format {FORMAT}"
                 )
@@ -151,26 +157,42 @@ class DelayFile:
     def _sound(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptStore(f"delay file {self.path} is missing or damaged: {error}") from error
+        except DamagedFile:
+            raise
+        except (pa.ArrowException, OSError, CorruptStore) as error:
+            raise DamagedFile(f"delay file {self.path} is missing or damaged: {error}") from error
 
     def rows(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """The rows of those keys that are in the file. Reads each row group once that may hold one."""
         wanted: dict[int, set[bytes]] = {}
         for key in keys:
-            due = due_of(key)
-            group = bisect_left(self._lasts, due)
-            while group < len(self._firsts) and self._firsts[group] <= due:
+            for group in self.groups(key):
                 wanted.setdefault(group, set()).add(key)
-                group += 1
         found: dict[bytes, bytes] = {}
         for group, some in sorted(wanted.items()):
-            some -= found.keys()
-            places = {key: at for at, key in enumerate(self._keys(group)) if key in some} if some else {}
-            if places:
-                rows = self._rows(group, pa.array(list(places.values())))
-                found.update(zip(places, rows, strict=True))
+            if some := some - found.keys():
+                places = self._places(group, sorted(some))
+                if places:
+                    found.update(zip(places, self._rows(group, pa.array(list(places.values()))), strict=True))
         return found
+
+    def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
+        """Where those of the keys are in a row group that are in it."""
+        held = self._held(group)
+        dues = held["due"].astype(np.int64)
+        starts, ends = (np.searchsorted(dues, list(map(due_of, keys)), side) for side in ("left", "right"))
+        places: dict[bytes, int] = {}
+        for key, start, end in zip(keys, starts.tolist(), ends.tolist(), strict=True):
+            raw = held[start:end].tobytes()  # all that are due in that ms
+            at = next((at for at in range(0, len(raw), KEY_BYTES) if raw[at : at + KEY_BYTES] == key), None)
+            if at is not None:
+                places[key] = start + at // KEY_BYTES
+        return places
+
+    def groups(self, key: bytes) -> range:
+        """The row groups that may hold a key."""
+        due = due_of(key)
+        return range(bisect_left(self._lasts, due), bisect_right(self._firsts, due))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""
@@ -186,23 +208,28 @@ class DelayFile:
         """All of it; ends with an error where that is not what the file says of itself."""
         digest, last = blake2b(digest_size=16), b""
         for keys, rows in self.parts():
-            _check_order(self.path, self.about.window, last, keys)
+            with self._sound():
+                _check_order(self.path, self.about.window, last, keys)
             _digest(digest, keys, rows)
             last = keys[-1]
             yield keys, rows
         if digest.hexdigest() != self.about.content:
-            raise CorruptStore(f"delay file {self.path} does not hold what it says: its content's checksum is wrong")
+            raise DamagedFile(f"delay file {self.path} does not hold what it says: its content's checksum is wrong")
 
     def close(self) -> None:
         self._file.close()
 
-    def _keys(self, group: int) -> list[bytes]:
+    def _held(self, group: int) -> npt.NDArray[np.void]:
+        """The keys of a row group as an array of `KEY_DTYPE`."""
         with self._sound():
             table = self._file.read_row_group(group, columns=_OF_KEY)
         keys = np.empty(table.num_rows, KEY_DTYPE)
         for name, column in zip(KEY_DTYPE.names or (), _OF_KEY, strict=True):
             keys[name] = table[column].to_numpy()
-        raw = keys.tobytes()
+        return keys
+
+    def _keys(self, group: int) -> list[bytes]:
+        raw = self._held(group).tobytes()
         return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
 
     def _rows(self, group: int, places: pa.Array | None = None) -> list[bytes]:

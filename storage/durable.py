@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+_PART_BYTES = 1 << 20
+
+Report = Callable[[int], None]
+"""Is told how many bytes of a file were read so far."""
+
+
+def digest(path: Path, report: Report) -> str:
+    """The sha256 of a file's content, in hex. Raises OSError."""
+    sha256, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            sha256.update(part)
+            done += len(part)
+            report(done)
+    return sha256.hexdigest()
+
+
+def copy_durably(source: Path, into: Path, report: Report) -> str:
+    """Copy a file with its mode to where none is, and sync it; the sha256 of what was copied, in hex.
+
+    After a crash there may be a part of it. Raises OSError.
+    """
+    sha256, done = hashlib.sha256(), 0
+    with source.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode & 0o777
+        with open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as copy:
+            while part := file.read(_PART_BYTES):
+                sha256.update(part)
+                copy.write(part)
+                done += len(part)
+                report(done)
+            copy.flush()
+            os.fsync(copy.fileno())
+    return sha256.hexdigest()
 
 
 def write_durably(path: Path, content: bytes) -> None:

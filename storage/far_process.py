@@ -1,43 +1,103 @@
-"""The work of sealing and loading a window, in a process of its own: the shard's event loop has other things to do.
+"""The work of sealing and loading windows, in a process of its own: the shard's event loop has other things to do.
 
-    python -m duemq.storage.far_process seal CHECKPOINT SHARD WINDOW FILE     prints what the file says of itself
-    python -m duemq.storage.far_process load DROPPED SST FILE...              prints how many rows the SST has
+    python -m duemq.storage.far_process
 
-Exit code 1 with a sentence on standard error where the store or a file is damaged, 2 where the disk fails.
+One job as a line of JSON on standard input, its results as lines of JSON on standard output:
+
+    {"work": "seal", "checkpoint": path, "shard": number, "windows": [[start, path], ...]}
+        what each file says of itself, in the order of the windows; null for a window without rows
+    {"work": "load", "files": [{"path": path, "about": ...}, ...], "secret": hex, "dropped": path, "sst": path}
+        how many rows the SST has
+    {"work": "rewrite", "shard": number, "secret": hex, "dropped": path,
+     "windows": [[start, path, files], ...]}
+        what each new file says of itself; null where nothing is left of a window
+
+On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged, 4 where
+the store is.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from heapq import merge
+from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import Any
 
+import orjson
 from rocksdict import AccessType, Options, Rdict, SstFileWriter
 
-from duemq.model.errors import CorruptStore, DuemqError
+from duemq.model.errors import CorruptStore, DamagedFile, DuemqError
 from duemq.model.foreign import translated
+from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
+from duemq.storage.child import job_of_parent
 from duemq.storage.delay_file import ROWS_PER_GROUP, About, DelayFile, Part, write
+from duemq.storage.durable import sync_folder
+from duemq.storage.far import Sealed, open_file
 from duemq.storage.rocks import sorted_file_options
 from duemq.storage.rows import ROW, WINDOW_MS
 
-_NICE = 10
-CORRUPT, FAILED = 1, 2
+FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own
+
+Job = Mapping[str, Any]
 
 
-def seal(checkpoint: Path, shard: int, window: int, file: Path) -> About:
-    """Write the rows that a checkpoint holds of a window into a delay file, and read it once to be sure."""
+def described(folder: Path, sealed: Sealed) -> Job:
+    """A file of a job."""
+    return {"path": str(folder / sealed.name), "about": asdict(sealed.about)}
+
+
+def perform(job: Job) -> Iterator[Any]:
+    """Do a job; its results as they come."""
+    match job["work"]:
+        case "seal":
+            yield from _seal(Path(job["checkpoint"]), job["shard"], job["windows"])
+        case "load":
+            yield _load(job["files"], _ids(job), Path(job["dropped"]), Path(job["sst"]))
+        case "rewrite":
+            yield from _rewrite(job["shard"], _ids(job), Path(job["dropped"]), job["windows"])
+        case other:
+            raise ValueError(f"{other} is no work")
+
+
+def _ids(job: Job) -> IdCodec:
+    """What issues the ids of adopted messages: their rows are made of the files here."""
+    return IdCodec(bytes.fromhex(job["secret"]))
+
+
+def _seal(checkpoint: Path, shard: int, windows: list[tuple[int, str]]) -> Iterator[Job | None]:
+    """Write the rows that a checkpoint holds of each window into a delay file, and read it once to be sure."""
     with translated(checkpoint):
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
-        about = write(file, shard, window, _rows_of(database, checkpoint, window))
+        for window, file in windows:
+            yield _written(Path(file), shard, window, _rows_of(database, checkpoint, window))
     finally:
         database.close()
+    _sync_folders(Path(file) for _, file in windows)
+
+
+def _written(file: Path, shard: int, window: int, parts: Iterator[Part]) -> Job | None:
+    """What the file says of itself; None, and no file, for no rows."""
+    first = next(parts, None)
+    if first is None:
+        return None
+    about = write(file, shard, window, chain([first], parts))
     for _ in DelayFile(file).whole():
         pass
-    return about
+    return asdict(about)
+
+
+def _sync_folders(files: Iterable[Path]) -> None:
+    """The folders of the windows may be new themselves, and the one they are in."""
+    parents = {file.parent.parent for file in files}
+    for folder in parents | {parent.parent for parent in parents}:
+        with translated(folder):
+            if folder.exists():  # a run that wrote nothing makes none
+                sync_folder(folder)
 
 
 def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[Part]:
@@ -59,25 +119,49 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[Part]:
         yield keys, values
 
 
-def load(dropped: Path, sst: Path, files: list[Path]) -> int:
+def _load(files: list[Job], ids: IdCodec, dropped: Path, sst: Path) -> int:
     """Write what the files hold, without the dropped keys, into a sorted file that RocksDB takes in as it is."""
-    gone = _keys_in(dropped)
-    opened = [DelayFile(file) for file in files]
     count = 0
     with translated(sst):
         writer = SstFileWriter(sorted_file_options())
         writer.open(str(sst))
-        for key, row in merge(*(_each(file) for file in opened)):
-            if key not in gone:
-                writer[ROW + key] = row
-                count += 1
+        for key, row in _left(files, ids, _keys_in(dropped)):
+            writer[ROW + key] = row
+            count += 1
         if count:
             writer.finish()
     return count
 
 
-def _each(file: DelayFile) -> Iterator[tuple[bytes, bytes]]:
-    for keys, rows in file.whole():
+def _rewrite(
+    shard: int, ids: IdCodec, dropped: Path, windows: list[tuple[int, str, list[Job]]]
+) -> Iterator[Job | None]:
+    """Write what is left of each window's files into a new one."""
+    gone = _keys_in(dropped)
+    for window, file, files in windows:
+        yield _written(Path(file), shard, window, _in_parts(_left(files, ids, gone)))
+    _sync_folders(Path(file) for _, file, _ in windows)
+
+
+def _in_parts(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Part]:
+    while part := list(islice(rows, ROWS_PER_GROUP)):
+        yield [key for key, _ in part], [row for _, row in part]
+
+
+def _left(files: list[Job], ids: IdCodec, gone: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What files hold together, in order, without the keys that are gone. Reads each of them to its end.
+
+    The files of a window stand beside one another, and earlier windows before later ones.
+    """
+    for _, of_window in groupby(files, lambda file: file["about"]["window"]):
+        for key, row in merge(*(_each(file, ids) for file in of_window)):
+            if key not in gone:
+                yield key, row
+
+
+def _each(file: Job, ids: IdCodec) -> Iterator[tuple[bytes, bytes]]:
+    opened = open_file(Path(file["path"]), About(**file["about"]), ids)
+    for keys, rows in opened.whole():
         yield from zip(keys, rows, strict=True)
 
 
@@ -87,22 +171,15 @@ def _keys_in(file: Path) -> frozenset[bytes]:
     return frozenset(raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES))
 
 
-def main(arguments: list[str]) -> int:
-    os.nice(_NICE)
+def main() -> int:
     try:
-        match arguments:
-            case ["seal", checkpoint, shard, window, file]:
-                print(seal(Path(checkpoint), int(shard), int(window), Path(file)).encode().decode())
-            case ["load", dropped, sst, *files]:
-                print(load(Path(dropped), Path(sst), list(map(Path, files))))
-            case _:
-                print(__doc__, file=sys.stderr)
-                return 64
+        for result in perform(job_of_parent()):
+            print(orjson.dumps(result).decode(), flush=True)
     except DuemqError as error:
         print(error, file=sys.stderr)
-        return CORRUPT if isinstance(error, CorruptStore) else FAILED
+        return DAMAGED if isinstance(error, DamagedFile) else CORRUPT if isinstance(error, CorruptStore) else FAILED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -22,11 +23,13 @@ from duemq.storage.partial import settle_all
 
 VERSION = 1
 SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the process
-_META = "duemq.json"
-_SECRET = "id.key"
-_LOCK = "lock"
+META = "duemq.json"
+SECRET = "id.key"
+LOCK = "lock"
+BACKUP = "backup.json"  # what makes a folder a backup
+RESTORE = "restore.json"  # there while one is put in place
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
-_UNFINISHED = frozenset((_LOCK, _SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
+_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,26 @@ class FolderInfo:
     shards: int
     cluster: str
     secret: bytes = field(repr=False)
+
+
+class DiskUse(NamedTuple):
+    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> float:
+        """As `df` counts it, which rounds it up."""
+        whole = self.used + self.free
+        return 100 * self.used / whole if whole else 0.0
+
+
+def disk_use(path: Path) -> DiskUse:
+    """Of the disk that a folder is on. Raises StoreFailed."""
+    with translated(path):
+        stat = os.statvfs(path)
+    return DiskUse((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
 
 class Folder:
@@ -72,13 +95,15 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FolderRefused(f"data folder {path}: {error.strerror}; choose another one with --data") from error
-        meta = path / _META
+        _refuse_backup(path)
+        meta = path / META
         if not meta.exists() and not _UNFINISHED.issuperset(os.listdir(path)):
             raise FolderRefused(
-                f"data folder {path} has files but no {_META}: it is not duemq's. Choose an empty folder with --data."
+                f"data folder {path} has files but no {META}: it is not duemq's. Choose an empty folder with --data."
             )
-        lock = _take_lock(path)
+        lock = take_lock(path)
         try:
+            _refuse_backup(path)
             if not meta.exists():
                 _make(path, identity or Identity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
             info = read_info(path)
@@ -95,10 +120,6 @@ class Folder:
             os.close(lock)
             raise
 
-    def free_bytes(self) -> int:
-        stat = os.statvfs(self.info.path)
-        return stat.f_bavail * stat.f_frsize
-
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
@@ -108,12 +129,12 @@ class Folder:
 def read_info(path: Path) -> FolderInfo:
     """Read what the folder says without taking it. Raises FolderRefused."""
     try:
-        meta = orjson.loads((path / _META).read_bytes())
+        meta = orjson.loads((path / META).read_bytes())
         known = meta["format"] == "duemq" and isinstance(meta["version"], int)
     except FileNotFoundError as error:
-        raise FolderRefused(f"{path} is not a data folder of duemq: it has no {_META}") from error
+        raise FolderRefused(f"{path} is not a data folder of duemq: it has no {META}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FolderRefused(f"{path / _META} cannot be read: restore it from a backup") from error
+        raise FolderRefused(f"{path / META} cannot be read: restore it from a backup") from error
     if not known:
         raise FolderRefused(f"{path} is a folder of another program; choose another one with --data")
     if meta["version"] != VERSION:
@@ -123,16 +144,30 @@ def read_info(path: Path) -> FolderInfo:
         )
     shards, cluster = meta.get("shards"), meta.get("cluster")
     if not isinstance(shards, int) or shards < 1 or not isinstance(cluster, str):
-        raise FolderRefused(f"{path / _META} names no shards or no cluster: restore it from a backup")
+        raise FolderRefused(f"{path / META} names no shards or no cluster: restore it from a backup")
     try:
-        secret = (path / _SECRET).read_bytes()
+        secret = (path / SECRET).read_bytes()
+    except FileNotFoundError as error:
+        raise FolderRefused(f"{path / SECRET} is missing: without it no id can be checked; restore it") from error
     except OSError as error:
-        raise FolderRefused(f"{path / _SECRET} is missing: without it no id can be checked; restore it") from error
+        raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
     return FolderInfo(path, shards, cluster, secret)
 
 
-def _take_lock(path: Path) -> int:
-    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _refuse_backup(path: Path) -> None:
+    if (path / BACKUP).exists():
+        raise FolderRefused(
+            f"{path} is a backup and must stay as it is: put it in place with `duemq restore {path} --data DIR`"
+        )
+    if (path / RESTORE).exists():
+        raise FolderRefused(
+            f"{path} is not complete: a restore was cut short. Run `duemq restore` again, or empty the folder."
+        )
+
+
+def take_lock(path: Path) -> int:
+    """Hold a folder until this descriptor is closed. Raises FolderRefused if another process does."""
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -151,8 +186,8 @@ def _make(path: Path, identity: Identity) -> None:
     """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
     meta = {"format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster}
     try:
-        write_durably(path / _SECRET, identity.secret)
-        write_durably(path / _META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+        write_durably(path / SECRET, identity.secret)
+        write_durably(path / META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise DiskFull(f"data folder {path}: {error.strerror}") from error
 
@@ -170,7 +205,7 @@ def _refuse_other_cluster(info: FolderInfo, identity: Identity) -> None:
         )
     if not secrets.compare_digest(info.secret, identity.secret):
         raise FolderRefused(
-            f"{info.path / _SECRET} is not the secret of cluster {info.cluster}: ids of one would be unknown to the "
+            f"{info.path / SECRET} is not the secret of cluster {info.cluster}: ids of one would be unknown to the "
             "other. Start with an empty folder, and the node copies what it needs from its peers."
         )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 from duemq.model.errors import CorruptStore
@@ -22,6 +23,7 @@ from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.checkpoint import CheckpointFile, Manifest, read_position
 from duemq.storage.durable import sync_folder, write_durably
+from duemq.storage.far import FOLDER
 
 _READ_BYTES = 1 << 20
 
@@ -73,6 +75,7 @@ class Partial:
         self.into, self._fault = into, fault
         self.folder = _beside(into, ".partial")
         self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
+        self._held: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
 
     def manifest(self) -> Manifest | None:
         """What an earlier attempt was fetching, if that can be read."""
@@ -97,6 +100,24 @@ class Partial:
             write_durably(self._manifest, manifest.encode())
             sync_folder(self.into.parent)
         self._fault("begun")
+
+    def take(self, wanted: CheckpointFile) -> bool:
+        """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
+        if not wanted.name.startswith(f"{FOLDER}/"):
+            return False
+        path = self._files / wanted.name
+        with translated(path):
+            if self._held is None:
+                self._held = defaultdict(list)
+                for held in (self.into / FOLDER).glob("*/*"):
+                    self._held[held.stat().st_size].append(held)
+            for held in self._held[wanted.size]:
+                if _sha256_of(held) == wanted.sha256:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)
+                    os.link(held, path)
+                    return True
+        return False
 
     def open(self, file: CheckpointFile) -> PartialFile:
         return PartialFile(self._files / file.name, file)
@@ -153,6 +174,11 @@ def settle_all(shards: Path) -> None:
         unsettled = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
     for name in sorted(unsettled):
         settle(shards / name)
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _beside(into: Path, suffix: str) -> Path:

@@ -21,6 +21,8 @@ from rocksdict import (
 
 from duemq.model.foreign import translated
 
+_ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB wants both; zstd uses the level
+
 
 class Memory:
     """The memory that all stores of a process share, in bytes."""
@@ -38,6 +40,10 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)
     options = _options(table)
+    # Messages wait here for weeks: 91 bytes for one with 180 of JSON, 127 with lz4, for the same time of the processor
+    # as far as can be measured (writing is Python's). A sorted file that is loaded is delivered soon: lz4 is quicker.
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_compression_options(_ZLIB_WINDOW, _ZSTD_LEVEL, 0, 0)
     options.create_if_missing(True)
     options.set_level_zero_file_num_compaction_trigger(8)
     options.set_write_buffer_size(memory.write_buffer_bytes)

@@ -9,8 +9,11 @@ t cursor                  -> entry number | commit time: when the cursor got her
 v applied offset          -> entry number | commit time: when commands below were applied (one per cycle)
 w window start            -> how many messages are pending in this 30-minute window
 f window | number         -> what a delay file says of itself: its rows are in it and not in `p` (storage/far.py)
-d key                     -> (nothing): cancelled, moved or dead since it was sealed into a delay file
+d key                     -> (nothing): in a delay file, and cancelled, moved or dead since
+c window                  -> how many of its keys are among those
 g window                  -> (nothing): the files of this window are being loaded
+a offset                  -> a file that is to be adopted, by the offset of its command, and what became of it
+y sha256                  -> the offset of the command that brought this content
 s                         -> position: the last ledger entry and where the next one is to be found
 """
 
@@ -21,12 +24,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from duemq.model.ledger import START, Entry
+from duemq.model.timing import WINDOW_MS as WINDOW_MS
 
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
-FAR, DROPPED, LOADING = b"f", b"d", b"g"
+ADOPTION, CONTENT = b"a", b"y"
+FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
 POSITION = b"s"
 
-WINDOW_MS = 30 * 60 * 1000
 CANCELLED, DEAD = 1, 2
 
 U32, U64 = Struct(">I"), Struct(">Q")

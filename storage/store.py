@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
+from duemq.model.errors import StoreFailed
 from duemq.model.foreign import translated
-from duemq.model.key import dues_of, first_key_at, last_key_at
+from duemq.model.ids import IdCodec
+from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.storage.adoptions import Adoptions
 from duemq.storage.far import FarFiles
 from duemq.storage.journal import Journal
 from duemq.storage.rocks import Memory, open_store, without_log
@@ -20,6 +25,7 @@ from duemq.storage.rows import (
     APPLIED,
     CURSOR,
     DROPPED,
+    DROPS,
     ENDED,
     FAR,
     LOADING,
@@ -33,10 +39,12 @@ from duemq.storage.rows import (
     WINDOW_MS,
     Ended,
     Position,
+    window_of,
 )
 
 Puts = list[tuple[bytes, bytes]]
 _NO_LIMIT = 1 << 62
+_NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
 class KeyScan:
@@ -59,7 +67,8 @@ class KeyScan:
 class ShardStore:
     """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
 
-    def __init__(self, path: Path, memory: Memory) -> None:
+    def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
+        """`ids`: issues the ids of adopted messages; a store that has none needs none."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
@@ -67,44 +76,73 @@ class ShardStore:
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
-        self.far = FarFiles(path, self.each(FAR), (U64.unpack(key)[0] for key, _ in self.each(LOADING)))
+        dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
+        self.adoptions = Adoptions(self)
+        loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
+        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
         self._journals: list[Journal] = []
+        self._compacting = threading.Lock()
+        self._closing = False
+
+    def _may_be_adopted(self, offset: int) -> bool:
+        """Whether the file of an adopt command may still be needed that is in no table: the logs lead to it again."""
+        return offset >= self.position.entry.applied or offset in self.adoptions.wanted
 
     def _get(self, key: bytes) -> bytes | None:
         with translated(self.path):
             found: bytes | None = self._db.get(key)
             return found
 
-    def _get_many(self, keys: list[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """By whole keys, with their prefixes."""
         if not keys:
             return []
         with translated(self.path):
-            found: list[bytes | None] = self._db.get(keys)
+            found: list[bytes | None] = self._db.get(list(keys))
             return found
 
     # --- by key ---------------------------------------------------------------------------------------------------
 
-    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Also of messages in delay files, which takes milliseconds each."""
-        found = self._get_many([ROW + key for key in keys])
-        if self.far and (sealed := [key for key in keys if self.far.covers(key)]):
-            dropped = self._get_many([DROPPED + key for key in sealed])
-            gone = {key for key, mark in zip(sealed, dropped, strict=True) if mark is not None}
-            here = dict(zip(keys, found, strict=True))
-            there = self.far.rows([key for key in sealed if here[key] is None and key not in gone])
-            found = [None if key in gone else here[key] or there.get(key) for key in keys]
+    def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
+        """Also of messages in delay files, which takes milliseconds each.
+
+        `known`: what was found in those files before, None for a key that is in none of them.
+        """
+        found = self.get_many([ROW + key for key in keys])
+        if self.far and (covered := [key for key in keys if self.far.covers(key)]):
+            dropped = self._dropped(covered)
+            near = {key: row for key, row in zip(keys, found, strict=True) if row is not None}
+            wanted = [key for key in covered if key not in near and key not in dropped]
+            unknown = [key for key in wanted if key not in known]
+            read = self.far.reader.rows(self.far.by_file(unknown)) if unknown else {}
+            found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
         return found
 
+    def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys whose message may be pending in a delay file."""
+        covered = [key for key in keys if self.far.covers(key)] if self.far else []
+        dropped = self._dropped(covered)
+        rows = self.get_many([ROW + key for key in covered])
+        return [key for key, row in zip(covered, rows, strict=True) if row is None and key not in dropped]
+
+    def _dropped(self, keys: Sequence[bytes]) -> set[bytes]:
+        marks = self.get_many([DROPPED + key for key in keys])
+        return {key for key, mark in zip(keys, marks, strict=True) if mark is not None}
+
     def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
-        return [None if raw is None else Ended.decode(raw) for raw in self._get_many([ENDED + key for key in keys])]
+        return [None if raw is None else Ended.decode(raw) for raw in self.get_many([ENDED + key for key in keys])]
 
     def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
         """Where messages are now that were moved at least once; None for those that never were."""
-        return self._get_many([MOVED + key for key in first_keys])
+        return self.get_many([MOVED + key for key in first_keys])
 
     def names(self, names: Sequence[bytes]) -> list[bytes | None]:
         """First key and fingerprint of each name that is taken."""
-        return self._get_many([NAME + name for name in names])
+        return self.get_many([NAME + name for name in names])
+
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
+        """The offsets of the commands by which files of these contents (sha256, hex) were wanted; None for new ones."""
+        return self.adoptions.contents(sums)
 
     def delivered_at(self, key: bytes, offset: int) -> int:
         """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
@@ -143,26 +181,38 @@ class ShardStore:
         return keys, rows
 
     def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
-        """As `scan`, with the messages in delay files, a part of one window at a time."""
-        while (window := self.far.next_after(after)) is not None and first_key_at(window) <= through:
-            start = last_key_at(window - 1)
-            if after < start:
-                keys, rows = self.scan(after, start, max_count, max_bytes)
-                if keys:
-                    return keys, rows
-                after = start
-            end = min(last_key_at(window + WINDOW_MS - 1), through)
-            keys, rows, looked = self._merged(window, after, end, max_count)
+        """As `scan`, with the messages in delay files."""
+        start: bytes | None = after
+        while start is not None:
+            keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
             if keys:
                 return keys, rows
-            after = looked
-        return self.scan(after, through, max_count, max_bytes)
+        return [], []
+
+    def scan_part(
+        self, after: bytes, through: bytes, max_count: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bytes | None]:
+        """A step of `scan_all`, which may find none; and up to where it looked, None for the end.
+
+        It looks at RocksDB up to the next window in files, or at a part of one such window.
+        """
+        window = self.far.next_after(after)
+        if window is None or first_key_at(window) > through:
+            keys, rows = self.scan(after, through, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else None
+        start = last_key_at(window - 1)
+        if after < start:
+            keys, rows = self.scan(after, start, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else start
+        keys, rows, looked = self._merged(window, after, min(last_key_at(window + WINDOW_MS - 1), through), max_count)
+        return keys, rows, looked if looked < through else None
 
     def _merged(
         self, window: int, after: bytes, through: bytes, max_count: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
         """Of RocksDB and the files of one window together; and up to where that was looked."""
-        parts = [part for sealed in self.far.of(window) for part in islice(self.far.open(sealed).parts(after), 1)]
+        read = (self.far.reader.part(sealed, after, max_count) for sealed in self.far.of(window))
+        parts = [part for part in read if part is not None]
         looked = min([through, *(keys[-1] for keys, _ in parts)])
         near_keys, near_rows = self.scan(after, looked, max_count, _NO_LIMIT)
         if len(near_keys) == max_count:
@@ -172,7 +222,10 @@ class ShardStore:
             found.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= looked)
         for key, _ in self.range(DROPPED + after, DROPPED + looked + b"\x00"):
             found.pop(key, None)
-        keys = sorted(found)[:max_count]
+        keys = sorted(found)
+        if len(keys) > max_count:
+            keys = keys[:max_count]
+            looked = keys[-1]
         return keys, [found[key] for key in keys], looked
 
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
@@ -200,6 +253,11 @@ class ShardStore:
         """How many messages are pending per 30-minute window (start in ms)."""
         return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
 
+    def holds(self, prefix: bytes, start_ms: int, end_ms: int) -> bool:
+        """Whether there are rows of a kind that has keys, due in this time, its end excluded."""
+        first, end = prefix + first_key_at(start_ms), prefix + first_key_at(end_ms)
+        return next(self.range(first, end), None) is not None
+
     def check(self, after: bytes, before_ms: int) -> None:
         """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
         last = ROW + first_key_at(before_ms)
@@ -218,13 +276,13 @@ class ShardStore:
         put = batch.put
         for key, value in puts:
             put(key, value)
+        dropped = self._in_files(deletes) if self.far else set()
+        for key in dropped:
+            put(DROPPED + key, b"")
+        for counted, number in self.far.drop(dropped):
+            put(counted, number)
         for journal in self._journals:
-            journal.note(puts, deletes)
-        if self.far:
-            for key in deletes:
-                if key[:1] == ROW and self.far.covers(key[1:]):
-                    put(DROPPED + key[1:], b"")
-                    self.far.drop(key[1:])
+            journal.note(puts, deletes, dropped)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():
@@ -236,6 +294,13 @@ class ShardStore:
         self.change(batch)
         self.position = position
 
+    def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
+        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
+        keys = [key[1:] for key in deletes if key[:1] == ROW and self.far.covers(key[1:])]
+        rows = self.get_many([ROW + key for key in keys])
+        loading = self.far.loading
+        return {key for key, row in zip(keys, rows, strict=True) if row is None or window_of(due_of(key)) in loading}
+
     def change(self, batch: WriteBatch) -> None:
         """Write a batch that leaves the position as it is."""
         size = batch.size_in_bytes()
@@ -243,9 +308,9 @@ class ShardStore:
             self._db.write(batch, self._options)
         self.unflushed_bytes += size
 
-    def watch(self, window: int) -> Journal:
-        """Note what is done to a window until `end`."""
-        journal = Journal(window)
+    def watch(self, windows: Collection[int]) -> Journal:
+        """Note what is done to windows until `end`."""
+        journal = Journal(windows)
         self._journals.append(journal)
         return journal
 
@@ -280,11 +345,25 @@ class ShardStore:
             self._db.flush(True)
 
     def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
-        """Give back the space of dropped ranges. Blocks; run it in a thread."""
-        with translated(self.path):
-            self._db.compact_range(start, end)
+        """Give back the space of dropped ranges. Blocks; run it in a thread. `close` cuts it short."""
+        with self._compacting, translated(self.path):
+            try:
+                if not self._closing:
+                    self._db.compact_range(start, end)
+            except Exception:
+                if not self._closing:
+                    raise
 
     def close(self) -> None:
-        self.far.close()
-        with translated(self.path):
-            self._db.close()
+        """A compaction under way is stopped, and with it the last flush: what was not flushed is in the logs."""
+        self._closing = True
+        self.far.reader.close()
+        if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
+            self._db.cancel_all_background(True)
+        with self._compacting:
+            try:
+                with translated(self.path):
+                    self._db.close()
+            except StoreFailed:
+                if not stopped:
+                    raise

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.far import FarPolicy
-from duemq.model.key import first_key_at
+import pytest
+
+from duemq.delay import far
+from duemq.delay.far_policy import FarPolicy
+from duemq.delay.threads import in_thread
+from duemq.model.key import due_of, first_key_at
+from duemq.model.message import CANCEL, Change
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.rows import WINDOW_MS, window_of
 from tests.shard_schedule import Schedule
 from tests.shard_world import Killed, SimNode
-
-_STEPS = (
-    "checkpoint", "written", "committed", "flushed", "begun", "sst", "ingested", "loaded", "unlinked",
-)  # fmt: skip
 
 
 class FarSchedule(Schedule):
@@ -24,10 +25,31 @@ class FarSchedule(Schedule):
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         super().__init__(seed, folder, memory)
         self.world.meanwhile = self.meanwhile
-        self.world.far = FarPolicy(rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0)
+        self.world.far = FarPolicy(
+            rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0,
+            rewrite_share=self.rng.choice((0.2, 0.5, 1.0)), rewrite_rows=1,
+        )  # fmt: skip
+
+    async def run(self, steps: int = 70) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(far, "in_thread", self.in_thread)
+            await super().run(steps)
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The shard goes on while a thread works on its store: before that has happened, or after it."""
+        store = getattr(work, "__self__", arguments[0] if arguments else None)
+        nodes = [node for node in self.world.nodes if node.store is store]
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        done = await in_thread(work, *arguments, **options)
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        return done
 
     def actions(self) -> dict[Callable[[], Any], int]:
-        return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4}
+        return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6}
 
     def _due(self) -> int:
         if self.rng.random() < 0.5:
@@ -55,6 +77,15 @@ class FarSchedule(Schedule):
         if node is self.node:
             self.world.check(node)
 
+    async def cancel_sealed(self) -> None:
+        """Most of a window, so that its files are rewritten, or dropped."""
+        windows = self.node.store.far.windows()
+        if windows:
+            window, share = self.rng.choice(windows), self.rng.choice((0.5, 0.8, 1.0))
+            keys = [key for key in self.world.oracle.pending if window_of(due_of(key)) == window]
+            firsts = [first for first, message in self.world.oracle.messages.items() if message.key in keys]
+            await self.world.produce([Change(CANCEL, first, 0) for first in firsts if self.rng.random() < share])
+
     async def meanwhile(self, node: SimNode) -> None:
         """The shard goes on while a process works on one of its windows."""
         if self.rng.random() < 0.7:
@@ -62,14 +93,15 @@ class FarSchedule(Schedule):
         if self.node.master is not None:
             await self.world.tick(self.node)
         first, cursor = node.store.far.first, self.world.oracle.cursor
-        if node is not self.node and (first is None or cursor < first_key_at(first)):
+        # One that waits for a window is following already.
+        if node is not self.node and not node.following and (first is None or cursor < first_key_at(first)):
             await node.follow()
 
     async def die_of_it(self) -> None:
         node = self.rng.choice(self.world.nodes)
         if node.store.far.first is not None and self.rng.random() < 0.7:
             self.world.now = max(self.world.now, node.store.far.first - 600_000)
-        node.far_fault = self.rng.choice(_STEPS)
+        node.far_fault = self.rng.randint(1, 9)
         try:
             for _ in range(4):
                 await node.far.step()

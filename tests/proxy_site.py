@@ -17,12 +17,14 @@ from starlette.types import ASGIApp
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.gather import Gathering
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.targets import Targets
+from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.proxy.app import create_app
@@ -52,6 +54,11 @@ def bound() -> tuple[socket.socket, str]:
     return listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+def adopting(folder: Path) -> AdoptPolicy:
+    """Files may be adopted from `shared`, beside the data folder."""
+    return AdoptPolicy((folder.resolve().with_name("shared"),))
+
+
 @asynccontextmanager
 async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHARDS) -> AsyncIterator[Node]:
     """A node that is master of all shards of the log."""
@@ -60,7 +67,7 @@ async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHA
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(gathering=Gathering(0.002), min_free_bytes=0)
+    options = NodeOptions(gathering=Gathering(0.002), marks=NEVER, adopting=adopting(folder))
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")
@@ -87,7 +94,8 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
                 "test", bus, IdCodec(node.folder.info.secret), Targets(bus, 2), follower,
                 RemoteReader(node.election, http), node.election, NoCluster(), wall_clock, registry,
             )  # fmt: skip
-            app = create_app(CommandGateway(backend), Ingress(Limits()), HttpSettings(), registry, wall_clock, stop)
+            gateway, ingress = CommandGateway(backend), Ingress(Limits())
+            app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, adopting(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")
             while backend.why_not_ready() is not None or not front.started or not door.started:  # noqa: ASYNC110

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from duemq.bus.base import Partition
 from duemq.delay.outbox import partition_of
 from duemq.delay.pace import Pace
+from duemq.model.adoption import Adopt
 from duemq.model.ids import IdCodec
-from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, make_key, offset_of, read_key
-from duemq.model.ledger import Answer, Deferred, Entry, Fates
+from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
+from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Record, unpack_headers
 
+LEAD_MS = 120_000  # see AdoptPolicy
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
 
 
@@ -57,7 +59,17 @@ class Plain:
         return means._replace(due=due)
 
 
-Command = Draft | Change | Plain
+@dataclass
+class Handed:
+    """A file that is to be adopted, and what is in it; `bad`: it cannot be adopted, `gone`: it may not be there."""
+
+    adopt: Adopt
+    drafts: Sequence[Draft]
+    bad: bool = False
+    gone: bool = False
+
+
+Command = Draft | Change | Plain | Handed
 
 
 @dataclass
@@ -73,10 +85,13 @@ class Oracle:
     pending: dict[bytes, Message] = field(default_factory=dict)  # by current key
     names: dict[bytes, Message] = field(default_factory=dict)
     answers: dict[int, Answer] = field(default_factory=dict)
+    wanted: dict[int, Handed] = field(default_factory=dict)
+    contents: dict[str, int] = field(default_factory=dict)
     number: int = -1
     applied: int = 0
     cursor: bytes = LOWEST
     revived: int = 0
+    horizon: int = 0  # what ended and was due before is unknown
 
     def committed(self, entry: Entry, at: int, sent: Mapping[Partition, Sequence[Record]]) -> None:
         """One more cycle is in the ledger, committed when the clock stood at `at`; `sent`: what came with it."""
@@ -88,7 +103,7 @@ class Oracle:
         answers: dict[int, Answer] = {}
         placed: list[Message] = []
         for offset in range(self.applied, entry.applied):
-            answer, message = self._apply(offset)
+            answer, message = self._apply(offset, entry)
             if answer is not None:
                 answers[offset] = answer
             if message is not None:
@@ -102,17 +117,29 @@ class Oracle:
         for key in sorted(key for key in self.pending if key <= entry.cursor):
             self._leave(self.pending[key], deferred, at, entry, expected)
         assert not deferred, f"deferred without need: {deferred}"
+        for said in entry.adopted:
+            self._settle(said, at)
         for offset in range(self.applied, entry.applied):
             command, _ = self.commands[offset]
             if isinstance(command, Plain) and isinstance(command.means, str):
                 self._dead_letter(command.record, command.means, offset, entry, expected)
-        assert {where: list(records) for where, records in sent.items() if records} == expected
+        delivered = {where: list(records) for where, records in sent.items() if records}
+        assert delivered == expected, (delivered, expected)
         self.number, self.applied, self.cursor = entry.number, entry.applied, entry.cursor
         self.answers |= answers
         assert all(key > self.cursor for key in self.pending), "pending at or below the cursor: never delivered"
         assert entry.pending == len(self.pending)
         assert entry.checksum == checksum(list(self.pending)) & CHECKSUM_MASK
         assert entry.fates == self.fates(), f"{entry.fates} is not {self.fates()}"
+        self._forget(entry, at)
+
+    def _forget(self, entry: Entry, at: int) -> None:
+        assert self.horizon <= entry.horizon, "what was forgotten is known again"
+        if entry.horizon > self.horizon:
+            kept = self.pace.history_ms
+            assert kept is not None and entry.horizon <= at - min(kept, self.pace.short_history_ms), "forgotten early"
+            assert first_key_at(entry.horizon) <= entry.cursor, "forgotten before it was over"
+        self.horizon = entry.horizon
 
     def fates(self) -> Fates:
         states = [message.state for message in self.messages.values()]
@@ -120,7 +147,7 @@ class Oracle:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def _apply(self, offset: int) -> tuple[Answer | None, Message | None]:
+    def _apply(self, offset: int, entry: Entry) -> tuple[Answer | None, Message | None]:
         said, timestamp = self.commands[offset]
         command = said.at(timestamp) if isinstance(said, Plain) else said
         if isinstance(command, str):
@@ -131,8 +158,15 @@ class Oracle:
             command = Change(command.kind, self.names[command.name].first_key, command.due)
         if isinstance(command, Change):
             return self._change(command, offset, timestamp)
+        if isinstance(command, Handed):
+            if command.adopt.sha256 in self.contents:
+                return Answer.KNOWN, None
+            self.wanted[offset], self.contents[command.adopt.sha256] = command, offset
+            return Answer.WANTED, None
         assert command.due is not None
         first = self.names.get(command.name) if command.name else None
+        if first is not None and self._forgotten(first) and entry.answers.get(offset) is Answer.ACCEPTED:
+            first = None  # it is free some time after its message was forgotten
         if first is not None:
             same = first.draft.fingerprint == command.fingerprint
             return Answer.DUPLICATE if same else Answer.CONFLICT, None
@@ -142,9 +176,12 @@ class Oracle:
             self.names[command.name] = message
         return Answer.ACCEPTED if command.name else None, message
 
+    def _forgotten(self, message: Message) -> bool:
+        return message.state != PENDING and due_of(message.key) < self.horizon
+
     def _change(self, change: Change, offset: int, timestamp: int) -> tuple[Answer, Message | None]:
         message = self.messages.get(change.first_key)
-        if message is None:
+        if message is None or self._forgotten(message):
             return Answer.UNKNOWN, None
         if message.state == CANCELLED:
             return Answer.CANCELLED_BEFORE, None
@@ -166,6 +203,25 @@ class Oracle:
             message.shown = change.due
         self.pending[message.key] = message
         return Answer.OK, message
+
+    def _settle(self, said: Adopted, at: int) -> None:
+        """A file of an earlier entry was adopted or refused."""
+        handed = self.wanted.pop(said.offset)
+        window = handed.adopt.window
+        near = window < max(at, due_of(self.cursor)) + LEAD_MS
+        if said.reason:
+            assert handed.bad or handed.gone or near, f"refused without need: {said}"
+            assert (said.rows, said.checksum) == (0, 0)
+            del self.contents[handed.adopt.sha256]
+            return
+        assert not handed.bad and not near, f"adopted: {handed}"
+        keys = []
+        for row, draft in enumerate(handed.drafts):
+            assert draft.due is not None
+            key = make_key(draft.due, said.offset, row)
+            self.messages[key] = self.pending[key] = Message(draft, key, key, draft.due)
+            keys.append(key)
+        assert (said.rows, said.checksum) == (len(keys), checksum(keys))
 
     # --- what leaves ----------------------------------------------------------------------------------------------
 
@@ -195,7 +251,7 @@ class Oracle:
         assert told is not None and told.to is not None, f"{message.key.hex()} should be deferred: {reason}"
         assert (told.reason, told.attempt) == (reason, attempt)
         assert told.to > entry.cursor, f"deferred to a key the cursor has passed: lost ({reason})"
-        assert read_key(told.to)[1:] == (offset_of(message.key), 0)
+        assert read_key(told.to)[1:] == read_key(message.key)[1:]
         retry = self.pace.retry_ms
         wait = retry[min(attempt, len(retry)) - 1] if reason == "unknown_topic" else 0
         assert due_of(told.to) >= at + wait

@@ -196,5 +196,8 @@ class Schedule:
         for node in world.nodes:
             await node.follow()
             world.check(node)
-        first, *others = [node.contents() for node in world.nodes]
+        self.compare()
+
+    def compare(self) -> None:
+        first, *others = [node.contents() for node in self.world.nodes]
         assert all(contents == first for contents in others)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import orjson
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay import work
+from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.master import Master
 from duemq.delay.observe import Observer
 from duemq.delay.pace import Pace
@@ -21,20 +26,23 @@ from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.model.adoption import adopt_frame
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
-from duemq.model.ledger import Entry
+from duemq.model.ledger import Adopted, Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record, unpack_record
-from duemq.storage.far_process import load, seal
+from duemq.storage.adoptions import Here
+from duemq.storage.far_process import Job, perform
+from duemq.storage.intake_process import intake
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
+from duemq.storage.rows import ADOPTION, APPLIED, CONTENT, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
 from duemq.storage.store import ShardStore
-from tests.shard_oracle import DELIVERED, Command, Oracle, Plain
+from tests.shard_oracle import DELIVERED, PENDING, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
-KINDS = (ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW)
+KINDS = (ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, ADOPTION, CONTENT)
 
 
 class NodeBus(MemoryBus):
@@ -51,16 +59,29 @@ class NodeBus(MemoryBus):
         return records
 
 
-class Killed(Exception):
-    """The node dies here."""
+class Taking(Adopter):
+    """Takes files in when they are needed, in this process."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node, world = node, node.world
+        policy = AdoptPolicy((world.shared,))
+        super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
+
+    async def _take_in(self, job: work.Job) -> AsyncGenerator[bytes, None]:
+        answers: list[bytes] = []
+        intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._adopt_step)
+        for answer in answers:
+            yield answer
+
+    async def have(self, said: Adopted) -> None:
+        while not isinstance(self._found.get(said.offset), Here):
+            self._looked_at.clear()
+            assert await self.step()
+        await super().have(said)
 
 
-def _done(what: str, *arguments: str) -> bytes:
-    if what == "seal":
-        checkpoint, shard, window, file = arguments
-        return seal(Path(checkpoint), int(shard), int(window), Path(file)).encode()
-    dropped, sst, *files = map(Path, arguments)
-    return b"%d" % load(dropped, sst, files)
+class Killed(BaseException):
+    """The node dies here; nothing translates that into a failing disk."""
 
 
 @dataclass
@@ -68,6 +89,10 @@ class NodeContext:
     targets: Targets
     observer: Observer
     clock: Callable[[], int]
+    short: Callable[[], bool] = lambda: False
+
+    def short_of_space(self, shard: int) -> bool:
+        return self.short()
 
 
 class SimNode:
@@ -76,39 +101,54 @@ class SimNode:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
-        self.far_fault: str | None = None  # the step of sealing or loading at which the node is killed
+        self.adopt_fault: str | None = None  # the step of taking a file in at which it is killed
+        self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
+        self.following = False
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
         self._open()
 
     def _open(self) -> None:
         self.bus = NodeBus(self.world.log, fault=self._step)
-        self.store = ShardStore(self.path, self.world.memory)
+        self.store = ShardStore(self.path, self.world.memory, self.world.ids)
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
         self.store._db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.replica.loaded = self._load
-        turn, rest = asyncio.Lock(), asyncio.Lock()
-        self.far = FarKeeper(
-            SHARD, lambda: self.replica, rest, self.world.far, lambda: self.world.now, turn, self._far_step, self._work
+        self.adopter = Taking(self)
+        self.replica.files = self.adopter
+        self.far = self.keeper()
+
+    def keeper(self) -> FarKeeper:
+        """Of the world's policy as it is now."""
+        world, turn, rest = self.world, asyncio.Lock(), asyncio.Lock()
+        return FarKeeper(
+            SHARD, lambda: self.replica, rest, world.far, lambda: world.now, turn, self._far_step, self._work
         )
 
     async def _load(self) -> None:
         assert await self.far.step()
 
-    async def _work(self, what: str, *arguments: object) -> bytes:
+    async def _work(self, job: Job) -> list[Any]:
         """What `storage/far_process.py` does, without the process, and other things going on before and after."""
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
-        done = _done(what, *map(str, arguments))
+        done = list(perform(orjson.loads(orjson.dumps(job))))
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
         return done
 
     def _far_step(self, name: str) -> None:
-        if name == self.far_fault:
+        if isinstance(self.far_fault, int):
+            self.far_fault -= 1
+        if self.far_fault in (name, 0):
             self.far_fault = None
+            raise Killed(name)
+
+    def _adopt_step(self, name: str) -> None:
+        if name == self.adopt_fault:
+            self.adopt_fault = None
             raise Killed(name)
 
     def _step(self, name: str) -> None:
@@ -118,7 +158,8 @@ class SimNode:
 
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
-        self.master, self.fault, self.far_fault = None, None, None
+        self.master, self.fault, self.following = None, None, False
+        self.far_fault, self.adopt_fault = None, None
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -127,16 +168,16 @@ class SimNode:
         self._open()
 
     async def follow(self, ledger_end: int | None = None) -> None:
-        self.bus.ledger_end = ledger_end
+        self.bus.ledger_end, self.following = ledger_end, True
         await self.replica.follow(self.bus)
-        self.bus.ledger_end = None
+        self.bus.ledger_end, self.following = None, False
 
     async def promote(self) -> None:
         committer = await self.bus.committer(committer_name(SHARD))
         await self.follow()
         world = self.world
-        context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now)
-        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress())
+        context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
+        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress(), self.adopter)
 
     def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
         return {kind: list(self.store.each(kind)) for kind in KINDS}
@@ -152,6 +193,7 @@ class World:
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
     nodes: list[SimNode] = field(default_factory=list)
     far: FarPolicy = field(default_factory=FarPolicy)
+    short = False  # whether the disks are short of space
     meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
 
     async def start(self, nodes: int) -> None:
@@ -165,6 +207,11 @@ class World:
             await self.producer.create_topic(topic, partitions)
         self._seen: dict[Partition, int] = {}
         self.nodes = [SimNode(self, f"node{number}") for number in range(nodes)]
+
+    @property
+    def shared(self) -> Path:
+        """Where files to adopt are."""
+        return self.folder / "shared"
 
     async def add_topic(self, topic: str, partitions: int) -> None:
         await self.producer.create_topic(topic, partitions)
@@ -227,16 +274,20 @@ class World:
         assert node.replica.wheel.total == node.replica.recount() == entry.pending == len(keys)
         assert dict(node.replica.wheel.all_totals()) == node.store.windows()
         for name, message in oracle.names.items():
+            if message.state != PENDING and due_of(message.key) < entry.horizon:
+                continue
             (holder,) = node.store.names([name])
             assert holder is not None and holder[:KEY_BYTES] == message.first_key
         for message in oracle.messages.values():
-            if message.state == DELIVERED:
+            if message.state == DELIVERED and due_of(message.key) >= entry.horizon:
                 assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
 
 
 def _frame(command: Command) -> bytes:
     if isinstance(command, Plain):
         return pack_record(*command.record)
+    if isinstance(command, Handed):
+        return adopt_frame(command.adopt)
     if isinstance(command, Change):
         return change_frame(*command)
     assert isinstance(command, Draft) and command.due is not None

@@ -81,6 +81,14 @@ class Wheel:
         """Counts rows in, shape (n,)."""
         self._change(dues, 1)
 
+    def add_window(self, start: int, rows: int) -> bool:
+        """Counts rows into a whole window. False, and nothing is counted, where it is expanded: `add` their dues."""
+        if start in self._trie.blocks[Level.MINUTE]:
+            return False
+        self._windows.change([start], [rows], 1)
+        self._total += rows
+        return True
+
     def remove(self, dues: Dues) -> None:
         """Counts rows out, shape (n,): cancelled, moved or delivered. CountMismatch where fewer were counted."""
         self._change(dues, -1)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from duemq.bus.base import (
     Batches,
@@ -219,6 +220,9 @@ class KafkaBus:
             ends = await self._wire.offsets(partitions, LATEST)
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
 
+    async def reclaim(self) -> None:
+        self._check()  # a broker's disk is its own business
+
     async def get_place(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return await self._places.get(topic, consumer)
@@ -228,6 +232,9 @@ class KafkaBus:
         await self._places.put(topic, consumer, cursor)
 
     # --- how it is ------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, into: Path) -> bool:
+        return False
 
     def disk_bytes(self) -> int:
         return 0  # the log is on the brokers' disks

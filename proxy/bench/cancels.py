@@ -86,37 +86,53 @@ async def _settle(http: aiohttp.ClientSession, message: str) -> int:
     return PENDING
 
 
-async def cancel_many(link: Link, url: str, ids: list[str], batch: int, connections: int) -> Answers:
-    """`POST /messages:cancel` with `batch` ids each; asked and wait are those of the request a row was in."""
+async def cancel_many(
+    link: Link, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False
+) -> Answers:
+    """`POST /messages:cancel` with `batch` ids each; asked and wait are those of the request a row was in.
+
+    `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then.
+    """
     word = np.full(len(ids), OPEN, np.int8)
     asked, wait = np.zeros(len(ids)), np.zeros(len(ids))
     starts = iter(range(0, len(ids), batch))
     refusal: str | None = None
-    done = 0
+    done = pending = 0
 
     async with session(url, connections) as http, asyncio.TaskGroup() as tasks:
 
+        async def ask(rows: npt.NDArray[np.int64]) -> bool:
+            nonlocal refusal
+            body = orjson.dumps({"ids": [ids[row] for row in rows]})
+            try:
+                async with http.post("/v1/messages:cancel", data=body, headers=JSON) as answer:
+                    text = await answer.read()
+            except TROUBLE:
+                return False
+            if answer.status == 200:
+                word[rows] = [_BY_WORD.get(each.get("status"), REFUSED) for each in orjson.loads(text)["results"]]
+            else:
+                word[rows] = REFUSED
+                refusal = refusal or f"HTTP {answer.status} {text[:200].decode(errors='replace')}"
+            return answer.status == 200
+
         async def lane() -> None:
-            nonlocal refusal, done
+            nonlocal done, pending
             for first in starts:
-                rows = slice(first, first + batch)
-                body = orjson.dumps({"ids": ids[rows]})
+                rows = np.arange(first, min(first + batch, len(ids)))
                 asked[rows] = now_ms()
-                try:
-                    async with http.post("/v1/messages:cancel", data=body, headers=JSON) as answer:
-                        text = await answer.read()
-                except TROUBLE:
-                    continue
+                decided = await ask(rows)
+                pending += int(np.count_nonzero(word[rows] == PENDING))
+                for _ in range(_ASK_AGAIN_TIMES if decided and until_decided else 0):
+                    if not len(open_ := rows[word[rows] == PENDING]):
+                        break
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                    await ask(open_)
                 wait[rows] = now_ms() - asked[first]
-                if answer.status != 200:
-                    word[rows] = REFUSED
-                    refusal = refusal or f"HTTP {answer.status} {text[:200].decode(errors='replace')}"
-                    continue
-                for row, result in enumerate(orjson.loads(text)["results"], first):
-                    word[row] = _BY_WORD.get(result.get("status"), REFUSED)
-                done += len(ids[rows])
-                link.progress(done)
+                if decided:
+                    done += len(rows)
+                    link.progress(done)
 
         for _ in range(connections):
             tasks.create_task(lane())
-    return Answers(word, asked, wait, int(np.count_nonzero(word == PENDING)), refusal)
+    return Answers(word, asked, wait, pending, refusal)

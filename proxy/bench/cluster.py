@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,8 +30,16 @@ class Cluster:
     own = True
     accepts_while_stopped = True
 
-    def __init__(self, layout: Layout, data: Path | None = None, keep: bool = False, shards: int | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        data: Path | None = None,
+        keep: bool = False,
+        shards: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._layout, self._data, self._kept, self._shards = layout, data, keep, shards
+        self._settings = dict(settings or {})
         self._folder = Path()
         self._cluster: LocalCluster | None = None
         self._meters: list[tuple[Meter, Process]] = []
@@ -55,7 +63,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         self._folder = self._data or Path(tempfile.mkdtemp(prefix="duemq-bench-"))
         layout = self._layout
-        settings = {"shards": str(self._shards or layout.nodes)}
+        settings = self._settings | {"shards": str(self._shards or layout.nodes)}
         try:
             with _translated():
                 self._cluster = LocalCluster(
@@ -95,11 +103,12 @@ class Cluster:
         yield from (("node", each.process) for each in cluster.nodes)
         yield from (("proxy", each.process) for each in cluster.proxies)
 
-    def start(self) -> float:
+    def start(self, settings: Mapping[str, str] | None = None) -> float:
         """Start all nodes again; returns the seconds until the proxy, too, said that it was ready."""
         began, cluster = time.monotonic(), self._running
         with _translated():
             for node in cluster.nodes:
+                node.settings.update(settings or {})
                 node.spawn()
             for node in cluster.nodes:
                 node.wait_until_ready()
@@ -134,9 +143,14 @@ class Cluster:
         """What every process has cost since it was first started."""
         return tuple(meter.look(process.pid if process.running else None) for meter, process in self._meters)
 
+    @property
+    def folder(self) -> Path:
+        """The first node's."""
+        return self._running.nodes[0].data
+
     def disk_bytes(self) -> int:
         """Allocated bytes of the first node's folder."""
-        return disk_bytes(self._running.nodes[0].data)
+        return disk_bytes(self.folder)
 
 
 @contextmanager

@@ -25,10 +25,14 @@ p.note { color: #8a5a00; margin: .4rem 0 0; } svg { width: 100%; height: auto; m
 """
 
 
-def render(results: Sequence[Result], pictures: Mapping[int, str], where: Mapping[str, Any]) -> str:
-    """The page. `pictures` has SVG text by `id` of the result; a result without samples has none."""
+def render(results: Sequence[Result], pictures: Mapping[int, str], where: Mapping[str, Any], grown: str = "") -> str:
+    """The page. `pictures` has SVG text by `id` of the result; a result without samples has none.
+
+    `grown`: the picture of what waiting messages cost by their number.
+    """
     place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
-    sections = "".join(_section(result, pictures.get(id(result), "")) for result in results)
+    sections = f"<section>{grown}</section>" if grown else ""
+    sections += "".join(_section(result, pictures.get(id(result), "")) for result in results)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>duemq bench</title>'
         f"<style>{_CSS}</style></head><body><main><h1>duemq {escape(__version__)} bench</h1>"

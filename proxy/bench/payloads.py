@@ -11,8 +11,8 @@ _WORDS = (
     "warehouse pickup window closes subscription charge attempt failed second contact support ticket escalates after "
     "quiet hours release stock hold confirm address before cut off driver assigned route"
 ).split()
-_CURRENCIES = ("EUR", "USD", "JPY", "CHF", "SEK", "INR", "BRL", "GBP")
-_KINDS = ("order.expire", "payment.remind", "basket.release", "trial.end", "webhook.retry", "ticket.escalate")
+CURRENCIES = ("EUR", "USD", "JPY", "CHF", "SEK", "INR", "BRL", "GBP")
+KINDS = ("order.expire", "payment.remind", "basket.release", "trial.end", "webhook.retry", "ticket.escalate")
 
 
 class Payloads:
@@ -26,27 +26,27 @@ class Payloads:
             raise ValueError(f"a payload needs at least {MIN_BYTES} bytes: it carries its sequence number")
         self._size = size
         self._random = np.random.default_rng(seed)
-        self._words = " ".join(_WORDS[i] for i in self._random.integers(0, len(_WORDS), 20_000))
+        self.words = " ".join(_WORDS[i] for i in self._random.integers(0, len(_WORDS), 20_000))
 
     def make(self, first: int, count: int) -> list[str]:
         """`count` payloads with the sequence numbers from `first` on."""
         draw = self._random.integers
-        size, words = self._size, self._words
+        size, words = self._size, self.words
         fields = zip(
             range(first, first + count),
-            draw(0, len(_KINDS), count).tolist(),
+            draw(0, len(KINDS), count).tolist(),
             draw(0, 1 << 48, count).tolist(),
             draw(100_000, 9_999_999, count).tolist(),
             draw(100, 500_000, count).tolist(),
-            draw(0, len(_CURRENCIES), count).tolist(),
+            draw(0, len(CURRENCIES), count).tolist(),
             draw(0, max(len(words) - size, 1), count).tolist(),
             strict=True,
         )
         texts = []
         for seq, kind, order, customer, cents, currency, place in fields:
             head = (
-                f'{{"seq":"{seq:012d}","kind":"{_KINDS[kind]}","order":"{order:012x}","customer":{customer},'
-                f'"amount":{cents / 100:.2f},"currency":"{_CURRENCIES[currency]}","note":"'
+                f'{{"seq":"{seq:012d}","kind":"{KINDS[kind]}","order":"{order:012x}","customer":{customer},'
+                f'"amount":{cents / 100:.2f},"currency":"{CURRENCIES[currency]}","note":"'
             )
             room = size - len(head) - 2
             texts.append(f'{head}{words[place : place + room]}"}}' if room >= 0 else head[:size])

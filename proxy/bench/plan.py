@@ -8,12 +8,15 @@ from rich.markup import escape
 
 from duemq.proxy.bench.figures import Outcome, Result, Target
 from duemq.proxy.bench.scenarios.accept import accept_batches, accept_singles
+from duemq.proxy.bench.scenarios.adopt import adopt
 from duemq.proxy.bench.scenarios.cancel import cancel
 from duemq.proxy.bench.scenarios.cancel_race import cancel_race
 from duemq.proxy.bench.scenarios.drain import drain
 from duemq.proxy.bench.scenarios.hot_second import hot_second
+from duemq.proxy.bench.scenarios.load_window import load
 from duemq.proxy.bench.scenarios.pending import pending
 from duemq.proxy.bench.scenarios.steady import steady
+from duemq.proxy.bench.scenarios.wheel import wheel
 from duemq.proxy.bench.screen import Screen
 from duemq.proxy.bench.stage import Setup, Stage
 
@@ -26,7 +29,11 @@ SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "accept-singles": accept_singles,
     "accept-batches": accept_batches,
     "cancel": cancel,
+    "load": load,
+    "adopt": adopt,
 }
+ALONE: dict[str, Callable[..., Outcome]] = {"wheel": wheel}
+"""Scenarios that need no site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +45,21 @@ class Step:
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
     shards: int | None = None  # of what the bench starts for this step, whatever the setup says
+    settings: Mapping[str, str] = field(default_factory=dict)  # the same; those of the setup go before
 
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
     """Run a step `runs` times, each on a new site and folder unless the setup names them."""
-    setup = replace(setup, shards=step.shards or setup.shards)
+    setup = replace(setup, shards=step.shards or setup.shards, settings={**step.settings, **setup.settings})
     outcomes = []
     for number in range(1, runs + 1):
         title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"
         screen.console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
-        with Stage(setup, screen) as stage:
-            outcome = SCENARIOS[step.name](stage, **step.parameters)
+        if step.name in ALONE:
+            outcome = ALONE[step.name](screen, **step.parameters)
+        else:
+            with Stage(setup, screen) as stage:
+                outcome = SCENARIOS[step.name](stage, **step.parameters)
         # A site that is not ours has neither memory nor a restart time: those targets fall away.
         known = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
@@ -117,7 +128,7 @@ def everything(quick: bool) -> list[Step]:
         Step(
             "pending",
             f"pending: {pending_count:,} a day ahead",
-            {"count": pending_count, "ahead_h": 24.0, "width_h": 1.0},
+            {"count": pending_count, "ahead_h": 24.0, "days": 1 / 24},
             {"rss_b": Target(100), "disk_ratio": Target(1.3), "serving_s": Target(5)},
         ),
     ]

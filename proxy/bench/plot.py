@@ -8,52 +8,37 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from duemq.proxy.bench import page
+from duemq.proxy.bench import growth, page
 from duemq.proxy.bench.figures import Result, Trace
-from duemq.proxy.bench.report import number
+from duemq.proxy.bench.look import BLUE, FAINT, INK, ORANGE, STYLE, TEAL
+from duemq.proxy.bench.report import document, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-BLUE, ORANGE, TEAL = "#2f6fdb", "#e8710a", "#0f9d8a"
-_STYLE: dict[str, Any] = {
-    "font.size": 9.5,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": FAINT,
-    "axes.edgecolor": GRID,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "figure.facecolor": "white",
-    "svg.fonttype": "none",
-}
-
 
 def write_plot(path: Path, results: Sequence[Result], where: dict[str, Any]) -> None:
-    """A PNG with a row per scenario, or (`.html`) one self-contained page with tables and pictures."""
+    """A PNG with a row per scenario, or (`.html`) one self-contained page with tables and pictures.
+
+    Where messages waited in several numbers, the picture is how their cost grows, and the page has it, too.
+    """
     traced = [(result, trace) for result in results if (trace := result.outcomes[-1].trace) is not None]
+    points = growth.points_in(document(results, where)["scenarios"])
+    grown = growth.draw(points) if len(points) > 1 else None
     if path.suffix == ".html":
-        pictures = {id(result): _svg(result, trace) for result, trace in traced}
-        path.write_text(page.render(results, pictures, where), encoding="utf-8")
-        return
-    if traced:
+        pictures = {id(result): _svg(_draw([(result, trace)], titles=False)) for result, trace in traced}
+        text = page.render(results, pictures, where, _svg(grown) if grown else "")
+        path.write_text(text, encoding="utf-8")
+    elif grown:
+        grown.savefig(path, dpi=140)
+    elif traced:
         _draw(traced).savefig(path, dpi=140)
 
 
-def _svg(result: Result, trace: Trace) -> str:
+def _svg(figure: "Figure") -> str:
     file = io.StringIO()
-    _draw([(result, trace)], titles=False).savefig(file, format="svg")
+    figure.savefig(file, format="svg")
     text = file.getvalue()
     return text[text.index("<svg") :]
 
@@ -62,7 +47,7 @@ def _draw(traced: Sequence[tuple[Result, Trace]], titles: bool = True) -> "Figur
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(cast(Any, _STYLE)):
+    with matplotlib.rc_context(cast(Any, STYLE)):
         height = 3.6 if titles else 3.2
         figure = Figure(figsize=(12, height * len(traced)), layout="constrained")
         rows = figure.subfigures(len(traced), 1, squeeze=False, hspace=0.04)

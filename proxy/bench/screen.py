@@ -4,9 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 Advance = Callable[[int], None]
+
+
+class _Rate(ProgressColumn):
+    """How many per second, over the last half minute."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed and (task.total or 0) > 1 else "", style="progress.data.speed")
 
 
 class Screen:
@@ -26,6 +35,7 @@ class Screen:
             TextColumn("  {task.description}"),
             BarColumn(bar_width=40),
             TextColumn("{task.completed:>9,.0f} of {task.total:,.0f}", style="progress.download"),
+            _Rate(),
             TimeElapsedColumn(),
         )
         # Four looks a second: the two cores belong to the server and its clients.

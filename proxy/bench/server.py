@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +26,7 @@ class Server:
     """A `Site` of one process.
 
     `url`: measure that server instead, and leave it alone. `data`: the data folder to use, never removed. `keep`: do
-    not remove the temporary folder either, where the server's log is.
+    not remove the temporary folder either, where the server's log is. `settings`: by `section.key`.
     """
 
     accepts_while_stopped = False
@@ -38,11 +39,13 @@ class Server:
         keep: bool = False,
         shards: int | None = None,
         sse: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.own = url is None
         self.url = (url or f"http://127.0.0.1:{free_port()}").rstrip("/")
         self.source = HttpSource(self.url, sse)
         self.data, self._kept, self._shards = data, keep, shards
+        self._settings = dict(settings or {})
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._meter = Meter("server")
@@ -82,12 +85,15 @@ class Server:
         if self.own and not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def start(self) -> float:
+    def start(self, settings: Mapping[str, str] | None = None) -> float:
         """Start our own server on its folder; returns the seconds until `/readyz` answered 200."""
+        self._settings |= settings or {}
         listen = urllib.parse.urlsplit(self.url).netloc
         command = [sys.executable, "-P", "-c", _START, "serve", "--data", str(self.data), "--listen", listen]
         if self._shards is not None:
             command += ["--shards", str(self._shards)]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
         began = time.monotonic()
         with (self._folder / "server.log").open("ab") as log:
             # A session of its own: Ctrl-C ends the bench, and the bench ends the server.
@@ -109,7 +115,7 @@ class Server:
         return "\n".join((self._folder / "server.log").read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises SiteError when it has to be killed."""
+        """SIGTERM, and wait. Raises SiteError when it has to be killed, or has ended already: no run is sound then."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -120,6 +126,9 @@ class Server:
         if self._process is None:
             raise SiteError(f"the server at {self.url} is not ours to stop: leave --url away for this scenario")
         process = self._process
+        if process.poll() is not None:
+            self._process = None
+            raise SiteError(f"the server ended by itself with exit code {process.returncode}:\n{self._last_words()}")
         self._meter.look(process.pid)
         process.send_signal(how)
         try:
@@ -138,6 +147,11 @@ class Server:
         """What our own server cost; None for a server that is not ours."""
         return (self._meter.look(self._process.pid if self._process else None),) if self.own else None
 
+    @property
+    def folder(self) -> Path | None:
+        """The data folder; None for a server that is not ours."""
+        return self.data if self.own else None
+
     def disk_bytes(self) -> int | None:
         """Allocated bytes of the data folder; None for a server that is not ours."""
-        return disk_bytes(self.data) if self.own and self.data else None
+        return disk_bytes(self.folder) if self.folder else None

@@ -4,7 +4,9 @@ import http.client
 import socket
 import time
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -58,14 +60,22 @@ class Site(Protocol):
     @property
     def source(self) -> Source: ...
 
+    @property
+    def folder(self) -> Path | None:
+        """Where waiting messages are held (of one node); None for a system that is not ours."""
+        ...
+
     def __enter__(self) -> "Site": ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def start(self) -> float:
-        """Start what delivers; returns the seconds until it said that it was ready."""
+    def start(self, settings: Mapping[str, str] | None = None) -> float:
+        """Start what delivers; returns the seconds until it said that it was ready.
+
+        `settings`, by `section.key`, hold from now on, beside those it had.
+        """
         ...
 
     def stop(self) -> None:
@@ -85,7 +95,7 @@ class Site(Protocol):
         ...
 
     def disk_bytes(self) -> int | None:
-        """Allocated bytes where waiting messages are held (of one node); None for a system that is not ours."""
+        """Allocated bytes of the folder; None for a system that is not ours."""
         ...
 
     def __str__(self) -> str:

@@ -2,15 +2,15 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 
-from duemq.proxy.bench import load
+from duemq.proxy.bench import delay_files, load
 from duemq.proxy.bench.load import Job, Sent, Window
 from duemq.proxy.bench.reader import Received
 from duemq.proxy.bench.screen import Screen
@@ -26,15 +26,15 @@ R = TypeVar("R")
 _LOOK_EVERY_S = 0.05
 _LINGER_S = 2.0  # after the last expected message, for those that come twice
 _PATIENCE_S = 15.0  # without any progress after the last one was due: the rest is lost
-_SETTLED_S = 6.0
-_SETTLE_WITHIN_S = 180.0
+_SETTLED_S = 15.0  # a window that has not grown for ten seconds is sealed: less would end before that began
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given.
 
-    `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default.
+    `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default;
+    `settings` its further settings, by `section.key`.
     """
 
     url: str | None = None
@@ -46,14 +46,15 @@ class Setup:
     on: str = "embedded"
     shards: int | None = None
     nodes: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def _site(setup: Setup) -> Site:
     if setup.on == "embedded":
-        return Server(setup.url, setup.data, setup.keep, setup.shards, setup.sse)
+        return Server(setup.url, setup.data, setup.keep, setup.shards, setup.sse, setup.settings)
     from duemq.proxy.bench.cluster import Cluster
 
-    return Cluster(layout(setup), setup.data, setup.keep, setup.shards)
+    return Cluster(layout(setup), setup.data, setup.keep, setup.shards, setup.settings)
 
 
 def layout(setup: Setup) -> Layout:
@@ -106,7 +107,13 @@ class Stage:
         with self.screen.phase(text, total) as advance:
             while not worker.poll(_LOOK_EVERY_S):
                 advance(worker.count)
+                self.hear()
         return worker.result()
+
+    def hear(self) -> None:
+        """Take in what all workers say meanwhile: a pipe that nobody reads is full one day, and holds its worker up."""
+        for worker in self._workers:
+            worker.poll()
 
     def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> Sent:
         """Send all of a job as fast as the server takes it."""
@@ -128,6 +135,7 @@ class Stage:
                     reader.result()
                     return
                 advance(reader.count)
+                self.hear()
 
     def finish(self, reader: Worker[Received], expected: int, last_due_ms: float, text: str = "reading") -> Received:
         """Wait until everything expected has come, and a little longer for duplicates; what was read."""
@@ -152,16 +160,18 @@ class Stage:
                 advance(total - int(left))
                 time.sleep(min(left / 1000, 0.2))
 
-    def settle(self) -> bool:
-        """Wait until the data folder has kept its size (within 1 %) for six seconds; False if it never did."""
-        size, since = self.site.disk_bytes() or 0, time.monotonic()
-        give_up_at = since + _SETTLE_WITHIN_S
-        with self.screen.phase("waiting for compaction to end", 1):
+    def settle(self, within_s: float = 180.0) -> bool:
+        """Wait until the data folder has kept its size (within 1 %) for 15 s and nothing is sealed; False if not."""
+        size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
+        give_up_at = since + within_s
+        with self.screen.phase("waiting until sealing and compaction have ended", 1):
             while (quiet_s := time.monotonic() - since) < _SETTLED_S and time.monotonic() < give_up_at:
                 time.sleep(0.5)
-                now = self.site.disk_bytes() or 0
-                if abs(now - size) > size / 100:
-                    size, since = now, time.monotonic()
+                self.hear()
+                self.site.bill()  # of the processes that seal, too
+                now, far = self.site.disk_bytes() or 0, delay_files.look(self.site.folder)
+                if abs(now - size) > size / 100 or far.work or far.files != files:
+                    size, files, since = now, far.files, time.monotonic()
         return quiet_s >= _SETTLED_S
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:

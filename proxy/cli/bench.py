@@ -36,6 +36,9 @@ class Common:
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
     sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
+    further: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of what it starts.", metavar="KEY=VALUE")
+    ] = None
     runs: Annotated[int, typer.Option(min=1, help="Repeat; report lowest, median and highest.")] = 1
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None
     plot: Annotated[Path | None, typer.Option(help="Draw to this file: .png, or .html for a page.")] = None
@@ -100,6 +103,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
         common.on,
         common.shards,
         common.nodes,
+        _settings(common.further or []),
     )
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":
@@ -125,14 +129,24 @@ def _bench(steps: "list[Step]", common: Common) -> None:
 
 
 def _refuse_what_does_not_go_together(common: Common) -> None:
-    if common.url is not None and (common.on != "embedded" or common.shards is not None):
+    if common.url is not None and (common.on != "embedded" or common.shards is not None or common.further):
         raise typer.BadParameter(
-            "a server that runs already is what it is: leave --on and --shards away", param_hint="--url"
+            "a server that runs already is what it is: leave --on, --shards and --set away", param_hint="--url"
         )
     if common.on == "embedded" and common.nodes is not None:
         raise typer.BadParameter("there is one process on the embedded bus; say --on kafka", param_hint="--nodes")
     if common.on != "embedded" and common.sse:
         raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--sse")
+
+
+def _settings(further: list[str]) -> dict[str, str]:
+    settings = {}
+    for text in further:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+        settings[key] = value
+    return settings
 
 
 def _temporary() -> str:
@@ -197,19 +211,6 @@ def cancel_race(
     return [Step("cancel-race", f"cancel race: {count:,} within ±{spread:g} ms of due", parameters)]
 
 
-@command("pending")
-def pending(
-    count: Annotated[int, typer.Option(min=1, help="Messages that wait.")] = 2_000_000,
-    ahead: Annotated[float, typer.Option(help="Hours until the first is due.")] = 24.0,
-    width: Annotated[float, typer.Option(help="Hours over which they are due.")] = 1.0,
-) -> "list[Step]":
-    """What a waiting message costs in memory and on disk, and a restart with all of them."""
-    from duemq.proxy.bench.plan import Step
-
-    parameters = {"count": count, "ahead_h": ahead, "width_h": width}
-    return [Step("pending", f"pending: {count:,} due {ahead:g} h ahead", parameters)]
-
-
 @command("accept")
 def accept(
     singles: Annotated[int, typer.Option(min=1, help="Messages sent one by one.")] = 20_000,
@@ -244,7 +245,7 @@ def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
     on: str = "embedded",
 ) -> "list[Step]":
-    """Every figure of docs/benchmarks.md, with a summary against the targets."""
+    """Every figure of docs/benchmarks.md but those of the far future, with a summary against the targets."""
     from duemq.proxy.bench import plan, plan_kafka
     from duemq.proxy.bench.site import LAYOUTS
 

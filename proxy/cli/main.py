@@ -11,7 +11,9 @@ import typer
 
 import duemq
 from duemq.proxy.cli import (
-    bench,
+    adopt,
+    backup,
+    bench_far,
     cancel,
     cluster,
     dlq,
@@ -44,6 +46,7 @@ app.command(epilog=messages.LS_EXAMPLES, rich_help_panel=_MESSAGES)(messages.ls)
 app.command(epilog=cancel.EXAMPLES, rich_help_panel=_MESSAGES)(cancel.cancel)
 app.command(epilog=messages.RESCHEDULE_EXAMPLES, rich_help_panel=_MESSAGES)(messages.reschedule)
 app.command("deliver-now", epilog=messages.DELIVER_NOW_EXAMPLES, rich_help_panel=_MESSAGES)(messages.deliver_now)
+app.command(epilog=adopt.EXAMPLES, rich_help_panel=_MESSAGES)(adopt.adopt)
 app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
 app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)
@@ -52,8 +55,10 @@ app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy
 node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
+app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)
+app.command("restore", epilog=backup.RESTORE_EXAMPLES, rich_help_panel=_SERVER)(backup.restore)
 app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
-app.add_typer(bench.app, name="bench", rich_help_panel=_SERVER)
+app.add_typer(bench_far.app, name="bench", rich_help_panel=_SERVER)
 
 
 def _print_version(wanted: bool) -> None:

@@ -44,7 +44,14 @@ def echo_nodes(nodes: Iterable[Node]) -> None:
     echo_table(
         ("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"),
         (
-            (one.name, one.state, runs_text(one.master_of), str(max(one.lag.values(), default=0)), one.rack, one.reason)
+            (
+                one.name,
+                one.state,
+                runs_text(one.master_of),
+                str(max(one.lag.values(), default=0)),
+                one.rack,
+                one.reason or one.raw.get("full", ""),
+            )
             for one in nodes
         ),
     )

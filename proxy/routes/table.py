@@ -12,7 +12,7 @@ from duemq.proxy import schemas
 from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter, Service
 from duemq.proxy.openapi import describe
 from duemq.proxy.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
-from duemq.proxy.routes import changing, finding, sending, service, topics
+from duemq.proxy.routes import adopting, changing, finding, sending, service, topics
 
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
@@ -64,6 +64,11 @@ _RAW = """\
 A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
+_ADOPT = """\
+The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
+`size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
+once: the same content again is answered with what became of it the first time."""
+_ADOPTION_STATE = Parameter("state", "In this state.", {"type": "string", "enum": list(adopting.STATES)})
 _STATE = Answer("The message.", schemas.MessageState)
 _MOVED = Answer("The message as it is now.", schemas.MessageState)
 _PENDING = Answer(
@@ -167,6 +172,26 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/dlq/{id}:redrive", changing.redrive, "Deliver a dead letter again", "dead letters",
         {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+    ),
+    Endpoint(
+        "POST", "/v1/adoptions", adopting.post_adoption, "Hand over a file of messages", "adoptions",
+        {
+            202: Answer("It is in the log. Each node takes it in; then its messages are scheduled.", schemas.Adoption),
+            200: Answer("A file of this content was handed over before: what became of that.", schemas.Adoption),
+        },
+        ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_delay_file", "past_due", "delay_too_long",
+         "payload_too_large", *_DOWN),
+        (), schemas.Adopt, notes=_ADOPT,
+        examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions", adopting.list_adoptions, "List files that were handed over", "adoptions",
+        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionList)},
+        ("bad_query", *_DOWN), (_ADOPTION_STATE,),
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions/{id}", adopting.get_adoption, "What became of a file", "adoptions",
+        {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
     ),
     Endpoint(
         "GET", "/v1/cluster", service.cluster, "Nodes, shards and lag", "service",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 
 from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, TopicInfo, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
@@ -99,6 +100,12 @@ class RenamedBus:
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         await self.inner.trim_older_than(topic + self._suffix, timestamp)
+
+    async def reclaim(self) -> None:
+        await self.inner.reclaim()
+
+    async def checkpoint(self, into: Path) -> bool:
+        return await self.inner.checkpoint(into)
 
     def disk_bytes(self) -> int:
         return self.inner.disk_bytes()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from duemq.bus.base import Appended, Bus, UnknownTopic
+from duemq.bus.embedded import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
 from duemq.model.record import pack_record
 
@@ -277,3 +279,19 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
         with pytest.raises(Unavailable):
             await call
     await asyncio.wait([last])  # it may have been too late, but it is not left hanging
+
+
+async def test_a_checkpoint_is_a_log_of_its_own(bus: Bus, tmp_path: Path) -> None:
+    into = tmp_path / "copies" / "log"
+    await bus.append({A0: frames(0, 3), A1: [EMPTY]})
+    await bus.set_place("a", "consumer", b"cursor")
+    linked = await bus.checkpoint(into)
+    await bus.append({A0: frames(3, 5)})
+    assert linked == into.exists()
+    if linked:
+        copy = await EmbeddedBus.open(into)
+        assert (await everything(copy, "a", 0), await everything(copy, "a", 1)) == (frames(0, 3), [EMPTY])
+        assert await copy.get_place("a", "consumer") == b"cursor"
+        await copy.append({A0: frames(7, 8)})
+        await copy.close()
+    assert await everything(bus, "a") == frames(0, 5)

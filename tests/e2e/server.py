@@ -31,9 +31,13 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without settings that somebody has made for a duemq of their own."""
+    """That of the tests, without settings that somebody has made for a duemq of their own.
+
+    How full the disk of this machine is does not matter, but to the tests that say so.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-    return kept | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
+    marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("CLEAN", "SHORTEN", "REFUSE")}
+    return kept | marks | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 
 
 def run(*arguments: object, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from tests.e2e.server import Server, run, wait_for
 
 TOPIC, COUNT = "orders", 300
+WINDOW_MS = 1_800_000
 FAR = ("--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
 
 
@@ -62,3 +63,69 @@ def test_sealed_messages_are_messages(new_server: Callable[..., Server]) -> None
     checked = run("verify", "--data", server.data, "--json")
     assert checked.returncode == 1
     assert file.name in checked.stdout
+
+    server.start()
+    assert server.call("GET", f"/v1/messages/{ids[9]}").status_code == 503
+    wait_for(lambda: server.call("GET", "/readyz").status_code == 503, "it is not ready")
+    assert file.name in server.call("GET", "/readyz").text
+    assert 'duemq_shard_stopped{shard="0"} 1.0' in server.call("GET", "/metrics").text
+    (node,) = server.call("GET", "/v1/cluster").json()["nodes"]
+    assert node["state"] == "out" and file.name in node["reason"]
+    assert server.call("GET", f"/v1/messages/{ids[1]}").json()["status"] == "delivered", "what is not in it is read"
+    server.kill()
+
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    server.start()
+    assert server.call("GET", f"/v1/messages/{ids[9]}").json()["status"] == "scheduled"
+    assert server.call("GET", "/readyz").status_code == 200
+
+
+def test_files_are_rewritten_and_vanish_with_their_messages(new_server: Callable[..., Server]) -> None:
+    server = new_server(*FAR, "--set", "far.rewrite_share=0.001").start()
+    due_ms = int(time.time() * 1000) + 4 * 3_600_000
+    batch = {
+        "messages": [
+            {"topic": TOPIC, "payload": f"far {n}", "deliver_at": due_ms // WINDOW_MS * WINDOW_MS + n}
+            for n in range(3_000)
+        ]
+    }
+    ids = [item["id"] for item in server.call("POST", "/v1/messages:batch", batch).json()["results"]]
+    folder = server.data / "shards" / "000" / "far"
+    wait_for(lambda: "sealed 3000 messages" in server.log, "a delay file")
+    assert server.call("POST", "/v1/messages:cancel", {"ids": ids[:1_200]}).json()
+    wait_for(lambda: "rewrote 1800 messages" in server.log, "a smaller one")
+    server.kill()
+    server.start()
+    (file,) = folder.rglob("*.parquet")
+    assert file.name == "000002.parquet"
+    metrics = server.call("GET", "/metrics").text
+    assert 'duemq_sealed_messages{shard="0"} 1800.0' in metrics and 'duemq_delay_files{shard="0"} 1.0' in metrics
+    assert server.call("POST", "/v1/messages:cancel", {"ids": ids[1_200:]}).json()
+    wait_for(lambda: not list(folder.rglob("*.parquet")), "no file without messages")
+    assert server.stop() == 0, server.log
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_kills_while_windows_are_sealed_and_rewritten_lose_nothing(new_server: Callable[..., Server]) -> None:
+    server = new_server(*FAR, "--set", "far.rewrite_share=0.001").start()
+    start = (int(time.time() * 1000) // WINDOW_MS + 6) * WINDOW_MS
+    batch = {
+        "messages": [
+            {"topic": TOPIC, "payload": "x" * 150, "deliver_at": start + n % 6 * WINDOW_MS + n} for n in range(9_000)
+        ]
+    }
+    ids = [item["id"] for item in server.call("POST", "/v1/messages:batch", batch).json()["results"]]
+    kept = ids
+    for seconds in (11.0, 1.5, 2.0, 2.5, 1.0):  # whatever it does then: windows are sealed 10 s after they grew
+        time.sleep(seconds)
+        gone, kept = kept[:1_500], kept[1_500:]
+        counts = server.call("POST", "/v1/messages:cancel", {"ids": gone}).json()["counts"]
+        assert counts["cancelled"] + counts["pending"] == 1_500
+        server.kill()
+        server.start()
+    wait_for(lambda: server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == len(kept), "all cancels")
+    assert server.stop() == 0, server.log
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -137,6 +137,7 @@ NODE = textwrap.dedent("""
     from duemq.delay.commands import CommandGateway
     from duemq.delay.node import Node, NodeOptions
     from duemq.delay.topics import BUFFER
+    from duemq.delay.watermarks import NEVER
     from duemq.election.single import SingleElection
     from duemq.model.message import CANCEL, Draft
     from duemq.storage.folder import Folder
@@ -159,7 +160,7 @@ NODE = textwrap.dedent("""
 
     async def main(path, work):
         folder = Folder.open(path, 2)
-        options = NodeOptions(flush_interval_s=0.2, min_free_bytes=0)
+        options = NodeOptions(flush_interval_s=0.2, marks=NEVER)
         registry = CollectorRegistry()
         node = Node(folder, lambda: EmbeddedBus.open(path / "log"), SingleElection(2), options, registry, wall_clock)
         gateway, stop = CommandGateway(NodeBackend(node)), asyncio.Event()

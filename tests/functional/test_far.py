@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.far import FarKeeper, FarPolicy
+from duemq.delay.far import FarKeeper
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.pace import Pace
 from duemq.delay.snapshot import fetch
 from duemq.model.errors import CorruptStore
@@ -18,7 +20,7 @@ from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.delay_file import DelayFile, write
 from duemq.storage.far import FOLDER
-from duemq.storage.far_process import load
+from duemq.storage.far_process import perform
 from duemq.storage.journal import Journal
 from duemq.storage.rows import ROW, WINDOW_MS
 from duemq.storage.store import ShardStore
@@ -164,7 +166,18 @@ async def test_a_file_that_is_whole_and_not_what_it_says_is_refused(node: SimNod
     pq.write_table(table, file, row_group_size=10)
     with pytest.raises(CorruptStore, match="checksum"):
         (tmp_path / "none").touch()
-        load(tmp_path / "none", tmp_path / "sst", [file])
+        files = [{"path": str(file), "about": asdict(opened.about)}]
+        list(
+            perform(
+                {
+                    "work": "load",
+                    "secret": "00" * 16,
+                    "files": files,
+                    "dropped": str(tmp_path / "none"),
+                    "sst": str(tmp_path / "sst"),
+                }
+            )
+        )
 
 
 def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
+import orjson
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from duemq.model.key import HIGHEST, LOWEST, make_key
+from duemq.model.key import HIGHEST, LOWEST, due_of, make_key
 from duemq.model.ledger import START
 from duemq.model.record import pack_record
 from duemq.model.row import ROW as ROW_HEAD
 from duemq.storage.checkpoint import make_checkpoint
-from duemq.storage.far import Sealed
-from duemq.storage.far_process import load, seal
+from duemq.storage.delay_file import About, DelayFile
+from duemq.storage.far import Sealed, remove
+from duemq.storage.far_process import Job, described, perform
 from duemq.storage.journal import Journal
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, Position
-from duemq.storage.sealing import begin_load, bounds, commit_load, commit_seal
+from duemq.storage.rows import DROPPED, ROW, WINDOW_MS, Position, window_of
+from duemq.storage.sealing import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.store import ShardStore
 
 WINDOWS = [number * WINDOW_MS for number in (1_000, 1_001, 1_005)]
+some_windows = st.lists(st.sampled_from(WINDOWS), min_size=1, unique=True).map(sorted)
 
 
 def row(number: int) -> bytes:
@@ -45,9 +49,13 @@ class Windows(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.store = ShardStore(self.folder / "000", self.memory)
-        self.journal: Journal | None = None
-        self.sealed: Sealed | None = None
-        self.loading: tuple[int, Journal, Path, bool] | None = None
+        self.journal: Journal | None = None  # of the work that is being done
+        self.work = ""
+        self.windows: list[int] = []
+        self.written: list[Sealed] | None = None
+        self.marked = False
+        self.sst: Path | None = None
+        self.again: set[int] = set()
 
     def teardown(self) -> None:
         self.store.close()
@@ -87,63 +95,141 @@ class Windows(RuleBasedStateMachine):
         self.open()
         self.pending = dict(self.flushed)
 
-    # --- sealing and loading ------------------------------------------------------------------------------------------
+    # --- sealing, loading and rewriting -------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.journal is None and self.loading is None)
-    @rule(window=st.sampled_from(WINDOWS))
-    def begin_sealing(self, window: int) -> None:
-        self.journal = self.store.watch(window)
+    def idle(self) -> bool:
+        return self.journal is None
 
-    @precondition(lambda self: self.journal is not None and self.sealed is None)
-    @rule()
-    def write_file(self) -> None:
+    def perform(self, **job: Any) -> list[Any]:
+        return list(perform(orjson.loads(orjson.dumps({"secret": "00" * 16, **job}))))
+
+    def paths(self, windows: list[int]) -> list[tuple[int, str]]:
+        far, folder = self.store.far, self.store.path
+        return [(window, str(folder / Sealed.name_of(window, far.next_number(window)))) for window in windows]
+
+    def files(self, windows: list[int]) -> list[Job]:
+        return [described(self.store.path, sealed) for window in windows for sealed in self.store.far.of(window)]
+
+    def list_dropped(self, windows: list[int]) -> Path:
+        path = self.folder / "dropped"
+        path.write_bytes(b"".join(key for window in windows for key, _ in self.store.range(*bounds(DROPPED, window))))
+        return path
+
+    def keep(self, said: list[dict[str, Any] | None]) -> None:
+        """What a process wrote."""
+        abouts = [About(**about) for about in said if about is not None]
+        self.written = [Sealed(about, self.store.far.next_number(about.window)) for about in abouts]
+
+    def found(self, sealed: Sealed) -> frozenset[bytes]:
         assert self.journal is not None
-        window, checkpoint = self.journal.window, self.folder / "checkpoint"
-        make_checkpoint(self.store, checkpoint)
+        early = self.journal.windows[sealed.about.window].early
+        return frozenset(DelayFile(self.store.path / sealed.name).rows(early))
+
+    def end(self) -> None:
+        assert self.journal is not None
+        self.store.end(self.journal)
+        self.journal, self.written, self.sst, self.marked = None, None, None, False
+
+    @precondition(lambda self: self.idle())
+    @rule(windows=some_windows)
+    def begin_sealing(self, windows: list[int]) -> None:
+        windows = [window for window in windows if window not in self.store.far.loading]
+        if windows:
+            self.work, self.windows = "seal", windows
+            self.journal = self.store.watch(windows)
+
+    @precondition(lambda self: self.work == "seal" and self.journal is not None and self.written is None)
+    @rule()
+    def take_checkpoint(self) -> None:
+        assert self.journal is not None
+        checkpoint = self.folder / "checkpoint"
+        make_checkpoint(self.store, checkpoint, far=False)
         self.flushed = dict(self.pending)
-        number = max((sealed.number for sealed in self.store.far.of(window)), default=0) + 1
-        self.sealed = Sealed(seal(checkpoint, 0, window, self.folder / "000" / Sealed.name_of(window, number)), number)
+        self.keep(self.perform(work="seal", shard=0, checkpoint=str(checkpoint), windows=self.paths(self.windows)))
         shutil.rmtree(checkpoint)
 
-    @precondition(lambda self: self.sealed is not None)
+    @precondition(lambda self: self.written is not None and self.work != "load" and not self.marked)
+    @rule()
+    def mark(self) -> None:
+        """Some of what is done comes before it although it was done after the process had looked."""
+        assert self.journal is not None
+        self.journal.mark()
+        self.marked = True
+
+    @precondition(lambda self: self.work == "seal" and self.marked)
     @rule()
     def end_sealing(self) -> None:
-        assert self.journal is not None and self.sealed is not None
-        commit_seal(self.store, self.sealed, self.journal)
-        self.store.end(self.journal)
-        self.journal = self.sealed = None
+        assert self.journal is not None and self.written is not None
+        for sealed in self.written:
+            commit_seal(self.store, sealed, self.journal.windows[sealed.about.window], self.found(sealed))
+        self.end()
 
-    @precondition(lambda self: self.journal is None and self.loading is None and self.store.far)
+    @precondition(lambda self: self.idle() and self.store.far)
+    @rule(data=st.data())
+    def begin_rewriting(self, data: st.DataObject) -> None:
+        known = [window for window in self.store.far.windows() if window not in self.store.far.loading]
+        if known:
+            self.work = "rewrite"
+            self.windows = sorted(data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
+            self.journal = self.store.watch(self.windows)
+
+    @precondition(lambda self: self.work == "rewrite" and self.journal is not None and self.written is None)
+    @rule()
+    def rewrite(self) -> None:
+        left = [window for window in self.windows if self.store.far.pending(window)]
+        jobs = [(window, path, self.files([window])) for window, path in self.paths(left)]
+        self.keep(self.perform(work="rewrite", shard=0, dropped=str(self.list_dropped(left)), windows=jobs))
+        assert self.written is not None
+        assert [sealed.about.window for sealed in self.written] == left, "the count of dropped keys is exact"
+
+    @precondition(lambda self: self.work == "rewrite" and self.marked)
+    @rule()
+    def end_rewriting(self) -> None:
+        assert self.journal is not None and self.written is not None
+        fresh, gone = {sealed.about.window: sealed for sealed in self.written}, []
+        for window in self.windows:
+            sealed = fresh.get(window)
+            found = self.found(sealed) if sealed else ()
+            gone += commit_rewrite(self.store, window, sealed, self.journal.windows[window], found)
+        self.end()
+        self.flush()
+        remove(gone)
+
+    @precondition(lambda self: self.idle() and self.store.far)
     @rule(data=st.data())
     def begin_loading(self, data: st.DataObject) -> None:
-        window = data.draw(st.sampled_from(self.store.far.windows()))
-        again = window in self.store.far.loading
-        journal = self.store.watch(window)
-        dropped, sst = self.folder / "dropped", self.folder / "load.sst"
-        dropped.write_bytes(b"".join(key for key, _ in self.store.range(*bounds(DROPPED, window))))
-        begin_load(self.store, window)
+        known = list(self.store.far.windows())
+        self.windows = sorted(data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
+        self.work, self.again = "load", self.store.far.loading.intersection(self.windows)
+        self.journal = self.store.watch(self.windows)
+        dropped, self.sst = self.list_dropped(self.windows), self.folder / "load.sst"
+        begin_load(self.store, self.windows)
         self.flush()
-        count = load(dropped, sst, [self.folder / "000" / sealed.name for sealed in self.store.far.of(window)])
-        self.loading = window, journal, sst if count else Path(), again
+        (count,) = self.perform(work="load", files=self.files(self.windows), dropped=str(dropped), sst=str(self.sst))
+        if not count:
+            self.sst = Path()
 
-    @precondition(lambda self: self.loading is not None)
-    @rule(crashes=st.booleans())
-    def end_loading(self, crashes: bool) -> None:
-        assert self.loading is not None
-        window, journal, sst, again = self.loading
-        if sst != Path():
-            self.store.ingest(sst)
+    @precondition(lambda self: self.work == "load" and self.journal is not None)
+    @rule(breaks=st.sampled_from(["no", "no", "crash", "retry"]))
+    def end_loading(self, breaks: str) -> None:
+        assert self.journal is not None and self.sst is not None
+        if self.sst.name:
+            self.store.ingest(self.sst)
             self.flushed = dict(self.pending)  # RocksDB flushes what overlaps; what does not is flushed here
             self.store.flush()
-        if crashes:
+        if breaks == "crash":
             self.crash()
             return
-        gone = commit_load(self.store, window, journal, again=again)
-        self.store.end(journal)
+        if breaks == "retry":  # the keeper meets a failing disk and begins again, in the same process
+            self.end()
+            return
+        gone: list[Path] = []
+        for window in self.windows:
+            watched = self.journal.windows[window]
+            gone += commit_load(self.store, window, watched, again=window in self.again)
+        self.end()
         self.flush()
-        for file in gone:
-            file.unlink()
-        self.loading = None
+        remove(gone)
 
     # --- what must be so ----------------------------------------------------------------------------------------------
 
@@ -162,10 +248,21 @@ class Windows(RuleBasedStateMachine):
 
     @invariant()
     def none_is_in_both_places(self) -> None:
-        if self.loading is None and not self.store.far.loading:
-            near = {key for key, _ in self.store.each(ROW)}
-            assert not near & self.store.far.rows(sorted(near)).keys()
+        far, near = self.store.far, {key for key, _ in self.store.each(ROW)}
+        near = {key for key in near if window_of(due_of(key)) not in far.loading}
+        assert not near & far.reader.rows(far.by_file(sorted(near))).keys()
+
+    @invariant()
+    def dropped_keys_are_in_files_and_counted(self) -> None:
+        far = self.store.far
+        keys = [key for key, _ in self.store.each(DROPPED) if window_of(due_of(key)) not in far.loading]
+        assert far.reader.rows(far.by_file(keys)).keys() == set(keys)
+        assert {window: far.dropped(window) for window in WINDOWS if window not in far.loading} == {
+            window: sum(window_of(due_of(key)) == window for key in keys)
+            for window in WINDOWS
+            if window not in far.loading
+        }
 
 
 TestWindows = Windows.TestCase
-TestWindows.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWindows.settings = settings(max_examples=60, stateful_step_count=45, deadline=None)

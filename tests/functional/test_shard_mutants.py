@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duemq.bus.base import Partition, Stored
+from duemq.bus.base import Partition
 from duemq.bus.memory import MemoryBus
 from duemq.delay import batch
 from duemq.delay.batch import Batch, Lookups, View
@@ -49,7 +49,7 @@ def early_apply(patch: Patch) -> None:
         if self.entry.number < 0:
             return followed
         cycle = self.cycle()
-        cycle.apply(await bus.read(BUFFER, self.shard, self.entry.applied, 3))
+        cycle.apply(cycle.read(await bus.read(BUFFER, self.shard, self.entry.applied, 3)))
         entry = replace(cycle.entry(self.entry.at), number=self.entry.number)
         self.advance(cycle, entry, self.store.position.ledger_offset)
         return followed
@@ -111,13 +111,13 @@ def local_before_commit(patch: Patch) -> None:
 def decide_after_take(patch: Patch) -> None:
     """What is due is chosen first, the commands of the cycle are answered afterwards."""
     apply, take = Cycle.apply, Cycle.take
-    held: dict[int, Sequence[Stored]] = {}
+    held: dict[int, Batch] = {}
 
-    def hold(self: Cycle, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> None:
+    def hold(self: Cycle, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
         if answers is None:
-            held[id(self)] = commands
+            held[id(self)] = batch
         else:
-            apply(self, commands, answers)
+            apply(self, batch, answers, view)
 
     def take_first(self: Cycle, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
         take(self, now, keys, rows, complete)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from duemq.delay import snapshot
 from duemq.delay.snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.partial import settle, settle_all
+from duemq.storage.checkpoint import CheckpointFile, Manifest
+from duemq.storage.partial import Partial, settle, settle_all
 from tests.snapshot_world import SHARD, Peer, Wire, contents
 
 PART = 4096
@@ -148,6 +151,23 @@ def test_bytes_damaged_on_the_own_disk_between_two_attempts_are_found(peer: Peer
     wire.breaks_after = None
     run_fetch(wire, into)
     assert contents(into) == rows_of(peer)
+
+
+def test_delay_files_that_are_here_are_taken_and_not_fetched(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "003")
+    held = tmp_path / "003" / "far" / "1800000" / "000001.parquet"
+    held.parent.mkdir(parents=True)
+    held.write_bytes(b"content")
+    wanted = CheckpointFile("far/1800000/000007.parquet", 7, hashlib.sha256(b"content").hexdigest())
+    partial.begin(Manifest("id", 3, 0, 0, b"", 0, (wanted,)))
+    taken = partial.folder / "files" / wanted.name
+    taken.parent.mkdir(parents=True)
+    taken.write_bytes(b"cont")  # of an earlier attempt, from a peer
+    assert partial.take(wanted)
+    assert taken.read_bytes() == b"content" and taken.stat().st_ino == held.stat().st_ino
+    assert not partial.take(replace(wanted, sha256=hashlib.sha256(b"CONTENT").hexdigest()))
+    assert not partial.take(replace(wanted, size=8))
+    assert not partial.take(replace(wanted, name="000007.sst")), "RocksDB's own files are not for sharing"
 
 
 def crash_at(wire: Wire, into: Path, number: int) -> str | None:

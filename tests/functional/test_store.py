@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +113,35 @@ def test_dropping_a_range_spares_other_kinds_and_the_end(store: ShardStore) -> N
 def test_a_store_in_use_is_refused(store: ShardStore) -> None:
     with pytest.raises(FolderRefused):
         ShardStore(store.path, MEMORY)
+
+
+def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "compacted", MEMORY)
+    keys = [make_key(1_000, number, 0) for number in range(20_000)]
+    for start in range(0, len(keys), 1_000):
+        write(store, [(ROW + key, os.urandom(500)) for key in keys[start : start + 1_000]])
+        store.flush()
+    begun = threading.Event()
+    inner = store._db
+
+    class Noting:
+        """Says when RocksDB is asked to compact, and so when it is about to be in use."""
+
+        def compact_range(self, *arguments: bytes | None) -> None:
+            begun.set()
+            inner.compact_range(*arguments)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+    store._db = Noting()
+    compacting = threading.Thread(target=store.compact)
+    compacting.start()
+    assert begun.wait(10)
+    store.close()
+    compacting.join(10)
+    assert not compacting.is_alive()
+    store.compact()  # who comes too late finds it closed, and that is all
+    again = ShardStore(tmp_path / "compacted", MEMORY)
+    assert again.scan(LOWEST, HIGHEST, 99_999, 1 << 30)[0] == keys
+    again.close()

@@ -10,19 +10,22 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from rocksdict import WriteBatch
 
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
+from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.verify import Check, verify
+from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
 from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import ENDED, MOVED, ROW
+from duemq.storage.rows import DROPPED, DROPS, ENDED, MOVED, ROW, U64
 from duemq.storage.store import ShardStore
 
 
@@ -40,9 +43,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _fill(path: Path) -> None:
     folder = Folder.open(path, 1)
-    node = Node(
-        folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), NodeOptions(), CollectorRegistry(), now
-    )
+    options = NodeOptions(marks=NEVER, far=FarPolicy(rows=30, settle_ms=0))
+    node = Node(folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     running = asyncio.create_task(node.run(stop))
     await node.ready.wait()
@@ -51,6 +53,10 @@ async def _fill(path: Path) -> None:
     await gateway.send([Draft("t", b"soon", now() + i) for i in range(20)])
     far = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
     await gateway.send([Draft("t", b"named", later, name=b"n:a", fingerprint=b"f" * 16)])
+    sealed = await gateway.send([Draft("t", b"sealed", later + 4 * 3_600_000) for i in range(30)])
+    while not node.shards[0].store.far:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await gateway.change(CANCEL, [receipt.id for receipt in sealed[:3] if isinstance(receipt, Receipt)])
     ids = [receipt.id for receipt in far if isinstance(receipt, Receipt)]
     await gateway.change(CANCEL, ids[:5])
     await gateway.change(MOVE, ids[5:10], later + 7_200_000)
@@ -99,9 +105,24 @@ def _lead_a_move_nowhere(store: ShardStore) -> None:
     store.write([(MOVED + first_key, bytes(20))], [], store.position, {})
 
 
+def _drop_a_message_that_is_in_no_file(store: ShardStore) -> None:
+    (key, _), *_ = store.each(DROPPED)
+    batch = WriteBatch(raw_mode=True)
+    batch.put(DROPPED + key[:-1] + b"\x01", b"")
+    store.change(batch)
+
+
+def _forget_to_count_a_dropped_one(store: ShardStore) -> None:
+    batch = WriteBatch(raw_mode=True)
+    batch.put(DROPS + U64.pack(store.far.windows()[0]), U64.pack(2))
+    store.change(batch)
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
+        (_drop_a_message_that_is_in_no_file, "are in delay files"),
+        (_forget_to_count_a_dropped_one, "are in delay files"),
         (_lose_a_pending_row, "pending rows"),
         (_revive_a_cancelled_one, "nowhere else"),
         (_lead_a_move_nowhere, "lead to a message"),

@@ -15,7 +15,7 @@ from duemq.proxy.bench.report import machine
 from duemq.proxy.bench.scenarios.ceiling import share
 from duemq.proxy.bench.stage import Setup
 from duemq.proxy.bench.usage import Meter, Part, Usage, cpu_s, holder
-from duemq.proxy.cli.bench import app
+from duemq.proxy.cli.bench_far import app
 
 
 @pytest.mark.parametrize("brokers", [1, 3])

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import plan, report
+from duemq.proxy.bench import plan, plan_far, report
 from duemq.proxy.bench.figures import Figure, Outcome, Result, Target, Trace, vital
 from duemq.proxy.bench.plot import write_plot
 from duemq.proxy.bench.stage import Setup
-from duemq.proxy.cli.bench import app
+from duemq.proxy.cli.bench_far import app
 
 
 def trace(seconds: float = 30.0) -> Trace:
@@ -93,20 +93,23 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_the_plan_fits_its_scenarios(quick: bool) -> None:
-    steps = plan.everything(quick)
-    assert {step.name for step in steps} == set(plan.SCENARIOS)
+def test_the_plans_fit_their_scenarios(quick: bool) -> None:
+    steps = [*plan.everything(quick), *plan_far.everything(quick)]
+    scenarios = plan.SCENARIOS | plan.ALONE
+    assert {step.name for step in steps} == set(scenarios)
     for step in steps:
-        wanted = plan.SCENARIOS[step.name].__code__
+        wanted = scenarios[step.name].__code__
         names = wanted.co_varnames[1 : wanted.co_argcount + wanted.co_kwonlyargcount]
         assert set(step.parameters) <= set(names), step.title
 
 
-@pytest.mark.parametrize("name", ["steady", "hot-second", "drain", "cancel-race", "pending", "accept", "cancel", "all"])
+@pytest.mark.parametrize(
+    "name", [*"steady hot-second drain cancel-race accept cancel all".split(), *"pending load wheel adopt far".split()]
+)
 def test_each_command_has_the_common_options(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert shown.exit_code == 0
-    for option in ("--url", "--json", "--plot", "--runs", "--sse", "--payload-bytes", "--keep"):
+    for option in ("--url", "--json", "--plot", "--runs", "--sse", "--payload-bytes", "--keep", "--set"):
         assert option in shown.output
 
 

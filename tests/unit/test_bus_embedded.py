@@ -141,6 +141,21 @@ def test_space_of_trimmed_records_returns_in_the_background(tmp_path: Path) -> N
     with_bus(tmp_path, scenario)
 
 
+def test_space_of_few_trimmed_records_returns_on_demand(tmp_path: Path) -> None:
+    async def scenario(bus: EmbeddedBus) -> None:
+        await bus.append({T0: [os.urandom(1 << 20)] * 8})
+        await asyncio.to_thread(bus._db.flush)
+        before = bus.disk_bytes()
+        await bus.reclaim()
+        await bus.trim("t", 0, 8)
+        assert bus._compactor._task is None, "too little to be worth it"
+        await bus.reclaim()
+        assert bus.disk_bytes() < before - (6 << 20)
+        await bus.reclaim()
+
+    with_bus(tmp_path, scenario)
+
+
 def test_closing_does_not_wait_for_a_long_compaction(tmp_path: Path) -> None:
     async def scenario(bus: EmbeddedBus) -> None:
         bus._compactor = Compactor(bus._db, worth_bytes=1)

@@ -12,7 +12,7 @@ from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.pace import Pace
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW_MS, window_of
+from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
 from duemq.storage.store import ShardStore
 from tests.shard_world import START, World
 
@@ -92,6 +92,53 @@ def test_windows_are_forgotten_one_after_the_other(part: int, tmp_path: Path, mo
     asyncio.run(run())
 
 
+def test_a_shard_at_rest_forgets_its_last_window_and_what_was_cancelled_early(tmp_path: Path) -> None:
+    async def run() -> None:
+        pace = Pace(dead_letter_topic="dlq", history_ms=WINDOW_MS)
+        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(FIRST, b"delivered"), draft(FAR, b"cancelled"), draft(2 * FAR - BASE, b"held")])
+        await world.produce([Change(CANCEL, make_key(FAR, 1, 0), 0)])
+        entries: list[tuple[int, int]] = []
+        for world.now in range(BASE, BASE + 15 * WINDOW_MS, WINDOW_MS // 3):
+            while await world.tick(node) == 0:
+                pass
+            entry = node.replica.entry
+            if entry.number not in [number for number, _ in entries]:
+                entries.append((entry.number, (entry.horizon - BASE) // WINDOW_MS))
+            for _ in forget_before(node.store, entry.horizon):
+                pass
+        # The delivery is forgotten two windows on, the cancelled one ten windows on; in between nothing is committed.
+        assert [horizon for _, horizon in entries if horizon > 0] == [1, 10]
+        assert left(node.store) == ({b"held"}, 1, 0, 0)
+        assert node.replica.recount() == node.replica.entry.pending == 1
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("short", "windows"), [(False, 1), (True, 3)])
+def test_less_is_known_while_a_disk_is_short_of_space(short: bool, windows: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        pace = Pace(dead_letter_topic="dlq", history_ms=3 * WINDOW_MS, short_history_ms=WINDOW_MS // 3)
+        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        for number in range(4):
+            await world.produce([draft(world.now, b"%d" % number)])
+            await world.tick(node)
+            world.now += WINDOW_MS
+        world.short = short
+        await world.tick(node)
+        assert node.replica.entry.horizon == BASE + windows * WINDOW_MS
+        world.close()
+
+    asyncio.run(run())
+
+
 def test_times_of_delivery_are_kept_as_long_as_their_messages(tmp_path: Path) -> None:
     async def run() -> None:
         world = await history(tmp_path)
@@ -105,6 +152,26 @@ def test_times_of_delivery_are_kept_as_long_as_their_messages(tmp_path: Path) ->
         node.kill()
         await node.promote()
         assert node.replica.recount() == node.replica.entry.pending == 2
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_times_of_delivery_stay_right_where_commands_are_rare(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path, Pace(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(SECOND, b"second"), draft(FAR, b"far")])
+        for world.now in (BASE, SECOND, FAR):
+            await world.tick(node)
+        world.now += 5_000
+        await world.produce([draft(FAR + WINDOW_MS, b"later")])
+        await world.tick(node)
+        assert forget(node.store, FAR) == FAR
+        assert [applied for applied, _ in node.store.each(APPLIED)] == [U64.pack(2), U64.pack(3)]
+        assert node.store.delivered_at(make_key(FAR, 1, 0), 1) == FAR, "not when the next command came"
         world.close()
 
     asyncio.run(run())

@@ -79,6 +79,10 @@ def test_what_a_node_says_of_itself() -> None:
     assert ready.state is NodeState.READY and keeper.worth_telling(ready) and not keeper.worth_telling(ready)
     keeper.lag = {0: 3}
     assert keeper.worth_telling(keeper.judge(None, draining=False))
+    full = keeper.judge(None, draining=False, watermark=3, full="91.0 %")
+    assert full.state is NodeState.READY and keeper.worth_telling(full), "it delivers"
+    assert not keeper.worth_telling(keeper.judge(None, draining=False, watermark=3, full="91.1 %"))
+    assert keeper.worth_telling(keeper.judge(None, draining=False, watermark=2))
     keeper.take_out("the books differ")
     keeper.take_out("and again")
     assert keeper.judge("no broker answers", draining=True).reason == "the books differ"

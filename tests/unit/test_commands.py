@@ -20,12 +20,13 @@ from duemq.delay.selection import ByKey
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.election.base import Member, NodeState, Standing
-from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
 from duemq.model.message import CANCEL, Draft
 from duemq.model.row import direct_frame
+from duemq.storage.adoptions import Adoption
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 """ms; shards; the largest record (bytes) that topic `small` takes."""
@@ -48,6 +49,7 @@ class Cluster:
         self.asked: list[tuple[Any, ...]] = []
         self.state_found: MessageState | None = None
         self.standing = Standing(NodeState.READY)
+        self.leading: Mapping[int, str] = {0: "a"}
 
     async def state(self, *asked: Any) -> MessageState | None:
         self.asked.append(asked)
@@ -63,6 +65,15 @@ class Cluster:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         return None
 
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        return None
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        return None
+
+    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
+        return []
+
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         return {shard: Found([], None) for shard in after}
 
@@ -70,7 +81,7 @@ class Cluster:
         return [Member("a", "http://a", standing=self.standing)]
 
     def masters(self) -> Mapping[int, str]:
-        return {0: "a"}
+        return self.leading
 
 
 class Site:
@@ -134,6 +145,23 @@ def test_the_keyless_of_one_call_go_to_one_shard_and_the_keyed_by_their_key() ->
         found = [site.ids.read(receipt.id) for receipt in await site.receipts(*keyed)]
         assert len({(draft.key, one.shard) for draft, one in zip(keyed, found, strict=True) if one}) == 7
         assert set(site.selection.good) == {0, 1} | {one.shard for one in found if one}
+
+    at_site(scenario)
+
+
+def test_new_messages_are_refused_where_a_masters_disk_is_full() -> None:
+    async def scenario(site: Site) -> None:
+        full = "the disk of /data is 91.0 % full"
+        site.cluster.standing = Standing(NodeState.READY, watermark=2)
+        assert await site.receipts(later())
+        site.cluster.standing = Standing(NodeState.READY, watermark=3, full=full)
+        with pytest.raises(DiskFull, match="node a: the disk of /data is 91") as refused:
+            await site.gateway.send([later()])
+        assert refused.value.retry_after_s > 0
+        site.cluster.leading = {}
+        assert await site.receipts(later()), "a standby's disk is no reason"
+        site.cluster.leading = {0: "a"}
+        assert site.gateway.why_not_ready() is None, "deliveries go on"
 
     at_site(scenario)
 

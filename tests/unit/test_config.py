@@ -2,15 +2,19 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from duemq.delay.node import cleaning_trigger
+from duemq.delay.watermarks import Watermarks
 from duemq.model.errors import BadConfig
 from duemq.proxy.config import Settings
 from duemq.proxy.ingress import Limits
+from duemq.proxy.wiring import node_options
 
 TOP = Path(__file__).resolve().parents[2]
 SHIPPED = TOP / "conf" / "duemq.toml"
@@ -97,12 +101,31 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ('[timing]\nlevels = ""', r"timing\.levels"),
         ('[topics]\nallowed = ["a b"]', r"topics\.allowed = \['a b'\]: 'a b' is neither"),
         ('[topics]\ndead_letter = "duemq.ledger"', r"topics\.dead_letter = 'duemq.ledger': .*duemq's own"),
+        ('[far]\nload_ahead = "61m"', r"far\.load_ahead = '61m': at most 30 minutes for each of far\.seal_windows"),
+        (
+            '[far]\nload_ahead = "31m"\nseal_windows = 1',
+            r"far\.load_ahead = '31m': .* here 1800000 ms: .* sealed again",
+        ),
+        ('[storage]\nclean_mode = "never"', r"storage\.clean_mode = 'never': .*'continuous' or 'off_peak'"),
+        ('[storage]\nclean_at = "24:00"', r"storage\.clean_at = '24:00': it must be HH:MM"),
+        ('[storage]\nmin_history = "59s"', r"storage\.min_history"),
+        ("[storage]\nclean_percent = 0", r"storage\.clean_percent = 0"),
+        ("[storage]\nrefuse_percent = 101", r"storage\.refuse_percent = 101"),
+        (
+            "[storage]\nshorten_percent = 91",
+            r"storage = .*shorten_percent \(91\) and refuse_percent \(90\) must",
+        ),
         ("listen: 1", "is not TOML"),
     ],
 )
 def test_wrong_values_name_the_key_and_what_is_allowed(write: Any, text: str, told: str) -> None:
     with pytest.raises(BadConfig, match=told):
         Settings.load(write(text))
+
+
+def test_windows_may_be_loaded_as_early_as_they_are_not_sealed(write: Any) -> None:
+    far = Settings.load(write('[far]\nload_ahead = "90m"\nseal_windows = 3')).far
+    assert (far.load_ahead, far.seal_windows) == (5_400_000, 3)
 
 
 def test_wrong_variables_and_missing_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,3 +143,18 @@ def test_api_keys_are_never_shown(write: Any) -> None:
         Settings.load(write('[http]\napi_keys = [["secret"]]'))
     assert "secret" not in str(error.value)
     assert "secret" not in repr(Settings.load(overrides={"http": {"api_keys": ["secret"]}}))
+
+
+def test_the_settings_of_cleaning_reach_the_node() -> None:
+    usual = node_options(Settings(), alone=True, trims=True)
+    assert (usual.clean_at, usual.marks, usual.pace.short_history_ms) == (None, Watermarks(), 600_000)
+    assert cleaning_trigger(usual).interval == timedelta(minutes=1)
+    storage = {
+        "clean_mode": "off_peak", "clean_at": "03:30", "clean_percent": 1, "shorten_percent": 2, "refuse_percent": 3,
+        "min_free_bytes": 4, "min_history": "5m", "history_retention": "6m",
+    }  # fmt: skip
+    own = node_options(Settings.load(overrides={"storage": storage}), alone=True, trims=True)
+    assert own.marks == Watermarks(1, 2, 3, 4)
+    assert (own.pace.short_history_ms, own.pace.history_ms) == (300_000, 360_000)
+    now = datetime(2026, 11, 21, 3, 31, tzinfo=UTC)
+    assert cleaning_trigger(own).get_next_fire_time(None, now) == datetime(2026, 11, 22, 3, 30, tzinfo=UTC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from duemq.model.ledger import Entry
 from duemq.model.record import pack_record
 from duemq.proxy.door import create_door
 from duemq.proxy.wire import TOKEN_HEADER
+from duemq.storage.far import FarFiles
 
 KEY = make_key(1, 0, 0)
 COMMAND = pack_record(None, (), b"command")
@@ -48,8 +50,9 @@ class Held:
         self.bus = MarkedBus(MemoryLog())
         self.progress = Progress()
         store = SimpleNamespace(
-            names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None], rows=lambda keys: [None],
-            scan_all=lambda *asked: ([], []),
+            names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None],
+            rows=lambda keys, known: [None], sealed=lambda keys: [], scan_part=lambda *asked: ([], [], None),
+            far=FarFiles(Path(), (), (), ()),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
         self.shards: Any = {0: SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False)}

@@ -2,6 +2,7 @@
 
 import string
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,14 @@ def test_other_spellings_of_an_issued_id_are_refused() -> None:
 
 def test_direct_ids_say_so() -> None:
     assert MessageId(DIRECT, 0, 0).direct and not MessageId(0, 0, 0).direct
+
+
+@given(
+    st.integers(0, DIRECT),
+    st.lists(st.integers(0, 2**48 - 1), max_size=5),
+    st.integers(0, 2**48 - 1),
+    st.integers(0, 2**31),
+)
+def test_many_at_once(shard: int, dues: list[int], offset: int, first: int) -> None:
+    found = IDS.issue_many(shard, np.array(dues, np.int64), offset, first)
+    assert found == [IDS.issue_bytes(shard, due, offset, first + at) for at, due in enumerate(dues)]

@@ -6,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import START, Adopted, Answer, Deferred, Entry, Fates
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)
 deferrals = st.builds(Deferred, keys, st.none() | keys, st.integers(0, 65_535), st.text("ab ", max_size=9))
+adoptions = st.builds(Adopted, numbers, numbers, st.integers(0, 2**64 - 1), st.text("ab ", max_size=9))
 entries = st.builds(
     Entry, numbers, numbers, keys, numbers,
     st.dictionaries(st.integers(0, 60), st.sampled_from(Answer)).map(lambda answers: dict(sorted(answers.items()))),
     st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
-    st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)),
+    st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)), numbers,
+    st.lists(adoptions, max_size=3).map(tuple),
 )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def test_what_cannot_be_understood_is_refused_with_the_header_and_the_rule(pairs
 def test_the_documentation_tells_of_every_header() -> None:
     known = refusal(("duemq-colour", b"red")).rpartition("known are ")[2].split(", ")
     text = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text()
-    assert len(known) == 11 and all(f"`{name}`" in text for name in known)
+    assert len(known) == 12 and all(f"`{name}`" in text for name in known)
 
 
 def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:

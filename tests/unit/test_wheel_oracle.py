@@ -39,6 +39,14 @@ class WheelMachine(RuleBasedStateMachine):
         self.wheel.add(array(dues))
         self.rows = sorted(self.rows + dues)
 
+    @rule(ahead=st.integers(0, 5), offsets=st.lists(st.integers(0, Level.WINDOW - 1), min_size=1, max_size=90))
+    def add_window(self, ahead: int, offsets: list[int]) -> None:
+        start = (self.now // Level.WINDOW + ahead) * Level.WINDOW
+        dues = [start + offset for offset in offsets]
+        if not self.wheel.add_window(start, len(dues)):
+            self.wheel.add(array(dues))
+        self.rows = sorted(self.rows + dues)
+
     @precondition(lambda self: self.rows)
     @rule(data=st.data(), size=st.sampled_from([1, 5, 150]))
     def remove(self, data: st.DataObject, size: int) -> None:

@@ -1,0 +1,329 @@
+"""Adopting files: what is refused and why, what a crash leaves, and replicas that cannot get a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.far_policy import FarPolicy
+from duemq.delay.pace import Pace
+from duemq.delay.work import lines_of
+from duemq.model.errors import Behind, CorruptStore
+from duemq.model.key import HIGHEST, LOWEST, make_key
+from duemq.model.ledger import Adopted
+from duemq.model.message import CANCEL, Change, Draft
+from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED, Here
+from duemq.storage.rows import WINDOW_MS
+from tests.adopt_schedule import write_messages
+from tests.shard_oracle import Handed
+from tests.shard_world import SHARD, START, Killed, SimNode, World
+
+pytestmark = pytest.mark.anyio
+
+WINDOW = (START // WINDOW_MS + 2) * WINDOW_MS
+DRAFTS = [Draft("one", b"%d" % n, WINDOW + n // 2) for n in range(10)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A master and a standby."""
+    made = World(tmp_path, Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1})
+    await made.start(2)
+    await made.nodes[0].promote()
+    yield made
+    made.close()
+
+
+async def hand_over(
+    world: World, drafts: list[Draft] = DRAFTS, bad: bool = False, said: dict[str, Any] | None = None
+) -> Handed:
+    adopt = replace(write_messages(world.shared / "orders.parquet", drafts), **(said or {}))
+    handed = Handed(adopt, drafts, bad)
+    await world.produce([handed])
+    await world.tick(world.nodes[0])
+    return handed
+
+
+def fate(node: SimNode, offset: int = 0) -> tuple[str, str]:
+    adoption = node.store.adoptions.get(offset)
+    assert adoption is not None
+    return adoption.state, adoption.reason
+
+
+def pending(node: SimNode) -> int:
+    return len(node.store.scan_all(LOWEST, HIGHEST, 1_000, 1 << 20)[0])
+
+
+async def test_a_file_is_wanted_then_adopted(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    assert fate(node) == (WANTED, "")
+    assert (pending(node), node.replica.entry.pending) == (0, 0)
+    assert await node.adopter.step()
+    await world.tick(node)
+    assert fate(node) == (ADOPTED, "")
+    assert (pending(node), node.replica.entry.pending, node.replica.entry.fates.accepted) == (10, 10, 10)
+    world.check(node)
+
+
+async def test_the_same_content_is_adopted_once(world: World) -> None:
+    node = world.nodes[0]
+    handed = await hand_over(world)
+    await world.produce([handed])  # while it is wanted
+    await node.adopter.step()
+    await world.tick(node)
+    copy = replace(handed.adopt, path=f"{handed.adopt.path}.copy")
+    await world.produce([Handed(copy, DRAFTS)])  # and when it is adopted
+    await world.tick(node)
+    assert not await node.adopter.step()
+    await world.tick(node)
+    assert node.replica.entry.fates.accepted == 10
+
+
+async def test_a_process_takes_files_in(world: World) -> None:
+    node = world.nodes[0]
+    adopter = Adopter(
+        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+        lines_of("duemq.storage.intake_process"),
+    )  # fmt: skip
+    await hand_over(world)
+    assert await adopter.step()
+    (said,) = adopter.decide(world.now)
+    assert (said.offset, said.rows, said.reason) == (0, 10, "")
+    assert adopter.here(0).path.exists()
+
+
+async def test_a_wrong_row_is_named_and_the_file_refused_as_a_whole(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world, [*DRAFTS, Draft("one", b"", WINDOW)], bad=True)
+    await node.adopter.step()
+    await world.tick(node)
+    state, reason = fate(node)
+    assert state == REFUSED and "row 10, column due_ms" in reason
+    assert pending(node) == 0
+    assert not list((node.path / "far").rglob("*.parquet"))
+    await hand_over(world)  # mended
+    await node.adopter.step()
+    await world.tick(node)
+    assert fate(node, 1) == (ADOPTED, "")
+
+
+@pytest.mark.parametrize("said", [{"rows": 11}, {"sha256": "0" * 64}, {"size": 5}, {"window": WINDOW + WINDOW_MS}])
+async def test_another_file_than_the_command_says_is_refused(world: World, said: dict[str, Any]) -> None:
+    node = world.nodes[0]
+    await hand_over(world, bad=True, said=said)
+    await node.adopter.step()
+    await world.tick(node)
+    assert fate(node)[0] == REFUSED
+    assert not list((node.path / "far").rglob("*.parquet"))
+
+
+async def test_a_file_from_another_folder_is_not_even_looked_at(world: World, tmp_path: Path) -> None:
+    node = world.nodes[0]
+    adopt = write_messages(tmp_path / "elsewhere.parquet", DRAFTS)
+    inside = world.shared / "link.parquet"
+    world.shared.mkdir()
+    inside.symlink_to(tmp_path / "elsewhere.parquet")
+    await world.produce([Handed(replace(adopt, path=str(inside)), DRAFTS, bad=True)])
+    await world.tick(node)
+    await node.adopter.step()
+    await world.tick(node)
+    state, reason = fate(node)
+    assert state == REFUSED and "far.adopt_from" in reason
+
+
+async def test_a_window_that_begins_too_soon_is_refused(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    await node.adopter.step()
+    world.now = WINDOW - 119_999
+    await world.tick(node)
+    state, reason = fate(node)
+    assert state == REFUSED and "one by one" in reason
+    assert not list((node.path / "far").rglob("*.parquet"))
+
+
+async def test_a_file_that_is_not_there_yet_is_waited_for(world: World) -> None:
+    node = world.nodes[0]
+    path = world.shared / "orders.parquet"
+    adopt = write_messages(path, DRAFTS)
+    content = path.read_bytes()
+    path.unlink()
+    await world.produce([Handed(adopt, DRAFTS, gone=True)])
+    await world.tick(node)
+    await node.adopter.step()
+    world.now += 60_000
+    await world.tick(node)
+    assert fate(node)[0] == WANTED
+    path.write_bytes(content)
+    assert await node.adopter.step()
+    await world.tick(node)
+    assert fate(node)[0] == ADOPTED
+
+
+async def test_a_file_that_never_comes_is_refused_in_the_end(world: World) -> None:
+    node = world.nodes[0]
+    adopt = write_messages(world.shared / "orders.parquet", DRAFTS)
+    (world.shared / "orders.parquet").unlink()
+    await world.produce([Handed(adopt, DRAFTS, gone=True)])
+    await world.tick(node)
+    await node.adopter.step()
+    world.now += 60_001
+    await world.tick(node)
+    state, reason = fate(node)
+    assert state == REFUSED and "No such file" in reason
+
+
+async def test_an_adopted_file_survives_a_crash_though_its_source_is_gone(world: World) -> None:
+    node = world.nodes[0]
+    node.store.flush()
+    handed = await hand_over(world)
+    await node.adopter.step()
+    await world.tick(node)
+    os.unlink(handed.adopt.path)
+    node.kill()  # nothing of all this was flushed
+    assert node.store.adoptions.get(0) is None
+    await node.promote()
+    assert fate(node) == (ADOPTED, "")
+    world.check(node)
+
+
+async def test_what_a_crash_left_is_taken_in_again_where_it_is_damaged(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    await node.adopter.step()
+    (kept,) = (node.path / "far").rglob("*.parquet")
+    node.store.flush()
+    name = kept.relative_to(node.path)
+    kept.write_bytes(kept.read_bytes()[:-3])
+    node.kill()
+    await node.promote()
+    assert (node.path / name).exists()
+    await node.adopter.step()
+    await world.tick(node)
+    assert fate(node) == (ADOPTED, "")
+    world.check(node)
+
+
+async def test_what_was_taken_in_for_nothing_is_removed(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    await node.adopter.step()
+    (kept,) = (node.path / "far").rglob("*.parquet")
+    stray = kept.with_name("a000000000099.parquet")
+    stray.write_bytes(kept.read_bytes())
+    dead = kept.with_name("a000000000000.new")
+    dead.touch()
+    node.store.flush()
+    node.kill()
+    names = {path.name for path in (node.path / "far").rglob("*.*")}
+    # An adopt command may still come at offset 99; the one at 0 is wanted.
+    assert names == {"a000000000000.parquet", "a000000000099.parquet"}
+    await world.nodes[1].promote()
+    await world.produce([Draft("one", b"", WINDOW) for _ in range(100)])
+    while world.oracle.applied < len(world.oracle.commands):
+        await world.tick(world.nodes[1])
+    await node.follow()
+    node.store.flush()
+    node.kill()
+    assert {path.name for path in (node.path / "far").rglob("*.*")} == {"a000000000000.parquet"}
+
+
+@pytest.mark.parametrize("step", ["written", "synced", "named"])
+async def test_a_crash_while_a_file_is_taken_in(world: World, step: str) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    node.store.flush()
+    node.adopt_fault = step
+    with pytest.raises(Killed):
+        await node.adopter.step()
+    node.kill()
+    await node.promote()
+    await node.adopter.step()
+    await world.tick(node)
+    assert fate(node) == (ADOPTED, "")
+    world.check(node)
+
+
+async def test_a_follower_compares_the_file_with_the_ledger(world: World) -> None:
+    master, standby = world.nodes
+    await hand_over(world)
+    await master.adopter.step()
+    await world.tick(master)
+    await standby.follow(ledger_end=1)
+    await standby.adopter.step()
+    here = standby.adopter.here(0)
+    standby.adopter._found[0] = Here(here.about, here.checksum + 1, here.path)
+    with pytest.raises(CorruptStore, match="checksum"):
+        await standby.follow()
+
+
+async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(world: World) -> None:
+    master, standby = world.nodes
+    handed = await hand_over(world)
+    await master.adopter.step()
+    await world.tick(master)
+    os.unlink(handed.adopt.path)
+    await standby.follow(ledger_end=1)
+    clock = world.now
+    adopter = Adopter(
+        SHARD, lambda: standby.replica, AdoptPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
+        lines_of("duemq.storage.intake_process"), has_peer=lambda: True,
+    )  # fmt: skip
+    (said,) = master.replica.entry.adopted
+    waiting = asyncio.create_task(adopter.have(Adopted(0, said.rows, said.checksum)))
+    await adopter.step()
+    assert not waiting.done()
+    assert "No such file" in (adopter.waiting() or "")
+    clock += 60_001
+    await adopter.step()
+    with pytest.raises(Behind, match="No such file"):
+        await waiting
+
+
+@pytest.mark.parametrize("work", ["loaded", "rewritten"])
+async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World, work: str) -> None:
+    """What was taken in before is loaded or rewritten again together with it; nothing of it is lost."""
+    node = world.nodes[0]
+    await hand_over(world)
+    await node.adopter.step()
+    await world.tick(node)
+    if work == "rewritten":
+        world.far = FarPolicy(windows=1, rewrite_share=0.1, rewrite_rows=1)
+        await world.produce([Change(CANCEL, make_key(WINDOW, 0, 0), 0), Change(CANCEL, make_key(WINDOW, 0, 1), 0)])
+        while await world.tick(node) == 0:
+            pass
+    else:
+        world.now = WINDOW - 600_000
+    node.far = node.keeper()
+
+    async def adopt_more(node: SimNode) -> None:
+        world.meanwhile = None
+        more = [Draft("one", b"more %d" % n, WINDOW + n) for n in range(5)]
+        adopt = write_messages(world.shared / "more.parquet", more)
+        await world.produce([Handed(adopt, more)])
+        while await world.tick(node) == 0:
+            pass
+        assert await node.adopter.step()
+        await world.tick(node)
+
+    world.meanwhile = adopt_more
+    assert await node.far.step()
+    assert world.meanwhile is None
+    world.check(node)
+    assert node.store.far.windows()
+    while await node.far.step():
+        world.check(node)
+    world.check(node)
+    assert bool(node.store.far.windows()) is (work == "rewritten")
+    node.store.flush()
+    node.kill()
+    await node.promote()
+    world.check(node)

@@ -1,0 +1,16 @@
+"""One shard that adopts files under random schedules: what the oracle of `test_shard_model.py` claims still holds."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from duemq.storage.rocks import Memory
+from tests.adopt_schedule import AdoptSchedule
+
+MEMORY = Memory(8 << 20, 8 << 20)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_schedule(seed: int, tmp_path: Path) -> None:
+    asyncio.run(AdoptSchedule(seed, tmp_path, MEMORY).run())
