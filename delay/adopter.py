@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,8 +22,9 @@ from typing import Any
 import orjson
 
 from duemq.delay.replica import Replica
+from duemq.delay.threads import in_thread
 from duemq.delay.work import Lines
-from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
+from duemq.model.errors import Behind, CorruptStore, DuemqError, StoreFailed, Unavailable
 from duemq.model.key import due_of
 from duemq.model.ledger import Adopted
 from duemq.storage.adoptions import Adoption, Here
@@ -58,6 +59,11 @@ class AdoptPolicy:
     def too_near(self) -> str:
         """Why a file is refused whose window begins too soon."""
         return f"its window begins in less than {self.lead_ms // 1000} s: send its messages one by one"
+
+    @property
+    def too_far(self) -> str:
+        """Why a file is refused whose window begins too late."""
+        return "its messages are due later than limits.max_delay allows"
 
     def refuse_folder(self, path: str) -> str | None:
         """Why no file may be taken from there, in a sentence; None where it may. Links are followed."""
@@ -120,6 +126,8 @@ class Adopter:
             found = self._found.get(offset)
             if adoption.adopt.window < start:
                 decided.append(Adopted(offset, 0, 0, self._policy.too_near))
+            elif adoption.adopt.window > now + self._policy.furthest_ms:
+                decided.append(Adopted(offset, 0, 0, self._policy.too_far))
             elif isinstance(found, Here):
                 decided.append(Adopted(offset, found.about.rows, found.checksum))
             elif found is not None and (found.final or now - adoption.at > self._policy.patience_ms):
@@ -198,9 +206,23 @@ class Adopter:
             return False
         for one in todo:
             self._looked_at[one.offset] = now
-        jobs = [self._job(store.path, one) for one in todo]
+        jobs = await in_thread(lambda: [self._job(store.path, one) for one in todo])
         async with self._turn, aclosing(self._work({"files": jobs, "limits": asdict(self._policy.limits)})) as answers:
-            await self._note(store, todo, answers)
+            left = list(todo)
+            try:
+                async for line in answers:
+                    if self._replica().store is not store:
+                        return True
+                    self._note(store, left.pop(0), orjson.loads(line))
+                if left:
+                    raise StoreFailed(f"the process that takes files in ended before {left[0].adopt.path}")
+            except DuemqError as error:
+                # The first one may be why: it is tried again later, the others at once.
+                if left:
+                    self._found[left[0].offset] = Wrong(str(error), final=False)
+                for one in left[1:]:
+                    self._looked_at.pop(one.offset, None)
+                raise
         return True
 
     def _is_to_be_looked_at(self, one: Adoption, now: int) -> bool:
@@ -219,23 +241,19 @@ class Adopter:
             "refused": self._policy.refuse_folder(adopt.path),
         }  # fmt: skip
 
-    async def _note(self, store: ShardStore, todo: Sequence[Adoption], answers: AsyncIterator[bytes]) -> None:
-        left = list(todo)
-        async for line in answers:
-            if self._replica().store is not store:
-                return
-            one, said = left.pop(0), orjson.loads(line)
-            if "about" in said:
-                about = About(**said["about"])
-                here = Here(about, said["checksum"], store.path / Sealed(about).name)
+    def _note(self, store: ShardStore, one: Adoption, said: dict[str, Any]) -> None:
+        if "about" in said:
+            about = About(**said["about"])
+            here = Here(about, said["checksum"], store.path / Sealed(about).name)
+            if one.offset in store.adoptions.wanted:
                 self._found[one.offset] = here
-            else:
-                self._found[one.offset] = Wrong(said["reason"], said["final"])
-                log.warning(
-                    "shard %d cannot take in %s: %s", self._shard, one.adopt.path, said["reason"],
-                    extra={"action": "adopt", "shard": self._shard},
-                )  # fmt: skip
-            self._news.set()
-            self._news = asyncio.Event()
-        if left:
-            raise StoreFailed(f"the process that takes files in ended before {left[0].adopt.path}")
+            else:  # it was refused meanwhile
+                here.path.unlink(missing_ok=True)
+        elif self._found.get(one.offset) != (wrong := Wrong(said["reason"], said["final"])):
+            self._found[one.offset] = wrong
+            log.warning(
+                "shard %d cannot take in %s: %s", self._shard, one.adopt.path, wrong.reason,
+                extra={"action": "adopt", "shard": self._shard},
+            )  # fmt: skip
+        self._news.set()
+        self._news = asyncio.Event()

@@ -189,6 +189,10 @@ class Shard:
         if self._keeping.done():
             self._keeping.result()
 
+    def waits(self) -> str | None:
+        """For which adopted file a replica waits that does not lead, and why it is not here."""
+        return None if self.leading or self._adopter is None else self._adopter.waiting()
+
     def stop(self) -> None:
         """Finish the cycle that runs, and no other."""
         self._stopping = True

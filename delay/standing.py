@@ -58,7 +58,8 @@ class StandingKeeper:
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
-            state, reason = NodeState.READY, ""
+            waits = (shard.waits() for shard in self._shards.values())
+            state, reason = NodeState.READY, next(filter(None, waits), "")
         return Standing(state, reason, self.lag, watermark, full)
 
     def worth_telling(self, standing: Standing) -> bool:

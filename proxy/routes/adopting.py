@@ -35,9 +35,7 @@ async def post_adoption(service: Service, request: Request) -> Response:
     if adopt.window < now + policy.lead_ms:
         raise Rejected("past_due", f"{adopt.path}: {policy.too_near}", "path")
     if adopt.window > now + policy.furthest_ms:
-        raise Rejected(
-            "delay_too_long", f"{adopt.path}: its messages are due later than limits.max_delay allows", "path"
-        )
+        raise Rejected("delay_too_long", f"{adopt.path}: {policy.too_far}", "path")
     found = await service.gateway.adopt(adopt)
     return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"/v1/adoptions/{found.id}"})
 

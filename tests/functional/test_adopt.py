@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pytest
 from duemq.delay.adopter import Adopter, AdoptPolicy
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.pace import Pace
-from duemq.delay.work import lines_of
-from duemq.model.errors import Behind, CorruptStore
+from duemq.delay.work import Job, lines_of
+from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import HIGHEST, LOWEST, make_key
 from duemq.model.ledger import Adopted
 from duemq.model.message import CANCEL, Change, Draft
@@ -234,6 +234,61 @@ async def test_what_was_taken_in_for_nothing_is_removed(world: World) -> None:
     node.store.flush()
     node.kill()
     assert {path.name for path in (node.path / "far").rglob("*.*")} == {"a000000000000.parquet"}
+
+
+async def test_a_window_that_is_too_far_ahead_is_refused(world: World) -> None:
+    node = world.nodes[0]
+    adopt = write_messages(world.shared / "orders.parquet", [Draft("one", b"", WINDOW + 4_000 * 86_400_000)])
+    await world.produce_unseen([Handed(adopt, [])])
+    assert node.master is not None
+    for _ in range(2):
+        await node.master.tick()
+    state, reason = fate(node)
+    assert state == REFUSED and "limits.max_delay" in reason
+
+
+async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -> None:
+    node = world.nodes[0]
+    await hand_over(world)
+    take_in = node.adopter._work
+
+    async def slow(job: Job) -> AsyncGenerator[bytes, None]:
+        world.now = WINDOW
+        await world.tick(node)
+        async for line in take_in(job):
+            yield line
+
+    node.adopter._work = slow
+    assert await node.adopter.step()
+    assert fate(node)[0] == REFUSED
+    assert not list((node.path / "far").rglob("*.parquet"))
+
+
+async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_being_taken_in(world: World) -> None:
+    node = world.nodes[0]
+    take_in, deadly = node.adopter._work, str(world.shared / "0.parquet")
+
+    async def dying(job: Job) -> AsyncGenerator[bytes, None]:
+        if any(file["source"] == deadly for file in job["files"]):
+            raise StoreFailed("it ended with exit code -11")
+        async for line in take_in(job):
+            yield line
+
+    node.adopter._work = dying
+    for number in range(3):
+        drafts = [Draft("one", b"%d" % number, WINDOW)]
+        adopt = write_messages(world.shared / f"{number}.parquet", drafts)
+        await world.produce([Handed(adopt, drafts, gone=number == 0)])
+    await world.tick(node)
+    with pytest.raises(StoreFailed):
+        await node.adopter.step()
+    assert await node.adopter.step()
+    await world.tick(node)
+    assert [fate(node, offset)[0] for offset in range(3)] == [WANTED, ADOPTED, ADOPTED]
+    world.now += 60_001
+    await world.tick(node)
+    assert fate(node) == (REFUSED, "it ended with exit code -11")
+    world.check(node)
 
 
 @pytest.mark.parametrize("step", ["written", "synced", "named"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -70,13 +71,20 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
 
 
 def test_what_a_node_says_of_itself() -> None:
-    keeper = StandingKeeper({0: cast(Any, None)}, lambda: 0, 500)
+    waits: list[str | None] = [None]
+    shard = SimpleNamespace(waits=lambda: waits[-1])
+    keeper = StandingKeeper({0: cast(Any, shard)}, lambda: 0, 500)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
     keeper.caught_up.add(0)
     assert keeper.judge(None, draining=True).state is NodeState.DRAINING
     assert keeper.judge("no broker answers", draining=False).reason == "no broker answers"
     ready = keeper.judge(None, draining=False)
     assert ready.state is NodeState.READY and keeper.worth_telling(ready) and not keeper.worth_telling(ready)
+    waits.append("shard 0 waits for a file")
+    waiting = keeper.judge(None, draining=False)
+    assert (waiting.state, waiting.reason) == (NodeState.READY, "shard 0 waits for a file")
+    assert keeper.worth_telling(waiting)
+    waits.pop()
     keeper.lag = {0: 3}
     assert keeper.worth_telling(keeper.judge(None, draining=False))
     full = keeper.judge(None, draining=False, watermark=3, full="91.0 %")
