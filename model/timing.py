@@ -189,10 +189,11 @@ def _delay_of_level(value: object, levels: tuple[int, ...], text: bool) -> int |
 
 
 @lru_cache(maxsize=8192)
-def _minute_text(minute: int) -> str:
-    return (_EPOCH + timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M:")
+def _day_text(day: int) -> str:
+    return (_EPOCH + timedelta(days=day)).strftime("%Y-%m-%dT")
 
 
+_MINUTE_TEXT = tuple(f"{minute // 60:02d}:{minute % 60:02d}:" for minute in range(24 * 60))
 _SECOND_TEXT = tuple(f"{second:02d}." for second in range(60))
 _MS_TEXT = tuple(f"{ms:03d}Z" for ms in range(1000))
 
@@ -201,7 +202,8 @@ def format_ms(ms: int) -> str:
     """Epoch ms (0 to `LAST_MS`) as `"2026-11-21T10:00:00.123Z"`. Called for every receipt."""
     second, rest = divmod(ms, 1000)
     minute, second = divmod(second, 60)
-    return _minute_text(minute) + _SECOND_TEXT[second] + _MS_TEXT[rest]
+    day, minute = divmod(minute, 24 * 60)
+    return _day_text(day) + _MINUTE_TEXT[minute] + _SECOND_TEXT[second] + _MS_TEXT[rest]
 
 
 def shown(value: object) -> str:
