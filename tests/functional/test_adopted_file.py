@@ -18,7 +18,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import LOWEST, checksum, make_key
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
-from duemq.model.row import row_of
+from duemq.model.row import row_of, without_payload
 from duemq.storage.adopted_file import AdoptedFile, checksum_of, dues
 from duemq.storage.delay_file import About
 from duemq.storage.exchange import SCHEMA
@@ -82,6 +82,8 @@ def test_every_row_is_that_of_its_command(
     assert list(joined(file.whole()).items()) == list(wanted.items())
     assert file.rows(wanted) == wanted
     one = data.draw(st.sampled_from(sorted(wanted)))
+    heads = {key: without_payload(row) for key, row in wanted.items()}
+    assert file.rows(wanted, payload=False) == heads
     assert file.rows([one]) == {one: wanted[one]}
     assert list(joined(file.parts(one))) == [key for key in wanted if key > one]
     file.close()
@@ -123,9 +125,9 @@ def test_a_look_up_reads_one_row_group(
     file, wanted = large
     read, original = list[int](), file._read
 
-    def noted(group: int) -> pa.Table:
+    def noted(group: int, **named: Any) -> pa.Table:
         read.append(group)
-        return original(group)
+        return original(group, **named)
 
     monkeypatch.setattr(file, "_read", noted)
     keys = sorted(wanted)

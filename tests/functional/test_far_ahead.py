@@ -20,10 +20,12 @@ from duemq.delay.pace import Pace
 from duemq.delay.reads import Reads
 from duemq.delay.threads import in_thread
 from duemq.model.errors import DamagedFile, StoreFailed
-from duemq.model.key import LOWEST, due_of
+from duemq.model.key import HIGHEST, LOWEST, due_of
 from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.model.row import read_row, without_payload
 from duemq.storage.delay_file import DelayFile
 from duemq.storage.far import FOLDER
+from duemq.storage.far_reader import FarReader
 from duemq.storage.journal import Journal
 from duemq.storage.rows import ROW, WINDOW_MS
 from tests.shard_world import SHARD, START, SimNode, World
@@ -66,10 +68,10 @@ def no_reading_here() -> Iterator[list[str]]:
     rows, parts = DelayFile.rows, DelayFile.parts
 
     def checked(read: Callable[..., Any]) -> Callable[..., Any]:
-        def run(self: DelayFile, *arguments: Any) -> Any:
+        def run(self: DelayFile, *arguments: Any, **named: Any) -> Any:
             assert threading.get_ident() != here, "the event loop waits for a file"
             names.append(str(self.path))
-            return read(self, *arguments)
+            return read(self, *arguments, **named)
 
         return run
 
@@ -245,6 +247,7 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
 ) -> None:
     """Each of the three windows is one row group."""
     monkeypatch.setattr(ahead, "_MOST_GROUPS", most)
+    monkeypatch.setattr(ahead, "_HEAD_COST", 1)
     await node.far.step()
     firsts = list(node.world.oracle.messages)
     before = node.replica.entry.number
@@ -408,3 +411,42 @@ async def test_reading_one_does_not_stop_the_event_loop(node: SimNode) -> None:
             state = await reads.state(key)
             assert state is not None and state.status == "scheduled"
     assert len(read) == 3
+
+
+async def test_a_cancel_reads_no_payload_and_keeps_what_it_would_keep_of_any_row(
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(zip(*node.store.scan(LOWEST, HIGHEST, 1_000, 1 << 30), strict=True))
+    await node.far.step()
+    asked: list[bool] = []
+    read = FarReader.rows_in_order
+
+    def noting(self: FarReader, *args: Any, payload: bool) -> Any:
+        asked.append(payload)
+        return read(self, *args, payload=payload)
+
+    monkeypatch.setattr(FarReader, "rows_in_order", noting)
+    first, second, third = keys_of(node, 0)[:3]
+    await node.world.produce([Change(CANCEL, first, 0)])
+    await node.world.tick(node)
+    await node.world.produce([Change(CANCEL, second, 0), Change(MOVE, third, FIRST + 7)])
+    await node.world.tick(node)
+    assert asked == [False, True]
+    ended = node.store.ended([first, second])
+    assert [one and one.row for one in ended] == [without_payload(before[first]), without_payload(before[second])]
+    (moved,) = node.store.moved([third])
+    assert moved is not None
+    assert read_row(node.store.rows([moved])[0] or b"").payload == read_row(before[third]).payload
+    node.world.check(node)
+
+
+async def test_a_row_that_was_read_for_a_cancel_is_read_again_where_its_payload_is_needed(node: SimNode) -> None:
+    before = dict(zip(*node.store.scan(LOWEST, HIGHEST, 1_000, 1 << 30), strict=True))
+    await node.far.step()
+    view, key = ReadAhead(node.store), keys_of(node, 0)[0]
+    await view.read([key], payload=False)
+    assert view.rows([key]) == [without_payload(before[key])]
+    await view.read([key])
+    assert view.rows([key]) == [before[key]]
+    await view.read([key], payload=False)
+    assert view.rows([key]) == [before[key]]
