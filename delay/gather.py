@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _REST = 1.5  # by the time a cycle took: one that took long says that the machine or the brokers have enough to do
 _MOST_S = 0.05
 _MEMORY_S = 0.5
+_LIGHT_PER_S = 1_000  # commands and deliveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Gather:
         self._least_s, self._each_s = gathering.least_s, gathering.each_s
         self._recent = 0.0  # commands and deliveries lately, older ones counting less
         self._last = -math.inf
+
+    @property
+    def light(self) -> bool:
+        """Whether there is so little to do that a cycle more, for somebody who waits for an answer, is no matter."""
+        return self._recent < _LIGHT_PER_S * _MEMORY_S
 
     def until(self, started: float, ended: float, handled: int, full: bool) -> float:
         """When the next cycle may start, after one that handled so many. A backlog (`full`) does not wait for long."""

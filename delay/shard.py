@@ -235,7 +235,8 @@ class Shard:
                 rest_until = gather.until(started, loop.time(), master.handled, master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
-                await asyncio.sleep(max(rest_until - loop.time(), 0))
+                rest = max(rest_until - loop.time(), 0)
+                await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
         finally:
             self.leading = False
             await committer.close()

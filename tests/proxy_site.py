@@ -60,14 +60,16 @@ def adopting(folder: Path) -> AdoptPolicy:
 
 
 @asynccontextmanager
-async def running_node(folder: Path, log: MemoryLog, url: str, shards: int = SHARDS) -> AsyncIterator[Node]:
+async def running_node(
+    folder: Path, log: MemoryLog, url: str, shards: int = SHARDS, least_s: float = 0.002
+) -> AsyncIterator[Node]:
     """A node that is master of all shards of the log."""
 
     async def open_bus() -> MemoryBus:
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(gathering=Gathering(0.002), marks=NEVER, adopting=adopting(folder))
+    options = NodeOptions(gathering=Gathering(least_s), marks=NEVER, adopting=adopting(folder))
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")

@@ -41,3 +41,15 @@ def test_a_backlog_does_not_wait() -> None:
 def test_one_burst_does_not_hold_up_the_next_messages() -> None:
     gather = Gather(DEAR)
     assert gather.until(0.0, 0.002, 1_000, False) < 0.006
+
+
+def test_much_to_do_is_not_light() -> None:
+    gather, now = Gather(DEAR), 0.0
+    assert gather.light
+    for each, light in ((2, True), (20, False)):  # every 4 ms: 500 and 5,000 a second
+        for _ in range(500):
+            now += 0.004
+            gather.until(now, now + 0.002, each, False)
+        assert gather.light is light
+    gather.until(now + 5, now + 5, 0, False)
+    assert gather.light
