@@ -1,0 +1,1 @@
+"""Consuming topics of Kafka with retries through duemq. See docs/consumers.md."""

@@ -1,0 +1,79 @@
+"""What travels with a message that comes back, and with one that is given up, in headers that begin with `x-duemq-`.
+
+They say where it came from first: the topic, partition, offset and id; how often it was retried; and why it went back
+the last time. The user's own headers are kept as they were. duemq's own (`duemq-…`) are not: it gives the record new
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Headers = Sequence[tuple[str, bytes]]
+
+TOPIC: Final = "x-duemq-topic"
+PARTITION: Final = "x-duemq-partition"
+OFFSET: Final = "x-duemq-offset"
+ID: Final = "x-duemq-id"
+LABELS: Final = "x-duemq-labels"
+RETRIED: Final = "x-duemq-retried"
+REASON: Final = "x-duemq-reason"
+ERROR: Final = "x-duemq-error"
+_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR))
+_RESERVED = "duemq-"
+_TIMES = frozenset(("x-delay", "DELAY"))
+_ERROR_BYTES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message was first, and how often it was retried since."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    retried: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+def origin_in(headers: Headers) -> Origin | None:
+    """What a retried message says; None for a record that no consumer sent back."""
+    found = {name: value for name, value in headers if name in _OURS and value is not None}
+    try:
+        return Origin(
+            found[TOPIC].decode(), int(found[PARTITION]), int(found[OFFSET]), found[ID].decode(), int(found[RETRIED])
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def returned(headers: Headers, origin: Origin, reason: str, error: str) -> list[tuple[str, bytes]]:
+    """The headers of a message that goes back, or to the dead letters, beside those that say when."""
+    pairs = [
+        (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
+        (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode()),
+        (ERROR, error.encode(errors="replace")[:_ERROR_BYTES]),
+    ]  # fmt: skip
+    if (labels := labels_in(headers)) is not None:
+        pairs.append((LABELS, labels))
+    return pairs + list(own(headers))
+
+
+def labels_in(headers: Headers) -> bytes | None:
+    """The labels a message was scheduled with, also after it came back."""
+    return next((value for name, value in headers if name in ("duemq-labels", LABELS)), None)
+
+
+def own(headers: Headers) -> Iterable[tuple[str, bytes]]:
+    """The user's headers. Without values Kafka can hold but a schedule cannot: null is read as empty there."""
+    return (
+        (name, value or b"")
+        for name, value in headers
+        if name not in _OURS and not name.lower().startswith(_RESERVED) and name not in _TIMES
+    )

@@ -1,0 +1,111 @@
+"""What a handler gets."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import orjson
+
+from duemq.client.consumer.headers import Headers, Origin, labels_in, origin_in, own
+
+
+class Record(Protocol):
+    """A Kafka record as aiokafka gives it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Message:
+    """A message of a topic, first sent there or come back for a retry. Read-only; everything but the record is made
+    when it is asked for, for most handlers ask for little."""
+
+    __slots__ = ("_origin", "record")
+
+    def __init__(self, record: Record, origin: Origin | None = None) -> None:
+        self.record, self._origin = record, origin
+
+    @property
+    def origin(self) -> Origin:
+        """Where it was first."""
+        if self._origin is None:
+            record = self.record
+            id_ = self._system("duemq-id") or f"{record.topic}:{record.partition}:{record.offset}"
+            self._origin = Origin(record.topic, record.partition, record.offset, id_)
+        return self._origin
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to first, not that of the retries."""
+        return self.record.topic if self._origin is None else self._origin.topic
+
+    @property
+    def id(self) -> str:
+        """The same for every delivery and every retry of one message: duemq's id, or `topic:partition:offset` of one
+        that did not come by duemq."""
+        return self.origin.id
+
+    @property
+    def retried(self) -> int:
+        """How often it came back; 0 the first time."""
+        return 0 if self._origin is None else self._origin.retried
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time."""
+        return self.retried + 1
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def payload(self) -> bytes:
+        return self.record.value or b""
+
+    @property
+    def text(self) -> str:
+        return self.payload.decode()
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.payload)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The producer's own, in their order."""
+        return list(own(self.record.headers))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those it was scheduled with."""
+        labels = labels_in(self.record.headers)
+        return tuple(labels.decode().split(",")) if labels else ()
+
+    @property
+    def due_ms(self) -> int | None:
+        """When this delivery was due, epoch ms; None for a record that did not come by duemq."""
+        due = self._system("duemq-due")
+        return None if due is None else int(due)
+
+    @property
+    def lateness_ms(self) -> float | None:
+        """How long after its due time it is now, ms."""
+        return None if (due := self.due_ms) is None else time.time() * 1000 - due
+
+    def _system(self, header: str) -> str | None:
+        return next((value.decode() for name, value in self.record.headers if name == header), None)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} of {self.topic}, attempt {self.attempt}>"
+
+
+def message_of(record: Record, is_retry: bool) -> Message:
+    """`is_retry`: of the group's retry topic."""
+    return Message(record, origin_in(record.headers) if is_retry else None)

@@ -1,0 +1,30 @@
+"""The topics that belong to a consumer group."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from duemq.model.errors import Rejected
+
+RETRY: Final = "retry."
+DEAD: Final = "dlq."
+
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def checked_group(group: str) -> str:
+    """Raises Rejected `bad_group` for a name that cannot be part of a topic's name."""
+    if not _GROUP.fullmatch(group):
+        raise Rejected("bad_group", f"{group[:200]!r} is not a group: 1 to 200 of A-Z a-z 0-9 . _ -", "group")
+    return group
+
+
+def retry_topic(group: str) -> str:
+    """Where messages come back that the group could not handle."""
+    return RETRY + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages end that the group gave up."""
+    return DEAD + group

@@ -1,0 +1,98 @@
+"""How a consumer behaves. All of it has a default that suits a service with one or a few processes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from duemq.client.consumer.policy import Levels, Policy
+from duemq.model.errors import Rejected
+
+
+class Mode(StrEnum):
+    """Whom the messages of a group are for."""
+
+    CLUSTERING = "clustering"
+    """One member each."""
+    BROADCASTING = "broadcasting"
+    """Every member."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Times in s, sizes in bytes. Raises Rejected `bad_option`, naming the field and the limit."""
+
+    concurrency: int = 32
+    """Messages that handlers have at once, in this process."""
+    per_key: int | None = None
+    """Messages of one key at once; None = as many as there are."""
+    ordered: bool = False
+    """The messages of a key in their order: one at once, and a retry in place, which suspends that key only."""
+    mode: Mode | str = Mode.CLUSTERING
+    start: datetime | int | str = "last"
+    """Where a group begins that has no offset: `first`, `last` (what comes from now on), or a time (aware, or epoch
+    ms)."""
+    retry: Policy = field(default_factory=Levels)
+    timeout_s: float = 60.0
+    """For one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and goes on."""
+    max_in_hand: int = 4_000
+    """Messages pulled and not done. More are not fetched until there is room again."""
+    max_in_hand_bytes: int = 64 << 20
+    commit_interval_s: float = 5.0
+    """Offsets are stored at the latest after this, with each pull when they moved, and at the end."""
+    stop_s: float = 30.0
+    """How long a stop, or a partition that goes to another member, waits for handlers that run."""
+    rack: str = ""
+    allocation: str = "average"
+    """`average`, `circle`, `consistent_hash` or `same_rack`: which member gets which partitions."""
+    offsets_folder: Path | str | None = None
+    """Where a broadcasting member keeps its offsets. Default: `~/.duemq/offsets`."""
+    member: str = ""
+    """The name of this member, for a broadcasting one also that of its offsets. Default: the host's name."""
+    buffer_topic: str = "duemq.buffer"
+    retry_partitions: int = 4
+    """Of the topics for retries, where they have to be made."""
+    session_s: float = 30.0
+    """After so long without a sign of life a member's partitions go to others."""
+    kafka: Mapping[str, Any] = field(default_factory=dict)
+    """More arguments for aiokafka's clients: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on."""
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "max_in_hand", "max_in_hand_bytes", "retry_partitions"):
+            _above(name, getattr(self, name), 0)
+        for name in ("timeout_s", "commit_interval_s", "session_s"):
+            _above(name, getattr(self, name), 0)
+        if self.per_key is not None:
+            _above("per_key", self.per_key, 0)
+        if self.ordered and self.per_key not in (None, 1):
+            raise Rejected("bad_option", f"per_key is {self.per_key}; an ordered consumer has 1", "per_key")
+        if self.mode not in tuple(Mode):
+            raise Rejected("bad_option", f"mode is {self.mode!r}; it is one of {', '.join(Mode)}", "mode")
+        if isinstance(self.start, str) and self.start not in ("first", "last"):
+            raise Rejected("bad_option", f"start is {self.start!r}; it is first, last or a time", "start")
+        if isinstance(self.start, datetime) and self.start.utcoffset() is None:
+            raise Rejected("bad_option", f"start has no zone: {self.start}; add tzinfo, such as datetime.UTC", "start")
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.mode == Mode.BROADCASTING
+
+    @property
+    def keys_at_once(self) -> int | None:
+        """Messages of one key at once."""
+        return 1 if self.ordered else self.per_key
+
+    @property
+    def name(self) -> str:
+        """Of this member."""
+        return self.member or socket.gethostname()
+
+
+def _above(name: str, value: float, bound: float) -> None:
+    if value <= bound:
+        raise Rejected("bad_option", f"{name} is {value}; it must be above {bound}", name)

@@ -1,0 +1,180 @@
+"""When a message comes back that a handler could not do, and when it is given up. Pure.
+
+The rule is RocketMQ's: a message that was retried n times comes back at delay level 3 + n (10 s, 30 s, 1 m ... 2 h),
+and after 16 retries it goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+from duemq.client.instants import delay_ms, is_naive, to_ms
+from duemq.model.errors import Rejected
+from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels
+
+LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
+"""The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record (docs/kafka.md)."""
+
+RETRIES: Final = 16
+_FIRST_LEVEL = 3
+_HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms)."""
+
+    kind: Literal["level", "after", "at"]
+    value: int
+
+    @property
+    def header(self) -> tuple[str, bytes]:
+        """How a record says it."""
+        return _HEADER[self.kind], b"%d" % self.value
+
+    def ms(self, now: int) -> int:
+        """How long that is from `now` (epoch ms) on."""
+        if self.kind == "level":
+            return LEVELS_MS[min(self.value, len(LEVELS_MS)) - 1] if self.value > 0 else 0
+        return max(self.value - now, 0) if self.kind == "at" else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """It does not come back. `reason`: `retries` (all used), `rejected` (by the handler) or `in_doubt`."""
+
+    reason: str
+
+
+class RetryLater(Exception):
+    """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
+
+    `delay`: a timedelta, ms, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
+    to 18, above is 18, 0 is at once, below 0 to the dead letters. It counts as a retry.
+    """
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        delay: timedelta | int | str | None = None,
+        level: int | None = None,
+        at: datetime | int | str | None = None,
+    ) -> None:
+        super().__init__(reason or "asked for by the handler")
+        if sum(each is not None for each in (delay, level, at)) > 1:
+            raise Rejected("both_times", "one of delay, level and at, not several", "delay")
+        self.level = level
+        self.wait: Wait | None = None
+        if delay is not None:
+            self.wait = Wait("after", _delay(delay, "delay"))
+        elif at is not None:
+            self.wait = Wait("at", _instant(at))
+        elif level is not None:
+            self.wait = Wait("level", max(level, 0))
+
+
+class Reject(Exception):
+    """Raised by a handler: this message can never be done. It goes to the dead letters at once."""
+
+
+class Policy(Protocol):
+    """How long a message waits that was retried `retried` times before; None where it was often enough."""
+
+    def wait(self, retried: int) -> Wait | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Level `first` + the number of retries before, at most 18."""
+
+    first: int = _FIRST_LEVEL
+    retries: int = RETRIES
+
+    def __post_init__(self) -> None:
+        _at_least("first", self.first, 0)
+        _at_least("retries", self.retries, 0)
+
+    def wait(self, retried: int) -> Wait | None:
+        level = min(self.first + retried, len(LEVELS_MS))
+        return Wait("level", level) if retried < self.retries else None
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """`first`, and each time `factor` times as long, at most `most` (timedelta, ms, or text such as "2h")."""
+
+    first: timedelta | int | str = 1_000
+    factor: float = 2.0
+    most: timedelta | int | str = "2h"
+    retries: int = RETRIES
+
+    def __post_init__(self) -> None:
+        _at_least("retries", self.retries, 0)
+        if self.factor < 1:
+            raise Rejected("bad_policy", f"factor is {self.factor:g}; it must be at least 1", "factor")
+        self._bounds()
+
+    def wait(self, retried: int) -> Wait | None:
+        if retried >= self.retries:
+            return None
+        first, most = self._bounds()
+        try:
+            return Wait("after", min(int(first * self.factor**retried), most))
+        except OverflowError:
+            return Wait("after", most)
+
+    def _bounds(self) -> tuple[int, int]:
+        return _delay(self.first, "first"), _delay(self.most, "most")
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """These waits, one after another (timedelta, ms, or text such as "90s"); then it was often enough."""
+
+    delays: Sequence[timedelta | int | str]
+
+    def __post_init__(self) -> None:
+        for each in self.delays:
+            _delay(each, "delays")
+
+    def wait(self, retried: int) -> Wait | None:
+        return Wait("after", _delay(self.delays[retried], "delays")) if retried < len(self.delays) else None
+
+
+def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
+    """What becomes of a message whose handler ended with this error, after it was retried so many times before."""
+    if isinstance(error, Reject):
+        return Dead("rejected")
+    asked = error if isinstance(error, RetryLater) else None
+    if asked is not None and asked.level is not None and asked.level < 0:
+        return Dead("rejected")
+    wait = policy.wait(retried)
+    if wait is None:
+        return Dead("retries")
+    return wait if asked is None or asked.wait is None else asked.wait
+
+
+def _delay(delay: timedelta | int | str, field: str) -> int:
+    if isinstance(delay, timedelta):
+        delay = delay_ms(delay)
+    ms = parse_duration(delay, field)
+    if ms > LAST_MS:
+        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {LAST_MS}", field)
+    return ms
+
+
+def _instant(at: datetime | int | str) -> int:
+    if isinstance(at, datetime):
+        if is_naive(at):
+            raise Rejected("naive_time", f"at has no zone: {at}; add tzinfo, such as datetime.UTC", "at")
+        return to_ms(at)
+    return parse_instant(at, "at")
+
+
+def _at_least(field: str, value: int, least: int) -> None:
+    if value < least:
+        raise Rejected("bad_policy", f"{field} is {value}; it must be at least {least}", field)

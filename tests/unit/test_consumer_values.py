@@ -1,0 +1,105 @@
+"""The small values of a consumer: names, tags, the metadata of a commit, and what a message says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from duemq.client.consumer.headers import Headers, Origin, origin_in, returned
+from duemq.client.consumer.message import message_of
+from duemq.client.consumer.names import checked_group, dead_letter_topic, retry_topic
+from duemq.client.consumer.positions import metadata_of, pull_in
+from duemq.client.consumer.tags import TagFilter
+from duemq.model.errors import Rejected
+
+
+@dataclass
+class Plain:
+    headers: Headers = ()
+    key: bytes | None = b"k"
+    value: bytes | None = b'{"a": 1}'
+    topic: str = "orders"
+    partition: int = 3
+    offset: int = 42
+    timestamp: int = 0
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a" * 201, "ä", "a/b"])
+def test_a_group_has_to_fit_into_the_name_of_a_topic(group: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        checked_group(group)
+    assert (refused.value.code, refused.value.field) == ("bad_group", "group")
+
+
+def test_a_group_has_topics_of_its_own() -> None:
+    assert (retry_topic("billing"), dead_letter_topic("billing")) == ("retry.billing", "dlq.billing")
+
+
+@pytest.mark.parametrize("pull", [0, 7, 10**17])
+def test_metadata_tells_the_pull_offset(pull: int) -> None:
+    assert pull_in(metadata_of(pull)) == pull
+
+
+@pytest.mark.parametrize(
+    "other", [None, "", "duemq", "duemq pull=", "duemq pull=-1", "duemq pull=1 ", "x duemq pull=1"]
+)
+def test_metadata_of_others_tells_nothing(other: str | None) -> None:
+    assert pull_in(other) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "meant"),
+    [
+        ("*", None, True),
+        ("*", b"paid", True),
+        ("paid", None, False),
+        ("paid", b"paid", True),
+        ("paid", b"unpaid", False),
+        ("paid || refunded", b"eu,refunded", True),
+        (" paid||refunded ", b"eu", False),
+    ],
+)
+@pytest.mark.parametrize("header", ["duemq-labels", "tags"])
+def test_a_filter_looks_at_labels_and_tags(text: str, labels: bytes | None, meant: bool, header: str) -> None:
+    headers = [("other", b"paid,refunded")] + ([] if labels is None else [(header, labels)])
+    assert TagFilter.parse(text).matches(headers) is meant
+
+
+@pytest.mark.parametrize("text", ["", "||", "a ||", "|| a", "a || *", "a,b", "a || || b"])
+def test_a_filter_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Rejected, match="tag"):
+        TagFilter.parse(text)
+
+
+def test_a_filter_can_be_read_again() -> None:
+    assert str(TagFilter.parse("b||a")) == "a || b"
+    assert TagFilter.parse(str(TagFilter.parse("*"))) == TagFilter()
+
+
+def test_a_message_says_where_it_is_from() -> None:
+    by_duemq = message_of(
+        Plain([("duemq-id", b"ID"), ("duemq-due", b"5"), ("duemq-labels", b"a,b"), ("x", b"1")]), is_retry=False
+    )
+    assert (by_duemq.id, by_duemq.topic, by_duemq.attempt, by_duemq.due_ms) == ("ID", "orders", 1, 5)
+    assert (by_duemq.labels, by_duemq.headers, by_duemq.json) == (("a", "b"), [("x", b"1")], {"a": 1})
+    plain = message_of(Plain(), is_retry=False)
+    assert (plain.id, plain.due_ms, plain.labels, plain.lateness_ms) == ("orders:3:42", None, (), None)
+
+
+def test_a_message_that_comes_back_is_the_one_it_was() -> None:
+    first = Plain([("duemq-id", b"ID"), ("duemq-labels", b"a,b"), ("x", b"1"), ("x-delay", b"5"), ("y", b"")])
+    origin = message_of(first, is_retry=False).origin
+    back = returned(first.headers, Origin(origin.topic, 3, 42, origin.id, 1), "failed", "boom " * 1_000)
+    again = message_of(Plain([("duemq-id", b"OTHER"), *back], topic="retry.g", offset=7), is_retry=True)
+    assert (again.id, again.topic, again.retried, again.attempt) == ("ID", "orders", 1, 2)
+    assert (again.labels, again.headers) == (("a", "b"), [("x", b"1"), ("y", b"")])
+    assert len(dict(back)["x-duemq-error"]) == 1_000
+    twice = returned(again.record.headers, Origin("orders", 3, 42, "ID", 2), "failed", "")
+    assert len(twice) == len(back)
+
+
+def test_headers_that_claim_to_be_ours_count_on_the_retry_topic_only() -> None:
+    headers = returned([], Origin("secret", 0, 0, "ID", 3), "failed", "")
+    assert message_of(Plain(headers), is_retry=False).topic == "orders"
+    assert origin_in([("x-duemq-topic", b"orders")]) is None
