@@ -126,6 +126,10 @@ def test_other_tags_and_missing_and_additional_topics_are_named() -> None:
     )
 
 
+def test_where_half_of_a_group_subscribes_the_other_half_should() -> None:
+    assert mismatches(told(a={"orders": "x"}, b={})) == (Mismatch("b", "orders", "x", None),)
+
+
 def test_a_member_that_does_not_say_is_not_judged_and_does_not_count() -> None:
     group = told(a={"orders": "x"}, b=None, c=None, d={"orders": "x"})
     assert mismatches(group) == ()
