@@ -227,7 +227,8 @@ class RocksStore:
 
     def _sweep_behind(self, group: list[_Request | _Sweep]) -> None:
         now_ms = max(request.now_ms for request in group)
-        if now_ms // _MINUTE_MS > self._swept:
+        swept = any(isinstance(request, _Sweep) for request in group)
+        if not swept and now_ms // _MINUTE_MS > self._swept:
             try:
                 self._sweep(now_ms)
             except Exception as error:  # the next request meets it as well, if it is more than bad luck

@@ -109,6 +109,7 @@ async def test_results_are_kept_as_long_as_was_said(store: Store) -> None:
     await store.finish(KEY, "a", b"1", T0 + 7, KEEP)
     assert await begin(store, "b", KEEP + 6) == Done(b"1")
     assert await begin(store, "b", KEEP + 7) == Fresh()
+    assert isinstance(await begin(store, "c", KEEP + 7), Running), "the old result is gone"
 
 
 async def test_that_it_was_begun_is_remembered_for_as_long_after_its_lease(store: Store) -> None:
