@@ -71,7 +71,7 @@ class World:
 class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.begins = 0
+        self.begins = self.finished = 0
         self.broken: set[str] = set()
         self.reached, self.finishing, self.slow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.slow.set()
@@ -87,6 +87,7 @@ class CountingStore(MemoryStore):
         self.finishing.set()
         await self.slow.wait()
         self._check("finish")
+        self.finished += 1
         return await super().finish(*args, **options)
 
     async def release(self, *args: Any) -> bool:
@@ -256,6 +257,7 @@ async def test_a_cancellation_behind_the_work_waits_until_it_is_recorded(world: 
     world.store.slow.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert world.store.finished == 1
     assert await handler(Mail("a")) == "done"
 
 
@@ -302,6 +304,11 @@ async def test_handlers_have_keys_of_their_own_unless_they_share_a_scope(world: 
     assert [await handler(Mail("a")) for handler in (one, two)] == ["one", "two"]
     assert [await handler(Mail("a")) for handler in shared] == ["one", "one"]
     assert one.__name__ == "one"
+    mixed = [once(world.store, scope=scope)(one.__wrapped__) for scope in ("s", "sa")]  # type: ignore[attr-defined]
+    await mixed[0](Mail("ab"))
+    begins = world.store.begins
+    await mixed[1](Mail("b"))
+    assert (world.store.begins, world.store.finished) == (begins + 1, 5), "s and ab are not sa and b"
 
 
 async def test_a_business_key_is_text_or_bytes_and_there_has_to_be_one(world: World) -> None:
