@@ -122,37 +122,44 @@ class Lanes:
 
     async def _handle(self, lane: _Lane, work: Work) -> float | None:
         """How many seconds later it is to be tried again; None if not."""
-        book, route = work.book, work.route
+        book = work.book
         if book.closed:
             self._owner.released(work)
             return None
         self.running += 1
         book.running += 1
-        lane.deadline = asyncio.get_running_loop().time() + route.timeout_s
-        error: Exception | None = None
         try:
-            await route.handler(work.message)
+            error = await self._call(lane, work)
+            if error is not None:
+                return await self._owner.failed(work, error)
+            self._owner.done(work)
+            return None
+        finally:
+            self.running -= 1
+            book.running -= 1
+            if book.closed:
+                self._finished.set()
+
+    async def _call(self, lane: _Lane, work: Work) -> Exception | None:
+        """What the handler ended with."""
+        timeout_s = work.route.timeout_s
+        lane.deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            await work.route.handler(work.message)
         except asyncio.CancelledError:
             if not lane.timed_out:
                 self._owner.released(work)
                 raise
-            error = TimeoutError(f"the handler took longer than {route.timeout_s:g} s")
-        except Exception as raised:
-            error = raised
+            return TimeoutError(f"the handler took longer than {timeout_s:g} s")
+        except Exception as error:
+            return error
         finally:
             lane.deadline = math.inf
             if lane.timed_out:
                 lane.timed_out = False
                 if lane.task is not None:
                     lane.task.uncancel()
-            self.running -= 1
-            book.running -= 1
-            if self.running == 0 or book.closed:
-                self._finished.set()
-        if error is None:
-            self._owner.done(work)
-            return None
-        return await self._owner.failed(work, error)
+        return None
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -203,20 +210,21 @@ class Lanes:
         """Let go of what is not begun of these partitions."""
         for book in books:
             book.closed = True
-        kept: list[Work] = []
-        for work in self._ready:
-            kept.append(work) if not work.book.closed else self._owner.released(work)
-        self._ready.clear()
-        self._ready.extend(kept)
-        for work in [work for work in self._suspended if work.book.closed]:
-            self._suspended.pop(work).cancel()
-            self._owner.released(work)
-            if (following := self._after(work, None)) is not None:
-                self.put([following])
         for key in self._keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
                 key.waiting.append(work) if not work.book.closed else self._owner.released(work)
+        dropped = [work for work in self._ready if work.book.closed]
+        kept = [work for work in self._ready if not work.book.closed]
+        self._ready.clear()
+        self._ready.extend(kept)
+        for work in [work for work in self._suspended if work.book.closed]:
+            self._suspended.pop(work).cancel()
+            dropped.append(work)
+        for work in dropped:
+            self._owner.released(work)
+            if (following := self._after(work, None)) is not None:
+                self.put([following])
 
     async def finish(self, books: Iterable[Book], within_s: float) -> bool:
         """Wait until no handler has a message of these partitions; False if that takes longer."""

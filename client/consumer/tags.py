@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from duemq.client.consumer.headers import LABELS
 from duemq.model.errors import Rejected
 
 ALL = "*"
-_HEADERS = frozenset(("duemq-labels", "tags"))
+_HEADERS = frozenset(("duemq-labels", LABELS, "tags"))
 
 
 @dataclass(frozen=True, slots=True)
