@@ -62,9 +62,8 @@ class Consumer:
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
         """`bootstrap`: Kafka's. Raises Rejected `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
         self.in_hand = self.in_hand_bytes = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._bootstrap = bootstrap
         self._retry = retry_topic(group)
         self._routes: dict[str, list[tuple[TagFilter, Route]]] = {}
@@ -73,6 +72,7 @@ class Consumer:
         self._returns = Returns(group, bootstrap, self.options)
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room, self._moved, self._started = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._full = False  # it waits for room
         self._saving = asyncio.Lock()
         self._source: Source | None = None
         self._running: asyncio.Task[None] | None = None
@@ -103,6 +103,12 @@ class Consumer:
     def subscription(self) -> dict[str, str]:
         """Topics, and the tags of each."""
         return {topic: " || ".join(str(tags) for tags, _ in routes) for topic, routes in self._routes.items()}
+
+    @property
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
+        done = {(topic, "done"): sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
+        return self._counts + Counter(done)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -209,12 +215,15 @@ class Consumer:
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
     async def _wait_for_room(self, source: Source) -> None:
+        self._full = True
         self._room.clear()
         try:
             async with asyncio.timeout(_IDLE_S):
                 await self._room.wait()
         except TimeoutError:
             await source.idle()
+        finally:
+            self._full = False
 
     def _take(self, partition: TopicPartition, records: list[Any]) -> None:
         book = self._books.get(partition)
@@ -224,18 +233,16 @@ class Consumer:
         routes = self._routes.get(partition.topic, [])
         only = routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
         works: list[Work] = []
-        skipped = 0
         for record in records:
-            message = message_of(record, retried)
+            message = Message(record) if not retried else message_of(record, True)
             route = only or self._route(message)
-            if route is None:
-                skipped += 1
-            else:
-                works.append(Work(message, route, book, self._key(message) if keyed else None))
-        book.pulled([work.message.record.offset for work in works], records[-1].offset + 1)
-        self.counts[partition.topic, "skipped"] += skipped
+            if route is not None:
+                size, key = len(record.value or b""), self._key(message) if keyed else None
+                works.append(Work(message, route, book, record.offset, size, key))
+                self.in_hand_bytes += size
         self.in_hand += len(works)
-        self.in_hand_bytes += sum(len(work.message.record.value or b"") for work in works)
+        book.pulled([work.offset for work in works], records[-1].offset + 1)
+        self._counts[partition.topic, "skipped"] += len(records) - len(works)
         self._lanes.put(works)
 
     def _route(self, message: Message) -> Route | None:
@@ -255,7 +262,12 @@ class Consumer:
 
     def done(self, work: Work) -> None:
         """See `Owner`."""
-        self._ended(work, "done")
+        work.book.done(work.offset)
+        work.route.done += 1
+        self.in_hand -= 1
+        self.in_hand_bytes -= work.size
+        if self._full:
+            self._look_for_room()
 
     async def failed(self, work: Work, error: Exception) -> float | None:
         """See `Owner`."""
@@ -271,7 +283,7 @@ class Consumer:
             if work.book.closed:
                 self.released(work)
                 return None
-            self.counts[message.topic, "retried"] += 1
+            self._counts[message.topic, "retried"] += 1
             origin = message.origin
             work.message = Message(
                 message.record, Origin(origin.topic, origin.partition, origin.offset, origin.id, origin.retried + 1)
@@ -283,19 +295,19 @@ class Consumer:
 
     def released(self, work: Work) -> None:
         """See `Owner`."""
-        self._free(work)
+        self.in_hand -= 1
+        self.in_hand_bytes -= work.size
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        most, most_bytes = self.options.max_in_hand, self.options.max_in_hand_bytes
+        if self.in_hand < most * _ENOUGH and self.in_hand_bytes < most_bytes * _ENOUGH:
+            self._room.set()
 
     def _ended(self, work: Work, outcome: str) -> None:
-        message = work.message
-        work.book.done(message.record.offset)
-        self.counts[message.topic, outcome] += 1
-        self._free(work)
-
-    def _free(self, work: Work) -> None:
-        self.in_hand -= 1
-        self.in_hand_bytes -= len(work.message.record.value or b"")
-        if self.in_hand < self.options.max_in_hand * _ENOUGH:
-            self._room.set()
+        work.book.done(work.offset)
+        self._counts[work.message.topic, outcome] += 1
+        self.released(work)
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
