@@ -110,6 +110,11 @@ class Consumer:
         done = {(topic, "done"): sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
         return self._counts + Counter(done)
 
+    @property
+    def places(self) -> dict[TopicPartition, Place]:
+        """Of the partitions this member has."""
+        return {partition: Place(book.commit, book.pull) for partition, book in self._books.items()}
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
