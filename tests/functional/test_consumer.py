@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from duemq.client.consumer import BlockingConsumer, ConsumerCollector
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
@@ -20,7 +24,7 @@ from duemq.client.consumer.returns import Returns
 from duemq.client.consumer.topics import prepare
 from duemq.model.errors import Rejected
 from duemq.proxy.local.kafka import KafkaServers
-from tests.consumer_site import committed, new_group, new_topic, read_all, send, until
+from tests.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio
 
@@ -321,3 +325,57 @@ async def test_wrong_use_is_told_at_once() -> None:
         consumer.on("orders")(lambda message: None)  # type: ignore[type-var]
     with pytest.raises(Rejected, match="is not a group"):
         Consumer("no good")
+
+
+async def test_blocking_handlers_run_in_threads(kafka_with_duemq: str) -> None:
+    topic, group, seen = await new_topic(kafka_with_duemq), new_group(), Counter[str]()
+    options = ConsumerOptions(start="first", retry=Delays([200]), concurrency=4)
+    consumer, together = BlockingConsumer(group, kafka_with_duemq, options), threading.Barrier(4)
+
+    @consumer.on(topic)
+    def handle(message: Message) -> None:
+        together.wait(WITHIN_S)  # only four at once get past it
+        seen[message.text] += 1
+        if message.attempt == 1:
+            raise ValueError("once")
+
+    with pytest.raises(Rejected, match="Consumer takes it"):
+        consumer.add(topic, seen_by_nobody)  # type: ignore[arg-type, unused-ignore]
+    await send(kafka_with_duemq, topic, [b"a", b"b", b"c", b"d"])
+    running = asyncio.create_task(asyncio.to_thread(consumer.run))
+    await until(lambda: consumer.counts.get((topic, "done")) == 4, "all of them twice")
+    consumer.stop()
+    await running
+    assert seen == {"a": 2, "b": 2, "c": 2, "d": 2} and consumer.counts[topic, "retried"] == 4
+
+
+async def seen_by_nobody(message: Message) -> None: ...
+
+
+async def test_a_consumer_has_metrics(kafka_with_duemq: str) -> None:
+    topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[Message]()
+    await send(kafka_with_duemq, topic, [b"a", b"b"])
+    consumer, registry = consumer_of(group, kafka_with_duemq, topic, seen), CollectorRegistry()
+    registry.register(ConsumerCollector(consumer))
+    async with consumer:
+        await until(lambda: len(seen) == 2, "both")
+        of_partition = {"group": group, "topic": topic, "partition": "0"}
+        assert registry.get_sample_value("duemq_consumer_commit_offset", of_partition) == 2
+        assert registry.get_sample_value("duemq_consumer_pull_offset", of_partition) == 2
+    done = {"group": group, "topic": topic, "outcome": "done"}
+    assert registry.get_sample_value("duemq_consumer_messages_total", done) == 2
+    assert registry.get_sample_value("duemq_consumer_in_hand", {"group": group}) == 0
+
+
+async def test_the_example_runs(kafka_with_duemq: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "consumer.py"
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", example, "--bootstrap", kafka_with_duemq,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(running.communicate(), WITHIN_S)
+    assert running.returncode == 0, err.decode()
+    lines = [" ".join(line.split()[:3]) for line in out.decode().splitlines()]
+    attempts = {"fine": 1, "busy": 2, "flaky": 2, "broken": 3, "hopeless": 1}
+    expected = [f"{order} attempt {n}" for order, most in attempts.items() for n in range(1, most + 1)]
+    assert sorted(lines) == sorted([*expected, "refund goes to", "broken is a", "hopeless is a"])
