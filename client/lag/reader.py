@@ -47,7 +47,9 @@ class LagReader:
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
-        """Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
+        """Once is enough. Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
+        if self._brokers is not None:
+            return
         brokers = Brokers(self._bootstrap, self._settings)
         await brokers.open()
         self._brokers = brokers
