@@ -24,6 +24,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.positions import pull_in
+from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import Ends, Place
 from duemq.model.errors import BadConfig, Unavailable
 
@@ -31,6 +32,7 @@ EARLIEST, LATEST = -2, -1
 _READ_COMMITTED = 1
 _TIMEOUT_MS = 10_000
 _PAUSE_S = 0.05
+_DEAD = "Dead"
 _AT_ONCE = 16  # requests about groups
 _KINDS = ("consumer", "")  # "": offsets only, committed by something that is no member
 _LOGIN_ERRORS = (
@@ -127,10 +129,29 @@ class Brokers:
         response = await self._of_coordinator(group, DescribeGroupsRequest([group]))
         code, _, state, kind, _, members = response.groups[0][:6]
         _raise(code, f"group {group!r}")
+        if state == _DEAD:
+            return await self._describe_new(group)
         assigned: set[TopicPartition] = set()
         for *_, assignment in members:
             if kind == "consumer" and assignment:
                 assigned.update(ConsumerProtocolMemberAssignment.decode(assignment).partitions())
+        return Group(state, len(members), frozenset(assigned))
+
+    async def _describe_new(self, group: str) -> Group:
+        try:
+            response = await self._of_coordinator(group, ConsumerGroupDescribeRequest(group))
+        except errors.IncompatibleBrokerVersion:
+            return Group(_DEAD, 0, frozenset())
+        code, _, _, state, _, _, _, members = response.groups[0][:8]
+        if errors.for_code(code) is errors.GroupIdNotFound:
+            return Group(_DEAD, 0, frozenset())  # it went away since it was listed
+        _raise(code, f"group {group!r}")
+        assigned = {
+            TopicPartition(topic, partition)
+            for member in members
+            for _, _, topic, partitions, _ in member[8][0]
+            for partition in partitions
+        }
         return Group(state, len(members), frozenset(assigned))
 
     async def commits(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Place]]:

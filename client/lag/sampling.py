@@ -20,9 +20,9 @@ P = TypeVar("P")
 class Sampling:
     """How much is read to count the messages of one topic that a group has before it. Raises Rejected `bad_option`."""
 
-    exact: int = 2_000
+    exact: int = 10_000
     """Up to so many offsets all are read, and the count is exact."""
-    offsets: int = 400
+    offsets: int = 1_000
     """Above that, so many random ones."""
     max_bytes: int = 32 << 20
     """Reading ends here. The error is larger then."""

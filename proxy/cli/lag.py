@@ -35,7 +35,7 @@ def lag(
         str | None,
         typer.Option(help="Also count the messages with any of these tags, or estimate them; * counts all messages."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 400,
+    sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 1_000,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
     watch: Annotated[
         float | None, typer.Option("--watch", "-w", min=0.1, help="Show it anew all the time.", metavar="SECONDS")

@@ -16,6 +16,7 @@ from duemq.client.lag import LagReader, PartitionLag, Sampling, State
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.lag_site import WITHIN_S, LagSite
+from tests.functional.new_member import join
 
 pytestmark = pytest.mark.anyio
 NOW = time.time_ns() // 1_000_000 - 300_000  # brokers refuse what is an hour ahead of them
@@ -177,6 +178,20 @@ async def test_partitions_of_a_member_that_has_committed_nothing_are_there(site:
                 await consumer.getmany(timeout_ms=50)
         one = await only(reader, group)
     assert (one.topic, one.state, one.commit) == (topic, State.NO_COMMIT, None)
+
+
+async def test_a_group_of_the_newer_protocol(site: LagSite, reader: LagReader) -> None:
+    """To the older request it looks dead, which is not offline."""
+    topic, group = await site.topic(), site.group()
+    await site.send(topic, 3)
+    await join(site.admin._client, group, topic)
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            (found,) = await reader.read([group])
+            if found.state == "Stable":
+                break
+    assert (found.members, found.offline) == (1, False)
+    assert [(one.topic, one.total.unknown) for one in found.topics] == [(topic, 1)]
 
 
 async def test_retry_topics_are_apart(site: LagSite, reader: LagReader) -> None:
