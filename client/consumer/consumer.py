@@ -16,7 +16,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.book import Book
+from duemq.client.consumer.groups import Mismatch, assignor
 from duemq.client.consumer.headers import Origin
 from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message, message_of
@@ -64,6 +65,8 @@ class Consumer:
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self.in_hand = self.in_hand_bytes = 0
         self._counts: Counter[tuple[str, str]] = Counter()
+        self.mismatches: tuple[Mismatch, ...] = ()
+        """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
         self._bootstrap = bootstrap
         self._retry = retry_topic(group)
         self._routes: dict[str, list[tuple[TagFilter, Route]]] = {}
@@ -102,7 +105,7 @@ class Consumer:
     @property
     def subscription(self) -> dict[str, str]:
         """Topics, and the tags of each."""
-        return {topic: " || ".join(str(tags) for tags, _ in routes) for topic, routes in self._routes.items()}
+        return {topic: str(TagFilter.any_of(tags for tags, _ in routes)) for topic, routes in self._routes.items()}
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
@@ -119,14 +122,15 @@ class Consumer:
 
     async def start(self) -> None:
         """Join the group and begin. Raises Rejected where this Kafka has no duemq, and aiokafka's errors."""
+        options = self.options
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
         topics = sorted(self._routes)
-        await self._returns.start(await prepare(self.group, self._bootstrap, self.options, topics))
-        own = [] if self.options.broadcasting else [self._retry]
-        source = Source(
-            self.group, self._bootstrap, self.options, [*topics, *own], own, Changes(self._gained, self._lost)
-        )
+        await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
+        own = [] if options.broadcasting else [self._retry]
+        sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
+        changes = Changes(self._gained, self._lost)
+        source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
         self._source = source
         self._running = asyncio.create_task(self._work(), name=f"consumer-{self.group}")
         try:
@@ -193,6 +197,11 @@ class Consumer:
     async def _gained(self, partitions: Collection[TopicPartition]) -> None:
         log.info("consumer of group %s has %d partitions", self.group, len(partitions), extra={"action": "assigned"})
         self._moved.set()
+
+    def _told(self, found: Sequence[Mismatch]) -> None:
+        for each in set(found).difference(self.mismatches):
+            log.warning("group %s subscribes to different things: %s", self.group, each, extra={"action": "mismatch"})
+        self.mismatches = tuple(found)
 
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
         books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}

@@ -26,6 +26,11 @@ class ConsumerCollector(Collector):
         )  # fmt: skip
         in_hand = GaugeMetricFamily("duemq_consumer_in_hand", "Messages pulled and not done.", labels=("group",))
         held = GaugeMetricFamily("duemq_consumer_in_hand_bytes", "Payload bytes of those.", labels=("group",))
+        differing = GaugeMetricFamily(
+            "duemq_consumer_mismatches",
+            "Differences between the group's subscriptions.",
+            labels=("group",),
+        )
         by_partition = ("group", "topic", "partition")
         commit = GaugeMetricFamily("duemq_consumer_commit_offset", "First message not done.", labels=by_partition)
         pull = GaugeMetricFamily("duemq_consumer_pull_offset", "Next message to be fetched.", labels=by_partition)
@@ -34,8 +39,9 @@ class ConsumerCollector(Collector):
             for (topic, outcome), count in consumer.counts.items():
                 messages.add_metric((group, topic, outcome), count)
             in_hand.add_metric((group,), consumer.in_hand)
+            differing.add_metric((group,), len(consumer.mismatches))
             held.add_metric((group,), consumer.in_hand_bytes)
             for (topic, partition), place in consumer.places.items():
                 commit.add_metric((group, topic, str(partition)), place.commit)
                 pull.add_metric((group, topic, str(partition)), place.pull)
-        yield from (messages, in_hand, held, commit, pull)
+        yield from (messages, in_hand, held, differing, commit, pull)

@@ -34,6 +34,12 @@ class TagFilter:
             raise Rejected("bad_tags", f"a tag is missing in {text!r}: write `a || b`, or `*` alone", "tags")
         return TagFilter(frozenset(word.encode() for word in words))
 
+    @staticmethod
+    def any_of(filters: Iterable[TagFilter]) -> TagFilter:
+        """What any of them means."""
+        sets = [each.tags for each in filters]
+        return TagFilter(frozenset().union(*sets) if all(sets) else frozenset())
+
     def matches(self, headers: Iterable[tuple[str, bytes]]) -> bool:
         """Whether a record with these headers is meant."""
         return not self.tags or any(

@@ -270,6 +270,21 @@ async def test_two_members_share_and_one_takes_over(kafka_with_duemq: str) -> No
     assert len(seen[0]) == 54
 
 
+async def test_a_member_that_subscribes_to_something_else_is_named(kafka_with_duemq: str) -> None:
+    topic, group = await new_topic(kafka_with_duemq, 4), new_group()
+    members = [Consumer(group, kafka_with_duemq, ConsumerOptions(member=name)) for name in ("a", "b", "c")]
+    for consumer in members:
+        consumer.add(topic, seen_by_nobody, "paid" if consumer.options.member == "c" else "paid || refunded")
+    async with members[0], members[1], members[2]:
+        await until(lambda: all(consumer.mismatches for consumer in members), "all know")
+        for consumer in members:
+            (mismatch,) = consumer.mismatches
+            assert mismatch.member.startswith("duemq-c-") and mismatch.topic == topic
+            assert (mismatch.expected_tags, mismatch.found_tags) == ("paid || refunded", "paid")
+        await members[2].stop()
+        await until(lambda: not (members[0].mismatches or members[1].mismatches), "it is gone")
+
+
 async def test_every_member_has_every_message_where_it_is_broadcast(kafka_with_duemq: str, tmp_path: Path) -> None:
     topic, group = await new_topic(kafka_with_duemq, 2), new_group()
     await send(kafka_with_duemq, topic, [b"0"], partition=0)
