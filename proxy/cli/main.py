@@ -17,6 +17,7 @@ from duemq.proxy.cli import (
     cancel,
     cluster,
     dlq,
+    lag,
     messages,
     node,
     proxy,
@@ -55,6 +56,7 @@ app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy
 node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
+app.command("lag", epilog=lag.EXAMPLES, rich_help_panel=_SERVER)(lag.lag)
 app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)
 app.command("restore", epilog=backup.RESTORE_EXAMPLES, rich_help_panel=_SERVER)(backup.restore)
 app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)

@@ -1,0 +1,133 @@
+"""Lag for Prometheus, and the reading behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.client.lag.reader import LagReader
+from duemq.client.lag.values import GroupLag, PartitionLag
+from duemq.model.errors import DuemqError, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_LABELS = ("group", "topic", "partition", "retry")
+_FIGURES = {
+    "lag": ("messages", "Offsets that are not committed"),
+    "inflight": ("messages", "Offsets that are pulled and not committed; only of groups that tell"),
+    "available": ("messages", "Offsets that are not pulled; only of groups that tell"),
+    "lost": ("messages", "Offsets that retention removed before the group committed them"),
+    "lag_ms": ("seconds", "How long ago the oldest message that is not committed was appended"),
+    "inflight_ms": ("seconds", "How long ago the oldest message in hand was appended"),
+    "available_ms": ("seconds", "How long ago the oldest message that is not pulled was appended"),
+}
+
+
+class LagMetrics(Collector):
+    """Shows the latest reading. After one that failed there are no figures of groups: old ones would be taken for
+    true."""
+
+    def __init__(self) -> None:
+        self._groups: list[GroupLag] | None = None
+        self._reads = self._errors = 0
+        self._took_s = self._at_s = 0.0
+
+    def told(self, groups: list[GroupLag], took_s: float, at_s: float) -> None:
+        """A reading: how long it took, and when it ended (epoch, s)."""
+        self._groups, self._took_s, self._at_s = groups, took_s, at_s
+        self._reads += 1
+
+    def failed(self) -> None:
+        self._groups = None
+        self._errors += 1
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        groups = self._groups  # a scrape is in a thread of its own
+        yield GaugeMetricFamily("duemq_lag_up", "1 if the latest reading succeeded", int(groups is not None))
+        yield CounterMetricFamily("duemq_lag_reads", "Readings that succeeded", self._reads)
+        yield CounterMetricFamily("duemq_lag_read_errors", "Readings that failed", self._errors)
+        yield GaugeMetricFamily("duemq_lag_read_seconds", "How long the latest good reading took", self._took_s)
+        yield GaugeMetricFamily("duemq_lag_read_timestamp_seconds", "When the latest good reading ended", self._at_s)
+        if groups is not None:
+            yield from _of_groups(groups)
+
+
+def _of_groups(groups: Iterable[GroupLag]) -> Iterable[Metric]:
+    members = GaugeMetricFamily("duemq_group_members", "Members that joined", labels=("group", "state"))
+    states = GaugeMetricFamily(
+        "duemq_group_partitions", "Partitions by what their figures are worth", labels=("group", "topic", "state")
+    )
+    each: list[tuple[list[str], PartitionLag]] = []
+    for group in groups:
+        members.add_metric([group.group, group.state], group.members)
+        for topic in group.topics:
+            for state, count in Counter(one.state for one in topic.partitions).items():
+                states.add_metric([group.group, topic.topic, state], count)
+            retry = "true" if topic.retry else "false"
+            each += (([group.group, topic.topic, str(one.partition), retry], one) for one in topic.partitions)
+    yield members
+    yield states
+    for name, (unit, text) in _FIGURES.items():
+        family = GaugeMetricFamily(f"duemq_group_{name.removesuffix('_ms')}_{unit}", text, labels=_LABELS)
+        for labels, one in each:
+            value = getattr(one, name)
+            if value is not None and one.lag is not None:
+                family.add_metric(labels, value / 1000 if unit == "seconds" else value)
+        yield family
+    matching = GaugeMetricFamily(
+        "duemq_group_matching_messages", "Messages that are not committed and pass the tag filter", labels=_LABELS
+    )
+    error = GaugeMetricFamily(
+        "duemq_group_matching_error_messages",
+        "How far that may be off (95 %); 0 where all were counted",
+        labels=_LABELS,
+    )
+    for labels, one in each:
+        if one.matching is not None:
+            matching.add_metric(labels, one.matching.messages)
+            error.add_metric(labels, one.matching.error)
+    yield matching
+    yield error
+
+
+async def keep_reading(
+    reader: LagReader,
+    metrics: LagMetrics,
+    stop: asyncio.Event,
+    every_s: float,
+    groups: Collection[str] | None = None,
+    topics: Collection[str] | None = None,
+    tags: str | None = None,
+) -> None:
+    """Start the reader, and read until `stop` is set. Brokers that are away and groups that are not there are tried
+    again. Raises what else goes wrong."""
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                await reader.start()
+                metrics.told(await reader.read(groups, topics, tags), time.monotonic() - began, time.time())
+            except DuemqError as error:
+                passing = isinstance(error, Unavailable) or _missing(error)
+                if not passing:
+                    raise
+                metrics.failed()
+                log.warning("lag cannot be read: %s", error, extra={"action": "read lag"})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(every_s - (time.monotonic() - began), 0))
+    finally:
+        await reader.stop()
+
+
+def _missing(error: DuemqError) -> bool:
+    return isinstance(error, Rejected) and error.code in ("unknown_group", "unknown_topic")

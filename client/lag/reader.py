@@ -1,0 +1,171 @@
+"""Reading how far groups are behind."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka.structs import TopicPartition
+
+from duemq.client.consumer.tags import ALL, TagFilter
+from duemq.client.lag.brokers import Brokers, Group, Topics
+from duemq.client.lag.sampling import Sampling
+from duemq.client.lag.scan import Scan
+from duemq.client.lag.values import Ends, GroupLag, PartitionLag, Place, State, by_topic, clamped, measured
+from duemq.model.errors import Rejected
+
+Places = Mapping[TopicPartition, Place]
+_NOWHERE = Place(None, None)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LagReader:
+    """An async context manager. It joins no group and commits nothing: reading changes nothing for anybody.
+
+    `kafka`: more arguments for aiokafka's clients, as `ConsumerOptions.kafka`. `clock` gives epoch ms.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        kafka: Mapping[str, Any] | None = None,
+        sampling: Sampling | None = None,
+        clock: Callable[[], int] = _now,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._bootstrap, self._settings = bootstrap, dict(kafka or {})
+        self._sampling, self._clock = sampling or Sampling(), clock
+        self._rng = rng or random.Random()
+        self._brokers: Brokers | None = None
+
+    async def start(self) -> None:
+        """Once is enough. Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
+        if self._brokers is not None:
+            return
+        brokers = Brokers(self._bootstrap, self._settings)
+        await brokers.open()
+        self._brokers = brokers
+
+    async def stop(self) -> None:
+        brokers, self._brokers = self._brokers, None
+        if brokers is not None:
+            await brokers.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def read(
+        self,
+        groups: Collection[str] | None = None,
+        topics: Collection[str] | None = None,
+        tags: str | None = None,
+    ) -> list[GroupLag]:
+        """One reading, in order of names. None: all groups of consumers, and all topics they have to do with.
+
+        `tags`, as `paid || refunded`: also count the messages that pass this filter; `*` counts all messages.
+        Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`; Unavailable where no broker answers in time.
+        """
+        brokers = self._brokers
+        if brokers is None:
+            raise RuntimeError("the reader is not started: use it as `async with LagReader(...) as reader`")
+        filtered = TagFilter.parse(ALL if tags is None else tags)
+        existing = await brokers.groups()
+        if groups is not None and (missing := sorted(set(groups) - existing)):
+            raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
+        names = sorted(existing if groups is None else set(groups))
+        described = await brokers.describe(names)
+        # First where the groups are, then where the partitions end: what is committed in between makes no lag that is
+        # below nothing.
+        places = await brokers.commits(names)
+        known = await self._known(brokers, topics, described, places)
+        wanted = {
+            group: _wanted(described[group], places[group], known, topics, named=groups is not None) for group in names
+        }
+        ends = await brokers.ends({where for parts in wanted.values() for where in parts if where in known.leaders})
+        scan = Scan(brokers, filtered, self._sampling, self._rng)
+        await scan.firsts(_looked_for(wanted, ends))
+        now = self._clock()
+        found = []
+        for group in names:
+            parts = [_measured(where, place, known, ends, scan, now) for where, place in wanted[group].items()]
+            if tags is not None:
+                parts = await _matched(parts, scan)
+            if parts or groups is not None:
+                about = described[group]
+                found.append(GroupLag(group, about.state, about.members, by_topic(group, parts)))
+        return found
+
+    @staticmethod
+    async def _known(
+        brokers: Brokers, topics: Collection[str] | None, described: Mapping[str, Group], places: Mapping[str, Places]
+    ) -> Topics:
+        if topics is None:
+            committed = {where.topic for of_group in places.values() for where in of_group}
+            return await brokers.topics(
+                committed | {where.topic for one in described.values() for where in one.assigned}
+            )
+        known = await brokers.topics(set(topics))
+        if missing := sorted(set(topics) - {where.topic for where in (*known.leaders, *known.others)} - known.hidden):
+            raise Rejected("unknown_topic", f"there is no topic {', '.join(map(repr, missing))}", "topics")
+        return known
+
+
+def _wanted(
+    group: Group, places: Places, known: Topics, topics: Collection[str] | None, *, named: bool
+) -> dict[TopicPartition, Place]:
+    """Where a group is in all partitions of its topics: also in those that it has committed nothing to."""
+    own = {where.topic for where in (*places, *group.assigned)}
+    if topics is not None:
+        own = set(topics) if named else own & set(topics)
+    existing = {where for where in (*known.leaders, *known.others) if where.topic in own}
+    gone = {where for where in places if where.topic in own}
+    return {where: places.get(where, _NOWHERE) for where in sorted(existing | gone)}
+
+
+def _looked_for(
+    wanted: Mapping[str, Places], ends: Mapping[TopicPartition, Ends]
+) -> Iterable[tuple[TopicPartition, int, int]]:
+    for places in wanted.values():
+        for where, place in places.items():
+            if where in ends:
+                for offset in set(clamped(place, ends[where])) - {None}:
+                    assert offset is not None
+                    yield where, offset, ends[where].max
+
+
+def _measured(
+    where: TopicPartition, place: Place, known: Topics, ends: Mapping[TopicPartition, Ends], scan: Scan, now: int
+) -> PartitionLag:
+    if where not in ends:
+        there = where in known.leaders or where in known.others or where.topic in known.hidden
+        state = State.UNREADABLE if there else State.GONE
+        return PartitionLag(where.topic, where.partition, state, commit=place.commit, pull=place.pull)
+    low, pull = clamped(place, ends[where])
+    oldest = None if low is None else scan.first(where, low)
+    waiting = None if pull is None else scan.first(where, pull)
+    return measured(where.topic, where.partition, place, ends[where], now, oldest, waiting)
+
+
+async def _matched(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
+    """With the number of messages that pass the filter, topic by topic."""
+    spans: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
+    for one in parts:
+        if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:
+            low = min(max(one.commit, one.start), one.max) if one.lag else one.max
+            spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
+    found = {where: told for of_topic in spans.values() for where, told in (await scan.count(of_topic)).items()}
+    return [replace(one, matching=found.get(TopicPartition(one.topic, one.partition))) for one in parts]

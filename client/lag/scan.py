@@ -1,0 +1,143 @@
+"""Looking into partitions at given offsets, as a read_committed reader sees them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from aiokafka import errors
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Stored
+from duemq.bus.kafka.records import decode
+from duemq.client.consumer.tags import TagFilter
+from duemq.client.lag.brokers import Brokers, Fetched
+from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
+from duemq.client.lag.values import Seen
+from duemq.model.errors import LogFailed
+from duemq.model.record import unpack_record
+
+_LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
+_NOWHERE = 1 << 63  # past the end of any partition
+_FAR_BYTES = 64 << 20  # of what was aborted, until a message is no longer looked for behind it
+
+Spans = Mapping[TopicPartition, tuple[int, int]]
+
+
+class Read(NamedTuple):
+    """`messages`: those from the offset asked for up to `next`; what else is there in between is no message."""
+
+    messages: list[Stored]
+    next: int
+    size: int
+
+
+class Scan:
+    """One reading. It remembers what it has looked at."""
+
+    def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
+        self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng
+        self._seen: dict[tuple[TopicPartition, int], Seen | None] = {}
+
+    async def firsts(self, wanted: Iterable[tuple[TopicPartition, int, int]]) -> None:
+        """Find the first message in each of (partition, from, to); then `first` tells of it."""
+        pending = {(where, start): (start, end, 0) for where, start, end in wanted if start < end}
+        while pending:
+            # A partition can be asked about one offset at a time.
+            asked = {where: (where, start) for where, start in reversed(pending)}
+            offsets = {where: pending[key][0] for where, key in asked.items()}
+            for where, read in (await self._read(offsets, _LOOK_BYTES)).items():
+                key = asked[where]
+                _, end, size = pending[key]
+                size += read.size
+                found = next((one for one in read.messages if one.offset < end), None)
+                if found is not None or read.next >= end or size > _FAR_BYTES:
+                    self._seen[key] = None if found is None else Seen(found.offset, found.timestamp)
+                    del pending[key]
+                else:
+                    pending[key] = (read.next, end, size)
+
+    def first(self, where: TopicPartition, start: int) -> Seen | None:
+        """The first message at or after this offset; None where there was none."""
+        return self._seen.get((where, start))
+
+    async def count(self, spans: Spans) -> dict[TopicPartition, Estimate]:
+        """How many messages of one topic pass the filter, in these offsets."""
+        found = {where: counted(0, 0) for where, (start, end) in spans.items() if start >= end}
+        rest = {where: span for where, span in spans.items() if where not in found}
+        if sum(end - start for start, end in rest.values()) <= self._sampling.exact:
+            whole = await self._count_all(rest)
+            if whole is not None:
+                return found | whole
+        return found | await self._sample(rest)
+
+    async def _count_all(self, spans: Spans) -> dict[TopicPartition, Estimate] | None:
+        """None where that is too much to read."""
+        at = {where: start for where, (start, _) in spans.items()}
+        hits = dict.fromkeys(spans, 0)
+        size = 0
+        while at:
+            for where, read in (await self._read(at, _READ_BYTES)).items():
+                end = spans[where][1]
+                hits[where] += sum(one.offset < end and self._passes(one) for one in read.messages)
+                size += read.size
+                at[where] = read.next
+                if read.next >= end:
+                    del at[where]
+            if at and size > self._sampling.max_bytes:
+                return None
+        return {where: counted(hits[where], end - start) for where, (start, end) in spans.items()}
+
+    async def _sample(self, spans: Spans) -> dict[TopicPartition, Estimate]:
+        drawn = draws(spans, self._sampling.offsets, self._rng)
+        known: dict[TopicPartition, dict[int, bool]] = {where: {} for where in spans}
+        done = dict.fromkeys(spans, 0)  # draws in their order: to take a later one that is known would not be random
+        size = 0
+        while size <= self._sampling.max_bytes:
+            at = {where: drawn[where][count] for where, count in done.items() if count < len(drawn[where])}
+            if not at:
+                break
+            for where, read in (await self._read(at, _LOOK_BYTES)).items():
+                size += read.size
+                messages = {one.offset: one for one in read.messages}
+                for one in drawn[where]:  # a batch may answer several of them
+                    if at[where] <= one < read.next and one not in known[where]:
+                        known[where][one] = one in messages and self._passes(messages[one])
+                while done[where] < len(drawn[where]) and drawn[where][done[where]] in known[where]:
+                    done[where] += 1
+        found = {}
+        for where, (start, end) in spans.items():
+            sample = drawn[where][: done[where]]
+            found[where] = wilson(sum(known[where][one] for one in sample), len(sample), end - start)
+        return found
+
+    def _passes(self, message: Stored) -> bool:
+        return not self._tags.tags or self._tags.matches(unpack_record(message.frame).headers)
+
+    async def _read(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Read]:
+        """From each of these on. Where nothing comes there is nothing any more: `next` is past all ends."""
+        found = {}
+        answers = await self._brokers.fetch(offsets, max_bytes)
+        for where, offset in offsets.items():
+            read = _decoded(where, offset, answers.get(where))
+            if read is None and len(offsets) > 1:
+                # The batch was too large to be sent beside others.
+                read = _decoded(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
+            found[where] = read or Read([], _NOWHERE, 0)
+        return found
+
+
+def _decoded(where: TopicPartition, offset: int, answer: Fetched | None) -> Read | None:
+    """None where no whole batch came."""
+    if answer is None or answer.error is not None:
+        removed = answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset
+        return Read([], answer.start if answer is not None and removed else _NOWHERE, 0)
+    try:
+        decoded = decode(answer.message_set, offset, answer.aborted)
+    except KafkaError as error:
+        raise LogFailed(f"{where.topic}-{where.partition} at offset {offset}: {error}") from error
+    if decoded.next_offset <= offset:
+        return None
+    return Read(decoded.records, decoded.next_offset, len(answer.message_set))

@@ -1,0 +1,202 @@
+"""What is said about a group: figures of each partition, and their totals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from duemq.client.consumer.names import retry_topic
+from duemq.client.lag.sampling import Estimate, total_of
+
+
+class State(StrEnum):
+    """What a partition's figures are worth."""
+
+    OK = "ok"
+    NO_COMMIT = "no commit"
+    """The group has committed nothing here: how far it is behind depends on where it will begin."""
+    REMOVED = "removed"
+    """Retention removed messages that the group had not committed: they are `lost`, and not in its lag."""
+    AHEAD = "ahead"
+    """The commit is past the end. The topic was made anew, or the group reads what is not committed yet."""
+    GONE = "gone"
+    """The topic does not exist any more, or has fewer partitions."""
+    UNREADABLE = "unreadable"
+    """It has no leader just now, or may not be read."""
+
+
+class Ends(NamedTuple):
+    """Of a partition: its first offset, and the one after the last that a read_committed reader can see."""
+
+    start: int
+    max: int
+
+
+class Seen(NamedTuple):
+    """The first message at or after an offset: where it is, and when it was appended (epoch ms)."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """`lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`, in offsets; each is 0
+    where no message is there, only what transactions left. The times, in ms, are how long ago the oldest of these
+    messages was appended, 0 where there is none. None is unknown: without a commit all of it, without a pull offset
+    what depends on it. `lost`: offsets that retention removed after the commit. `matching`: messages that pass the tag
+    filter, where there is one.
+    """
+
+    topic: str
+    partition: int
+    state: State
+    start: int | None = None
+    max: int | None = None
+    commit: int | None = None
+    pull: int | None = None
+    lag: int | None = None
+    inflight: int | None = None
+    available: int | None = None
+    lag_ms: int | None = None
+    inflight_ms: int | None = None
+    available_ms: int | None = None
+    lost: int = 0
+    matching: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Of several partitions: sums, and the longest of the times. Partitions without a known lag are counted in
+    `unknown` and are in no sum. `inflight` and `available` are None as soon as one of the others does not tell."""
+
+    partitions: int
+    unknown: int
+    lag: int | None
+    inflight: int | None
+    available: int | None
+    lag_ms: int | None
+    inflight_ms: int | None
+    available_ms: int | None
+    lost: int
+    matching: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    topic: str
+    retry: bool
+    """It is the group's own, for messages that it could not handle the first time."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def total(self) -> Total:
+        return totalled(self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """`state` is Kafka's word; `members` are those that joined, which consumers with an assignment of their own do
+    not."""
+
+    group: str
+    state: str
+    members: int
+    topics: tuple[TopicLag, ...]
+
+    @property
+    def offline(self) -> bool:
+        return self.members == 0
+
+    @property
+    def total(self) -> Total:
+        """Of all topics but the group's retry topic."""
+        return totalled(part for topic in self.topics if not topic.retry for part in topic.partitions)
+
+    @property
+    def retry_total(self) -> Total:
+        """Of the group's retry topic."""
+        return totalled(part for topic in self.topics if topic.retry for part in topic.partitions)
+
+
+class Place(NamedTuple):
+    """Where a group is in a partition. `pull` is None where it does not say."""
+
+    commit: int | None
+    pull: int | None
+
+
+def clamped(place: Place, ends: Ends) -> Place:
+    """What it means now: below the start there is nothing left to read, and nothing after the end."""
+    low = place.commit if place.commit is None else min(max(place.commit, ends.start), ends.max)
+    if low is None or place.pull is None:
+        return Place(low, None)
+    return Place(low, min(max(place.pull, low), ends.max))
+
+
+def measured(
+    topic: str, partition: int, place: Place, ends: Ends, now: int, oldest: Seen | None, waiting: Seen | None
+) -> PartitionLag:
+    """`oldest`: the first message that is not committed, `waiting`: the first that is not pulled. `now`: epoch ms."""
+    if place.commit is None:
+        return PartitionLag(topic, partition, State.NO_COMMIT, ends.start, ends.max)
+    low, pull = clamped(place, ends)
+    assert low is not None
+    state = State.AHEAD if place.commit > ends.max else State.REMOVED if place.commit < ends.start else State.OK
+    lag_ms = 0 if oldest is None else max(now - oldest.timestamp, 0)
+    inflight = available = inflight_ms = available_ms = None
+    if pull is None:
+        lag = 0 if oldest is None else ends.max - low
+    else:
+        # Of what lies before the pull offset or after it, there may be only markers and what was aborted.
+        in_hand = oldest is not None and oldest.offset < pull
+        inflight, inflight_ms = (pull - low, lag_ms) if in_hand else (0, 0)
+        available = 0 if waiting is None else ends.max - pull
+        available_ms = 0 if waiting is None else max(now - waiting.timestamp, 0)
+        lag = inflight + available
+    return PartitionLag(
+        topic, partition, state, ends.start, ends.max, place.commit, place.pull, lag, inflight, available, lag_ms,
+        inflight_ms, available_ms, max(ends.start - place.commit, 0),
+    )  # fmt: skip
+
+
+def by_topic(group: str, partitions: Iterable[PartitionLag]) -> tuple[TopicLag, ...]:
+    """In order of names, the group's retry topic last."""
+    found: dict[str, list[PartitionLag]] = {}
+    for one in partitions:
+        found.setdefault(one.topic, []).append(one)
+    own = retry_topic(group)
+    return tuple(
+        TopicLag(topic, topic == own, tuple(sorted(found[topic], key=lambda one: one.partition)))
+        for topic in sorted(found, key=lambda topic: (topic == own, topic))
+    )
+
+
+def totalled(partitions: Iterable[PartitionLag]) -> Total:
+    each = list(partitions)
+    known = [one for one in each if one.lag is not None]
+    matching = [one.matching for one in known if one.matching is not None]
+    return Total(
+        len(each),
+        len(each) - len(known),
+        _sum([one.lag for one in known]),
+        _sum([one.inflight for one in known]),
+        _sum([one.available for one in known]),
+        _longest([one.lag_ms for one in known]),
+        _longest([one.inflight_ms for one in known]),
+        _longest([one.available_ms for one in known]),
+        sum(one.lost for one in known),
+        total_of(matching) if matching and len(matching) == len(known) else None,
+    )
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _longest(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None
