@@ -193,7 +193,8 @@ async def test_who_meets_another_process_comes_back_when_its_lease_is_over(world
 
 
 async def test_what_is_in_doubt_goes_to_the_dead_letters(world: World) -> None:
-    assert isinstance(decide(InDoubt("x"), Levels(), 0), Dead)
+    assert decide(InDoubt("x"), Levels(), 0) == Dead("in_doubt")
+    assert decide(Reject("x"), Levels(), 0) == Dead("rejected")
 
 
 async def test_a_handler_slower_than_its_lease_is_begun_again_and_says_so(
@@ -332,3 +333,8 @@ def test_options_that_cannot_be_are_refused() -> None:
         with pytest.raises(Rejected) as refused:
             once(MemoryStore(), **options)
         assert (refused.value.code, refused.value.field) == ("bad_option", field)
+
+
+def test_a_handler_without_async_is_refused_when_it_is_decorated() -> None:
+    with pytest.raises(Rejected, match="not `async def`"):
+        once(MemoryStore())(lambda mail: mail)
