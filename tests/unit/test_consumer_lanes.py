@@ -131,6 +131,28 @@ async def test_what_takes_too_long_is_stopped_and_its_lane_goes_on(stubborn: boo
     assert owner.errors == ([] if stubborn else ["the handler took longer than 0.05 s"])
 
 
+async def test_a_lane_that_stopped_a_handler_is_as_new() -> None:
+    """A task group cancels the task it is in where a child fails, and has to be the only one that did."""
+    owner = Owner()
+
+    async def fail() -> None:
+        raise ValueError("boom")
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            await asyncio.sleep(60)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            await asyncio.sleep(60)
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 0.5), Book(0), 2))
+        await owner.until(2)
+    assert owner.ends == [("failed", 0), ("failed", 1)]
+    assert "unhandled errors in a TaskGroup" in owner.errors[1]
+
+
 async def test_a_handler_may_have_time_outs_of_its_own() -> None:
     owner = Owner()
 
