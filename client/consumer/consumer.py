@@ -43,6 +43,7 @@ Handler = Callable[[Message], Awaitable[object]]
 H = TypeVar("H", bound=Handler)
 
 _PULL_MS, _MOST = 500, 1_000
+_FIRST_BYTES = 16 << 10
 _IDLE_S = 60.0
 _SETTLE_S = 0.5
 _ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
@@ -77,6 +78,7 @@ class Consumer:
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room, self._moved, self._started = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._full = False  # it waits for room
+        self._each_bytes = _FIRST_BYTES  # of the messages pulled last, on average
         self._saving = asyncio.Lock()
         self._source: Source | None = None
         self._running: asyncio.Task[None] | None = None
@@ -228,7 +230,8 @@ class Consumer:
             if room <= 0 or self.in_hand_bytes >= options.max_in_hand_bytes:
                 await self._wait_for_room(source)
                 continue
-            for partition, records in (await source.pull(_PULL_MS, min(room, _MOST))).items():
+            fit = (options.max_in_hand_bytes - self.in_hand_bytes) // self._each_bytes
+            for partition, records in (await source.pull(_PULL_MS, max(min(room, fit, _MOST), 1))).items():
                 self._take(partition, records)
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
@@ -252,14 +255,18 @@ class Consumer:
         routes = self._routes.get(partition.topic, [])
         only = routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
         works: list[Work] = []
+        total = 0
         for record in records:
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._route(message)
             if route is not None:
                 size, key = len(record.value or b""), self._key(message) if keyed else None
                 works.append(Work(message, route, book, record.offset, size, key))
-                self.in_hand_bytes += size
+                total += size
         self.in_hand += len(works)
+        self.in_hand_bytes += total
+        if works:
+            self._each_bytes = max(total // len(works), 1)
         book.pulled([work.offset for work in works], records[-1].offset + 1)
         self._counts[partition.topic, "skipped"] += len(records) - len(works)
         self._lanes.put(works)

@@ -225,9 +225,10 @@ async def test_ordered_messages_wait_for_a_retry_of_their_key_only(kafka_with_du
     assert seen.index("b4.1") < seen.index("a0.2")
 
 
-async def test_no_more_is_in_hand_than_there_is_room_for(kafka_with_duemq: str) -> None:
+@pytest.mark.parametrize("room", [{"max_in_hand": 50}, {"max_in_hand_bytes": 50_000}], ids=["count", "bytes"])
+async def test_no_more_is_in_hand_than_there_is_room_for(room: dict[str, int], kafka_with_duemq: str) -> None:
     topic, group, release = await new_topic(kafka_with_duemq), new_group(), asyncio.Event()
-    options = ConsumerOptions(start="first", max_in_hand=50, concurrency=10)
+    options = ConsumerOptions(start="first", concurrency=10, **room)  # type: ignore[arg-type]
     consumer, most = Consumer(group, kafka_with_duemq, options), Counter[str]()
 
     @consumer.on(topic)
@@ -239,7 +240,7 @@ async def test_no_more_is_in_hand_than_there_is_room_for(kafka_with_duemq: str) 
         most["now"] -= 1
         most["done"] += 1
 
-    await send(kafka_with_duemq, topic, [b"%d" % n for n in range(300)])
+    await send(kafka_with_duemq, topic, [b"%1000d" % n for n in range(300)])
     async with consumer:
         await until(lambda: consumer.in_hand == 50, "as many as there is room for")
         release.set()
