@@ -30,8 +30,8 @@ def log_options() -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     # `write` holds the GIL: a stalled write would stop the whole process, so buffers and level 0 have room to spare.
-    options.set_write_buffer_size(32 << 20)
-    options.set_max_write_buffer_number(4)
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_write_buffer_number(6)
     options.set_level_zero_file_num_compaction_trigger(6)
     options.set_level_zero_slowdown_writes_trigger(60)
     options.set_level_zero_stop_writes_trigger(100)
