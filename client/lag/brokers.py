@@ -242,7 +242,7 @@ class Brokers:
             for topic, parts in (await self._client.send(node, request)).topics:
                 for partition, code, _, _, start, aborted, *_, message_set in parts:
                     error = errors.for_code(code) if code else None
-                    if error is not None and error not in (*_UNREADABLE, errors.OffsetOutOfRangeError):
+                    if error is not None and error.retriable and error is not errors.OffsetOutOfRangeError:
                         _raise(code, f"partition {partition} of topic {topic!r}")
                     found[TopicPartition(topic, partition)] = Fetched(error, start, aborted or [], message_set or b"")
         return found

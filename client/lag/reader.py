@@ -150,10 +150,11 @@ def _looked_for(
 def _measured(
     where: TopicPartition, place: Place, known: Topics, ends: Mapping[TopicPartition, Ends], scan: Scan, now: int
 ) -> PartitionLag:
-    if where not in ends:
+    if where not in ends or where in scan.unreadable:
         there = where in known.leaders or where in known.others or where.topic in known.hidden
         state = State.UNREADABLE if there else State.GONE
-        return PartitionLag(where.topic, where.partition, state, commit=place.commit, pull=place.pull)
+        start, last = ends.get(where, (None, None))
+        return PartitionLag(where.topic, where.partition, state, start, last, place.commit, place.pull)
     low, pull = clamped(place, ends[where])
     oldest = None if low is None else scan.first(where, low)
     waiting = None if pull is None else scan.first(where, pull)
@@ -168,4 +169,6 @@ async def _matched(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
             low = min(max(one.commit, one.start), one.max) if one.lag else one.max
             spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
     found = {where: told for of_topic in spans.values() for where, told in (await scan.count(of_topic)).items()}
+    for where in scan.unreadable:
+        found.pop(where, None)
     return [replace(one, matching=found.get(TopicPartition(one.topic, one.partition))) for one in parts]
