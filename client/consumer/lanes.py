@@ -8,7 +8,6 @@ same reason.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -20,21 +19,24 @@ from duemq.client.consumer.message import Message
 _WATCH_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Route:
-    """A handler, and how long it may take for one message (s)."""
+    """A handler, how long it may take for one message (s), and how many it has done."""
 
     handler: Callable[[Message], Awaitable[object]]
     timeout_s: float
+    done: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A message in hand. `key`: what it shares its turn with; None where it shares none."""
+    """A message in hand, of so many bytes. `key`: what it shares its turn with; None where it shares none."""
 
     message: Message
     route: Route
     book: Book
+    offset: int
+    size: int = 0
     key: Hashable = None
     holds_key: bool = False
 
@@ -56,10 +58,13 @@ class Owner(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
+    """`work`: what it has. `failing`: its handler has ended, and it is decided what becomes of it."""
+
     task: asyncio.Task[None] | None = None
-    deadline: float = math.inf
+    work: Work | None = None
+    failing: bool = False
     timed_out: bool = False
 
 
@@ -80,7 +85,6 @@ class Lanes:
         self._keys: dict[Hashable, _Key] = {}
         self._suspended: dict[Work, asyncio.TimerHandle] = {}
         self._finished = asyncio.Event()
-        self.running = 0
 
     async def run(self) -> None:
         """Until it is cancelled. A bug in the owner ends it with that error."""
@@ -106,7 +110,8 @@ class Lanes:
         return False
 
     async def _run(self, lane: _Lane) -> None:
-        ready, limit = self._ready, self._per_key
+        # What is done here is done for each message: a look at a profile before and after a change is worth it.
+        ready, limit, owner = self._ready, self._per_key, self._owner
         while True:
             if not ready:
                 resting = asyncio.get_running_loop().create_future()
@@ -117,50 +122,58 @@ class Lanes:
             if limit is not None and work is not None and work.key is not None and not work.holds_key:
                 work = self._enter(work, limit)
             while work is not None:
-                again = await self._handle(lane, work)
-                work = self._after(work, again)
+                again = None
+                if work.book.closed:
+                    owner.released(work)
+                else:
+                    lane.work = work
+                    try:
+                        await work.route.handler(work.message)
+                    except (Exception, asyncio.CancelledError) as error:
+                        again = await self._failed(lane, work, error)
+                    else:
+                        owner.done(work)
+                    lane.work = None
+                    if lane.timed_out:
+                        self._absorb(lane)
+                    if work.book.closed:
+                        self._finished.set()
+                work = self._after(work, again) if work.holds_key or again is not None else None
 
-    async def _handle(self, lane: _Lane, work: Work) -> float | None:
+    async def _failed(self, lane: _Lane, work: Work, error: Exception | asyncio.CancelledError) -> float | None:
         """How many seconds later it is to be tried again; None if not."""
-        book, route = work.book, work.route
-        if book.closed:
-            self._owner.released(work)
-            return None
-        self.running += 1
-        book.running += 1
-        lane.deadline = asyncio.get_running_loop().time() + route.timeout_s
-        error: Exception | None = None
-        try:
-            await route.handler(work.message)
-        except asyncio.CancelledError:
+        if isinstance(error, asyncio.CancelledError):
             if not lane.timed_out:
                 self._owner.released(work)
-                raise
-            error = TimeoutError(f"the handler took longer than {route.timeout_s:g} s")
-        except Exception as raised:
-            error = raised
+                raise error
+            self._absorb(lane)
+            error = TimeoutError(f"the handler took longer than {work.route.timeout_s:g} s")
+        lane.failing = True
+        try:
+            return await self._owner.failed(work, error)
         finally:
-            lane.deadline = math.inf
-            if lane.timed_out:
-                lane.timed_out = False
-                if lane.task is not None:
-                    lane.task.uncancel()
-            self.running -= 1
-            book.running -= 1
-            if self.running == 0 or book.closed:
-                self._finished.set()
-        if error is None:
-            self._owner.done(work)
-            return None
-        return await self._owner.failed(work, error)
+            lane.failing = False
+
+    def _absorb(self, lane: _Lane) -> None:
+        """The lane's task was not cancelled by anybody else."""
+        lane.timed_out = False
+        if lane.task is not None:
+            lane.task.uncancel()
 
     async def _watch(self) -> None:
+        """Stop handlers that take too long. A lane does not look at the clock: here it is seen what stays."""
         loop = asyncio.get_running_loop()
+        since: dict[_Lane, tuple[Work, float]] = {}
         while True:
             await asyncio.sleep(_WATCH_S)
             now = loop.time()
             for lane in self._lanes:
-                if lane.deadline <= now and not lane.timed_out and lane.task is not None:
+                work = lane.work
+                if work is None or lane.failing:
+                    since.pop(lane, None)
+                elif lane not in since or since[lane][0] is not work:
+                    since[lane] = work, now
+                elif now - since[lane][1] >= work.route.timeout_s and not lane.timed_out and lane.task is not None:
                     lane.timed_out = True
                     lane.task.cancel()
 
@@ -203,27 +216,28 @@ class Lanes:
         """Let go of what is not begun of these partitions."""
         for book in books:
             book.closed = True
-        kept: list[Work] = []
-        for work in self._ready:
-            kept.append(work) if not work.book.closed else self._owner.released(work)
-        self._ready.clear()
-        self._ready.extend(kept)
-        for work in [work for work in self._suspended if work.book.closed]:
-            self._suspended.pop(work).cancel()
-            self._owner.released(work)
-            if (following := self._after(work, None)) is not None:
-                self.put([following])
         for key in self._keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
                 key.waiting.append(work) if not work.book.closed else self._owner.released(work)
+        dropped = [work for work in self._ready if work.book.closed]
+        kept = [work for work in self._ready if not work.book.closed]
+        self._ready.clear()
+        self._ready.extend(kept)
+        for work in [work for work in self._suspended if work.book.closed]:
+            self._suspended.pop(work).cancel()
+            dropped.append(work)
+        for work in dropped:
+            self._owner.released(work)
+            if (following := self._after(work, None)) is not None:
+                self.put([following])
 
     async def finish(self, books: Iterable[Book], within_s: float) -> bool:
         """Wait until no handler has a message of these partitions; False if that takes longer."""
-        books = list(books)
+        books = set(books)
         try:
             async with asyncio.timeout(within_s):
-                while any(book.running for book in books):
+                while any(lane.work is not None and lane.work.book in books for lane in self._lanes):
                     self._finished.clear()
                     await self._finished.wait()
         except TimeoutError:

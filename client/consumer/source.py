@@ -18,6 +18,7 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.positions import metadata_of
+from duemq.client.consumer.topics import partitions_of
 from duemq.client.instants import to_ms
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class Source:
         changes: Changes,
         assignor: type | None = None,
     ) -> None:
-        self._options, self._topics, self._first, self._changes = options, topics, first, changes
+        self._bootstrap, self._options, self._topics = bootstrap, options, topics
+        self._first, self._changes = first, changes
         settings: dict[str, Any] = {"session_timeout_ms": int(options.session_s * 1000), **options.kafka}
         if assignor is not None:
             settings["partition_assignment_strategy"] = (assignor,)
@@ -114,6 +116,10 @@ class Source:
             await self._kafka.getmany(timeout_ms=0)
         finally:
             self._kafka.resume(*(partitions & self._kafka.assignment()))
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those this member has."""
+        return frozenset(self._kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Where the next fetch starts, past markers of transactions; None where that is not known just now."""
@@ -180,9 +186,7 @@ class Source:
     # --- broadcasting ---------------------------------------------------------------------------------------------
 
     async def _take_all(self, stored: Mapping[TopicPartition, int]) -> None:
-        partitions: set[TopicPartition] = set()
-        for topic in self._topics:
-            partitions |= {TopicPartition(topic, each) for each in await self._partitions(topic)}
+        partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         fresh = partitions - self._kafka.assignment()
         if not fresh:
             return
@@ -194,11 +198,6 @@ class Source:
             else:
                 await self._begin(partition)
         await self._changes.on_partitions_assigned(fresh)
-
-    async def _partitions(self, topic: str) -> set[int]:
-        await self._kafka._client.force_metadata_update()
-        found: set[int] = self._kafka.partitions_for_topic(topic) or set()
-        return found
 
     async def _look(self) -> None:
         while True:

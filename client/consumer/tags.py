@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from duemq.client.consumer.headers import LABELS
 from duemq.model.errors import Rejected
 
 ALL = "*"
-_HEADERS = frozenset(("duemq-labels", "tags"))
+_HEADERS = frozenset(("duemq-labels", LABELS, "tags"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class TagFilter:
         if not all(words):
             raise Rejected("bad_tags", f"a tag is missing in {text!r}: write `a || b`, or `*` alone", "tags")
         return TagFilter(frozenset(word.encode() for word in words))
+
+    @staticmethod
+    def any_of(filters: Iterable[TagFilter]) -> TagFilter:
+        """What any of them means."""
+        sets = [each.tags for each in filters]
+        return TagFilter(frozenset().union(*sets) if all(sets) else frozenset())
 
     def matches(self, headers: Iterable[tuple[str, bytes]]) -> bool:
         """Whether a record with these headers is meant."""

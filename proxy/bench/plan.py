@@ -11,6 +11,7 @@ from duemq.proxy.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.proxy.bench.scenarios.adopt import adopt
 from duemq.proxy.bench.scenarios.cancel import cancel
 from duemq.proxy.bench.scenarios.cancel_race import cancel_race
+from duemq.proxy.bench.scenarios.consume import consume
 from duemq.proxy.bench.scenarios.drain import drain
 from duemq.proxy.bench.scenarios.hot_second import hot_second
 from duemq.proxy.bench.scenarios.load_window import load
@@ -29,6 +30,7 @@ SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "accept-singles": accept_singles,
     "accept-batches": accept_batches,
     "cancel": cancel,
+    "consume": consume,
     "load": load,
     "adopt": adopt,
 }

@@ -32,12 +32,19 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         batches_step(400_000 // part, {}),
         race_step(5_000 // part),
         cancel_step(200_000 // part, {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)}),
+        consume_step(500_000 // part),
     ]
     if brokers == 1:
         return steps
     many = steady_step(2_000, seconds, {})
     on_16 = Step(many.name, f"{many.title}, 16 shards", many.parameters, many.targets, shards=16)
     return [*(_as_measured(step) for step in steps), on_16]
+
+
+def consume_step(count: int, rounds: int = 5) -> Step:
+    """One process that consumes, by all ways."""
+    targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
+    return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
 def _as_measured(step: Step) -> Step:

@@ -240,6 +240,17 @@ def cancel(
     return [cancel_step(count, {}, singles, batch, connections)]
 
 
+@command("consume")
+def consume(
+    count: Annotated[int, typer.Option(min=1_000, help="Messages in the topic.")] = 500_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each way takes them all.")] = 5,
+) -> "list[Step]":
+    """One process that consumes with duemq's consumer, beside plain aiokafka (with --on kafka)."""
+    from duemq.proxy.bench.plan_kafka import consume_step
+
+    return [consume_step(count, rounds)]
+
+
 @command("all")
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,

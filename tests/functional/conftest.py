@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     try:
         yield _url(process, folder / "log")
+    finally:
+        process.terminate()
+        code = process.wait(_STOP_S)
+    assert code == 0, (folder / "log").read_text()
+
+
+@pytest.fixture(scope="session")
+def kafka_with_duemq(kafka: KafkaServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap address of a Kafka on which `duemq serve` delivers."""
+    folder = tmp_path_factory.mktemp("server-on-kafka")
+    duemq = Path(sys.executable).with_name("duemq")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [duemq, "serve", "--kafka", kafka.bootstrap, "--data", folder / "data", "--listen", "127.0.0.1:0"],
+            stdout=log, stderr=log, env=os.environ | {"DUEMQ_STORAGE__REFUSE_PERCENT": "100"},
+        )  # fmt: skip
+    try:
+        _url(process, folder / "log")
+        yield kafka.bootstrap
     finally:
         process.terminate()
         code = process.wait(_STOP_S)

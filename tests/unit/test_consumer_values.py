@@ -77,6 +77,12 @@ def test_a_filter_can_be_read_again() -> None:
     assert TagFilter.parse(str(TagFilter.parse("*"))) == TagFilter()
 
 
+def test_filters_of_several_handlers_together() -> None:
+    a_or_b, c = TagFilter.parse("a || b"), TagFilter.parse("c")
+    assert str(TagFilter.any_of([a_or_b, c])) == "a || b || c"
+    assert TagFilter.any_of([a_or_b, TagFilter()]) == TagFilter.any_of([]) == TagFilter()
+
+
 def test_a_message_says_where_it_is_from() -> None:
     by_duemq = message_of(
         Plain([("duemq-id", b"ID"), ("duemq-due", b"5"), ("duemq-labels", b"a,b"), ("x", b"1")]), is_retry=False

@@ -1,0 +1,84 @@
+"""The consumer for programs without asyncio: handlers are plain functions, run in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+from duemq.client.consumer.consumer import Consumer
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.tags import ALL
+from duemq.model.errors import Rejected
+
+BlockingHandler = Callable[[Message], object]
+H = TypeVar("H", bound=BlockingHandler)
+
+
+class BlockingConsumer:
+    """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
+
+    A handler that takes longer than its time-out has failed and its message comes back, but nobody can stop a thread:
+    it goes on beside. Work with time-outs of its own, or be ready for that (docs/idempotency.md).
+    """
+
+    def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
+        """Raises as `Consumer` does."""
+        self.options = options or ConsumerOptions()
+        self._consumer = Consumer(group, bootstrap, self.options)
+        self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix=f"duemq-{group}")
+        self._lock = Lock()
+        self._stop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._stopped = False
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """See `Consumer.counts`."""
+        return dict(self._consumer.counts)
+
+    def on(self, topic: str, tags: str = ALL, *, timeout_s: float | None = None) -> Callable[[H], H]:
+        """See `Consumer.on`."""
+
+        def add(handler: H) -> H:
+            self.add(topic, handler, tags, timeout_s=timeout_s)
+            return handler
+
+        return add
+
+    def add(self, topic: str, handler: BlockingHandler, tags: str = ALL, *, timeout_s: float | None = None) -> None:
+        """See `Consumer.on`."""
+        if asyncio.iscoroutinefunction(handler):
+            raise Rejected("bad_handler", f"{handler!r} is `async def`; Consumer takes it", "handler")
+
+        async def in_thread(message: Message) -> None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(handler, message))
+
+        self._consumer.add(topic, in_thread, tags, timeout_s=timeout_s)
+
+    def run(self) -> None:
+        """Work until SIGINT or SIGTERM (in the main thread), or until `stop` is called in another thread. Once."""
+        try:
+            asyncio.run(self._run())
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        stop = asyncio.Event()
+        with self._lock:
+            self._stop = asyncio.get_running_loop(), stop
+            if self._stopped:
+                return
+        await self._consumer.run(stop)
+
+    def stop(self) -> None:
+        """Have `run` finish what handlers have, and return. From any thread, also before `run`."""
+        with self._lock:
+            self._stopped = True
+            if self._stop is not None:
+                loop, stop = self._stop
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(stop.set)

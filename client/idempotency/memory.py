@@ -1,0 +1,52 @@
+"""A store in memory: for tests, and for handlers that need no more than not to do the same twice within a process."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from duemq.client.idempotency.base import Begun
+from duemq.client.idempotency.states import Row, begin, finish, release
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._rows: dict[bytes, Row] = {}
+        self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some of rows that are no more
+
+    async def begin(
+        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+    ) -> Begun:
+        await self.expire(now_ms)
+        row, answer = begin(self._rows.get(key), key, owner, now_ms, lease_ms, keep_ms, at_most_once)
+        self._set(key, row)
+        return answer
+
+    async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
+        row, done = finish(self._rows.get(key), owner, result, now_ms, keep_ms)
+        self._set(key, row)
+        return done
+
+    async def release(self, key: bytes, owner: str) -> bool:
+        row, released = release(self._rows.get(key), owner)
+        self._set(key, row)
+        return released
+
+    async def expire(self, now_ms: int) -> int:
+        gone = 0
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            _, key = heappop(self._expiries)
+            row = self._rows.get(key)
+            if row is not None and row.expires_ms <= now_ms:
+                del self._rows[key]
+                gone += 1
+        return gone
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    def _set(self, key: bytes, row: Row | None) -> None:
+        if row is None:
+            self._rows.pop(key, None)
+        elif row is not self._rows.get(key):
+            self._rows[key] = row
+            heappush(self._expiries, (row.expires_ms, key))

@@ -1,0 +1,131 @@
+"""A store in Redis or Valkey, for all processes of a group. Needs the extra `duemq[redis]`.
+
+Each key is a hash, changed by a script, which is atomic, and removed by the server when it expires. It is as durable as
+the server: with `appendfsync everysec` a crash of it can lose the last second, and a replica that takes over can be
+behind. For an effect at most once it needs `appendfsync always` and no automatic fail-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from duemq.client.idempotency.base import Begun, Done, Fresh, Running
+from duemq.client.idempotency.states import in_doubt
+from duemq.model.errors import BadConfig, Unavailable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+PREFIX: Final = b"duemq:once:"
+_CONNECTIONS, _WAIT_S = 32, 10
+
+# The table of `states`. A hash that is there and expired by the caller's clock is as if it were not there.
+_BEGIN = """
+local owner, now, lease, keep, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local row = redis.call('HMGET', KEYS[1], 'owner', 'since', 'until', 'expires', 'result')
+if row[1] and now < tonumber(row[4]) then
+  if row[5] then return {'done', row[5]} end
+  if row[1] ~= owner then
+    if now < tonumber(row[3]) then return {'running', row[1], row[2], row[3]} end
+    if once == '1' then return {'in doubt', row[1], row[2]} end
+  end
+end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'owner', owner, 'since', ARGV[2],
+  'until', string.format('%.0f', now + lease), 'expires', string.format('%.0f', now + lease + keep))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lease + keep))
+return {'fresh'}
+"""
+_FINISH = """
+local owner, result, now, keep = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local row = redis.call('HMGET', KEYS[1], 'owner', 'expires', 'result')
+if row[1] ~= owner or now >= tonumber(row[2]) then return 0 end
+if row[3] then return 1 end
+redis.call('HSET', KEYS[1], 'result', result, 'expires', string.format('%.0f', now + keep))
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return 1
+"""
+_RELEASE = """
+local row = redis.call('HMGET', KEYS[1], 'owner', 'result')
+if row[1] ~= ARGV[1] or row[2] then return 0 end
+redis.call('DEL', KEYS[1])
+return 1
+"""
+
+
+class RedisStore:
+    """On a client of the caller, which stays open, or with `open`. All keys begin with `prefix`."""
+
+    def __init__(self, client: Redis, prefix: bytes = PREFIX) -> None:
+        self._client, self._prefix, self._own = client, prefix, False
+        self._begin, self._finish, self._release = (
+            client.register_script(script) for script in (_BEGIN, _FINISH, _RELEASE)
+        )
+
+    @classmethod
+    async def open(cls, url: str, prefix: bytes = PREFIX) -> RedisStore:
+        """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable."""
+        store = cls(_from_url(url), prefix)
+        store._own = True
+        with _translated():
+            await store._client.ping()
+        return store
+
+    async def begin(
+        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+    ) -> Begun:
+        arguments: list[str | int] = [owner, now_ms, lease_ms, keep_ms, int(at_most_once)]
+        with _translated():
+            answer = await self._begin(keys=[self._prefix + key], args=arguments)
+        match [_bytes(each) for each in answer]:
+            case [b"fresh"]:
+                return Fresh()
+            case [b"done", result]:
+                return Done(result)
+            case [b"running", holder, since, until]:
+                return Running(holder.decode(), int(since), int(until))
+            case [b"in doubt", holder, since]:
+                raise in_doubt(key, holder.decode(), int(since))
+        raise AssertionError(f"no answer of the script: {answer!r}")
+
+    async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
+        with _translated():
+            return bool(await self._finish(keys=[self._prefix + key], args=[owner, result, now_ms, keep_ms]))
+
+    async def release(self, key: bytes, owner: str) -> bool:
+        with _translated():
+            return bool(await self._release(keys=[self._prefix + key], args=[owner]))
+
+    async def expire(self, now_ms: int) -> int:
+        """0: the server removes by itself, on its own clock, what is kept no longer."""
+        return 0
+
+    async def close(self) -> None:
+        if self._own:
+            await self._client.aclose()
+
+
+def _from_url(url: str) -> Redis:
+    try:
+        from redis.asyncio import BlockingConnectionPool, Redis
+    except ImportError as error:
+        raise BadConfig("the package redis is missing: pip install 'duemq[redis]'") from error
+    # The usual pool refuses where this one waits for a connection to become free.
+    return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, timeout=_WAIT_S))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    from redis.exceptions import RedisError
+
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise Unavailable(f"Redis cannot say whether the work may be done: {error!r}") from error
+
+
+def _bytes(value: Any) -> bytes:
+    """Of a client that decodes answers, too. Its results are JSON, which survives that."""
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,123 @@
+"""The life of a key, as a table. Pure; `redis` has the same in Lua, and one suite of tests holds all plugs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from duemq.client.idempotency.base import Begun, Done, Fresh, InDoubt, Running
+
+
+class State(Enum):
+    ABSENT = auto()  # never begun, released, or forgotten
+    RUNNING = auto()
+    LAPSED = auto()  # begun and never finished, and the lease is over
+    DONE = auto()
+
+
+class Event(Enum):
+    BEGIN = auto()
+    BEGIN_ONCE = auto()  # at most once
+    REPEAT = auto()  # a begin of the owner itself
+    FINISH = auto()  # by the owner, as is a release: what others say is not heard
+    RELEASE = auto()
+
+
+class Refusal(Enum):
+    """Why an event does not happen, and the state stays."""
+
+    RUNNING = auto()
+    DONE = auto()
+    IN_DOUBT = auto()
+    NOT_OWNER = auto()
+
+
+NEXT: Final[Mapping[tuple[State, Event], State | Refusal]] = {
+    (State.ABSENT, Event.BEGIN): State.RUNNING,
+    (State.ABSENT, Event.BEGIN_ONCE): State.RUNNING,
+    (State.ABSENT, Event.REPEAT): State.RUNNING,
+    (State.ABSENT, Event.FINISH): Refusal.NOT_OWNER,
+    (State.ABSENT, Event.RELEASE): Refusal.NOT_OWNER,
+    (State.RUNNING, Event.BEGIN): Refusal.RUNNING,
+    (State.RUNNING, Event.BEGIN_ONCE): Refusal.RUNNING,
+    (State.RUNNING, Event.REPEAT): State.RUNNING,
+    (State.RUNNING, Event.FINISH): State.DONE,
+    (State.RUNNING, Event.RELEASE): State.ABSENT,
+    (State.LAPSED, Event.BEGIN): State.RUNNING,
+    (State.LAPSED, Event.BEGIN_ONCE): Refusal.IN_DOUBT,
+    (State.LAPSED, Event.REPEAT): State.RUNNING,
+    (State.LAPSED, Event.FINISH): State.DONE,
+    (State.LAPSED, Event.RELEASE): State.ABSENT,
+    (State.DONE, Event.BEGIN): Refusal.DONE,
+    (State.DONE, Event.BEGIN_ONCE): Refusal.DONE,
+    (State.DONE, Event.REPEAT): Refusal.DONE,
+    (State.DONE, Event.FINISH): State.DONE,
+    (State.DONE, Event.RELEASE): Refusal.NOT_OWNER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is stored of a key. Times in epoch ms; from `expires_ms` on it is as if it were not there."""
+
+    owner: str
+    since_ms: int
+    until_ms: int
+    expires_ms: int
+    result: bytes | None = None
+    """None until the work is done."""
+
+    def state(self, now_ms: int) -> State:
+        if now_ms >= self.expires_ms:
+            return State.ABSENT
+        if self.result is not None:
+            return State.DONE
+        return State.RUNNING if now_ms < self.until_ms else State.LAPSED
+
+
+def begin(
+    row: Row | None, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool
+) -> tuple[Row | None, Begun]:
+    """The row after that, and the answer. Raises InDoubt."""
+    event = Event.BEGIN_ONCE if at_most_once else Event.BEGIN
+    if row is not None and row.owner == owner:
+        event = Event.REPEAT
+    step = NEXT[_state(row, now_ms), event]
+    if step is State.RUNNING:
+        until = now_ms + lease_ms
+        return Row(owner, now_ms, until, until + keep_ms), Fresh()
+    assert row is not None  # nothing refuses the beginning of what is not there
+    if step is Refusal.IN_DOUBT:
+        raise in_doubt(key, row.owner, row.since_ms)
+    if step is Refusal.DONE:
+        assert row.result is not None
+        return row, Done(row.result)
+    return row, Running(row.owner, row.since_ms, row.until_ms)
+
+
+def finish(row: Row | None, owner: str, result: bytes, now_ms: int, keep_ms: int) -> tuple[Row | None, bool]:
+    if row is None or row.owner != owner or NEXT[state := row.state(now_ms), Event.FINISH] is not State.DONE:
+        return row, False
+    if state is State.DONE:
+        return row, True
+    return Row(owner, row.since_ms, row.until_ms, now_ms + keep_ms, result), True
+
+
+def release(row: Row | None, owner: str) -> tuple[Row | None, bool]:
+    """It needs no time: a row that is forgotten and one that is released are the same."""
+    if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not State.ABSENT:
+        return row, False
+    return None, True
+
+
+def in_doubt(key: bytes, owner: str, since_ms: int) -> InDoubt:
+    return InDoubt(
+        f"{key!r} was begun by {owner} at {since_ms} and never finished: it must not be begun again (at most once), "
+        "and whether it took effect is not known"
+    )
+
+
+def _state(row: Row | None, now_ms: int) -> State:
+    return State.ABSENT if row is None else row.state(now_ms)

@@ -1,0 +1,104 @@
+"""When a message comes back, and when it is given up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.policy import Dead, Delays, Exponential, Levels, Policy, Reject, RetryLater, Wait, decide
+from duemq.model.errors import Rejected
+
+
+def test_levels_are_rocketmqs() -> None:
+    """10 s, 30 s, 1 m to 10 m, 20 m, 30 m, 1 h, 2 h: sixteen of them, and then it was often enough."""
+    waits = [Levels().wait(retried) for retried in range(17)]
+    minutes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120]
+    assert [wait.ms(0) for wait in waits if wait] == [10_000, 30_000, *(60_000 * each for each in minutes)]
+    assert waits[0] == Wait("level", 3) and waits[16] is None
+    assert Levels(first=17, retries=3).wait(2) == Wait("level", 18)
+
+
+def test_exponential_grows_up_to_a_bound() -> None:
+    policy = Exponential(first="1s", factor=3, most=timedelta(seconds=20), retries=5)
+    waits = [policy.wait(retried) for retried in range(6)]
+    assert waits == [*(Wait("after", ms) for ms in (1_000, 3_000, 9_000, 20_000, 20_000)), None]
+    assert Exponential(retries=10**6).wait(10**5) == Wait("after", 7_200_000)
+
+
+def test_delays_are_taken_one_after_another() -> None:
+    policy = Delays(["90s", 5, timedelta(milliseconds=0.5)])
+    waits = [policy.wait(retried) for retried in range(4)]
+    assert waits == [*(Wait("after", ms) for ms in (90_000, 5, 1)), None]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("boom"), Wait("level", 4)),
+        (RetryLater(), Wait("level", 4)),
+        (RetryLater(delay="2h30m"), Wait("after", 9_000_000)),
+        (RetryLater(delay=timedelta(seconds=1)), Wait("after", 1_000)),
+        (RetryLater(at=datetime(2031, 1, 1, tzinfo=UTC)), Wait("at", 1_924_992_000_000)),
+        (RetryLater(at="2031-01-01T00:00:00Z"), Wait("at", 1_924_992_000_000)),
+        (RetryLater(level=7), Wait("level", 7)),
+        (RetryLater(level=0), Wait("level", 0)),
+        (RetryLater(level=-1), Dead("rejected")),
+        (Reject("never"), Dead("rejected")),
+    ],
+)
+def test_what_becomes_of_a_failure(error: Exception, expected: Wait | Dead) -> None:
+    assert decide(error, Levels(), 1) == expected
+
+
+@pytest.mark.parametrize("error", [ValueError(), RetryLater(delay=5), RetryLater(level=0)])
+def test_after_the_last_retry_nothing_comes_back(error: Exception) -> None:
+    assert decide(error, Levels(retries=2), 1) != Dead("retries")
+    assert decide(error, Levels(retries=2), 2) == Dead("retries")
+
+
+def test_a_wait_says_how_long() -> None:
+    assert Wait("level", 99).ms(0) == 7_200_000 and Wait("level", 0).ms(5) == 0
+    assert Wait("at", 10).ms(4) == 6 and Wait("at", 10).ms(40) == 0
+    assert Wait("at", 10).header == ("duemq-deliver-at", b"10") and Wait("level", 3).header == ("DELAY", b"3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"delay": 5, "level": 3}, "delay"),
+        ({"delay": -5}, "delay"),
+        ({"delay": "soon"}, "delay"),
+        ({"delay": 10**15}, "delay"),
+        ({"at": datetime(2031, 1, 1)}, "at"),
+        ({"at": "tomorrow"}, "at"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        RetryLater(**arguments)  # type: ignore[arg-type]
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Levels(retries=-1),
+        lambda: Levels(first=-1),
+        lambda: Exponential(factor=0.5),
+        lambda: Exponential(first="x"),
+        lambda: Delays(["90s", -1]),
+        lambda: ConsumerOptions(concurrency=0),
+        lambda: ConsumerOptions(per_key=0),
+        lambda: ConsumerOptions(per_key=2, ordered=True),
+        lambda: ConsumerOptions(mode="both"),
+        lambda: ConsumerOptions(start="middle"),
+        lambda: ConsumerOptions(start=datetime(2031, 1, 1)),
+        lambda: ConsumerOptions(timeout_s=0),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(make: type[Policy]) -> None:
+    with pytest.raises(Rejected) as refused:
+        make()
+    assert refused.value.field is not None and refused.value.field in str(refused.value)

@@ -1,0 +1,327 @@
+"""Handlers that do the work of each key once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from duemq.client.consumer.policy import Dead, Levels, Reject, RetryLater, Wait, decide
+from duemq.client.idempotency.base import Begun, Busy, InDoubt
+from duemq.client.idempotency.memory import MemoryStore
+from duemq.client.idempotency.once import once
+from duemq.model.errors import Rejected, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+T0 = 1_800_000_000_000
+LEASE, KEEP = timedelta(minutes=5), timedelta(hours=1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Mail:
+    id: str
+    key: bytes | None = None
+    text: str = ""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = T0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_(self, time: timedelta) -> None:
+        self.now += time // timedelta(milliseconds=1)
+
+
+class World:
+    """Handlers of several processes on one store, and how often each key took effect."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = CountingStore(), Clock()
+        self.effects: Counter[str] = Counter()
+        self.errors: list[BaseException] = []  # of the next attempts
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+
+    def process(self, **options: Any) -> Any:
+        @once(self.store, scope="tests", lease=LEASE, keep=KEEP, clock=self.clock, **options)
+        async def handler(mail: Mail) -> dict[str, Any]:
+            self.started.set()
+            await self.gate.wait()
+            if self.errors:
+                raise self.errors.pop(0)
+            self.effects[mail.id] += 1
+            return {"sent": mail.id, "time": self.effects[mail.id]}
+
+        return handler
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins = 0
+        self.broken: set[str] = set()
+        self.reached, self.finishing, self.slow = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.slow.set()
+
+    async def begin(self, *args: Any, **options: Any) -> Begun:
+        self.begins += 1
+        answer = await super().begin(*args, **options)
+        self.reached.set()
+        await self.slow.wait()
+        return answer
+
+    async def finish(self, *args: Any, **options: Any) -> bool:
+        self.finishing.set()
+        await self.slow.wait()
+        self._check("finish")
+        return await super().finish(*args, **options)
+
+    async def release(self, *args: Any) -> bool:
+        self._check("release")
+        return await super().release(*args)
+
+    def _check(self, call: str) -> None:
+        if call in self.broken:
+            raise Unavailable(f"{call} is broken")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_repeat_gets_the_first_result_from_the_cache_or_the_store(world: World) -> None:
+    one, two = world.process(), world.process()
+    first = await one(Mail("a"))
+    assert first == {"sent": "a", "time": 1}
+    assert await one(Mail("a")) == first
+    assert world.store.begins == 1, "from the cache"
+    assert [await two(Mail("a")) for _ in range(2)] == [first, first]
+    assert world.store.begins == 2, "from the store, then from the cache"
+    assert await two(Mail("b")) == {"sent": "b", "time": 1}
+
+
+async def test_a_result_is_kept_as_long_as_asked_and_the_cache_is_bounded(world: World) -> None:
+    handler = world.process(cached=2)
+    for name in ("a", "b", "a", "c"):
+        await handler(Mail(name))
+    begins = world.store.begins
+    await handler(Mail("a"))
+    assert world.store.begins == begins, "used more lately than b"
+    await handler(Mail("b"))
+    assert (world.store.begins, world.effects["b"]) == (begins + 1, 1), "the store has it"
+    world.clock.pass_(KEEP)
+    assert await handler(Mail("b")) == {"sent": "b", "time": 2}
+
+
+async def test_what_failed_is_done_at_the_next_try(world: World) -> None:
+    for at_most_once in (False, True):
+        handler, name = world.process(at_most_once=at_most_once), f"{at_most_once}"
+        world.errors = [ValueError("no"), RetryLater("later")]
+        for error in (ValueError, RetryLater):
+            with pytest.raises(error):
+                await handler(Mail(name))
+        assert (await handler(Mail(name)))["time"] == 1
+
+
+async def test_a_cancelled_handler_may_be_repeated_at_once_or_at_most_once_is_in_doubt(world: World) -> None:
+    for at_most_once in (False, True):
+        handler, name = world.process(at_most_once=at_most_once), f"{at_most_once}"
+        world.gate.clear()
+        world.started.clear()
+        task = asyncio.ensure_future(handler(Mail(name)))
+        await world.started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        world.gate.set()
+        if not at_most_once:
+            assert (await handler(Mail(name)))["time"] == 1
+    with pytest.raises(Busy):
+        await handler(Mail("True"))
+    world.clock.pass_(LEASE)
+    with pytest.raises(InDoubt):
+        await handler(Mail("True"))
+    assert world.effects == {"False": 1}
+
+
+@pytest.mark.parametrize("error", [TimeoutError("slow"), InDoubt("a partner did not answer")])
+async def test_at_most_once_a_time_out_is_in_doubt(world: World, error: Exception) -> None:
+    handler = world.process(at_most_once=True)
+    world.errors = [error]
+    with pytest.raises(InDoubt):
+        await handler(Mail("a"))
+    world.clock.pass_(LEASE)
+    with pytest.raises(InDoubt, match="at most once"):
+        await handler(Mail("a"))
+    assert not world.effects
+
+
+async def test_a_time_out_is_a_failure_as_any_other_where_a_repeat_is_allowed(world: World) -> None:
+    handler = world.process()
+    world.errors = [TimeoutError("slow")]
+    with pytest.raises(TimeoutError):
+        await handler(Mail("a"))
+    assert (await handler(Mail("a")))["time"] == 1
+
+
+async def test_who_meets_another_process_comes_back_when_its_lease_is_over(world: World) -> None:
+    one, two = world.process(), world.process()
+    world.gate.clear()
+    first = asyncio.ensure_future(one(Mail("a")))
+    await world.started.wait()
+    with pytest.raises(Busy) as busy:
+        await two(Mail("a"))
+    assert decide(busy.value, Levels(), 0) == Wait("at", T0 + 300_000)
+    world.gate.set()
+    assert await first == await two(Mail("a"))
+    assert world.effects == {"a": 1}
+
+
+async def test_what_is_in_doubt_goes_to_the_dead_letters(world: World) -> None:
+    assert isinstance(decide(InDoubt("x"), Levels(), 0), Dead)
+
+
+async def test_a_handler_slower_than_its_lease_is_begun_again_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = world.process(), world.process()
+    world.gate.clear()
+    slow = asyncio.ensure_future(one(Mail("a")))
+    await world.started.wait()
+    world.started.clear()
+    world.clock.pass_(LEASE)
+    other = asyncio.ensure_future(two(Mail("a")))
+    await world.started.wait()
+    world.gate.set()
+    await asyncio.gather(slow, other)
+    assert world.effects == {"a": 2}
+    assert "longer than its lease of 300000 ms" in caplog.text
+
+
+async def test_a_thousand_tasks_of_fifty_keys_take_effect_once_each(world: World) -> None:
+    handlers = [world.process(), world.process(cached=0)]
+    names = [f"{number % 50}" for number in range(1_000)]
+    found = await asyncio.gather(*(handlers[int(name) % 2](Mail(name)) for name in names), return_exceptions=True)
+    assert found == [{"sent": name, "time": 1} for name in names]
+    assert world.effects == {str(number): 1 for number in range(50)}
+
+
+async def test_of_those_who_wait_for_a_failure_the_next_one_tries(world: World) -> None:
+    handler = world.process()
+    world.errors = [ValueError("one"), ValueError("two")]
+    found = await asyncio.gather(*(handler(Mail("a")) for _ in range(5)), return_exceptions=True)
+    assert Counter(type(each) for each in found) == {ValueError: 2, dict: 3}
+    assert world.effects == {"a": 1}
+
+
+async def test_a_cancellation_while_it_begins_leaves_nothing_begun(world: World) -> None:
+    handler = world.process(at_most_once=True)
+    world.store.slow.clear()
+    task = asyncio.ensure_future(handler(Mail("a")))
+    await world.store.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)  # the cancellation arrives
+    world.store.slow.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await handler(Mail("a")))["time"] == 1
+
+
+async def test_a_cancellation_behind_the_work_waits_until_it_is_recorded(world: World) -> None:
+    handler = world.process(at_most_once=True)
+
+    @once(world.store, scope="tests", at_most_once=True, clock=world.clock)
+    async def work(mail: Mail) -> str:
+        world.store.slow.clear()
+        return "done"
+
+    task = asyncio.ensure_future(work(Mail("a")))
+    await world.store.finishing.wait()
+    task.cancel()
+    await asyncio.sleep(0)  # the cancellation arrives
+    world.store.slow.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await handler(Mail("a")) == "done"
+
+
+async def test_where_the_store_fails_behind_the_work_the_message_fails(world: World) -> None:
+    handler = world.process()
+    world.store.broken = {"finish"}
+    with pytest.raises(Unavailable):
+        await handler(Mail("a"))
+    world.store.broken = set()
+    with pytest.raises(Busy):
+        await handler(Mail("a"))
+
+
+async def test_a_failed_release_does_not_hide_the_failure(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    handler = world.process()
+    world.store.broken, world.errors = {"release"}, [ValueError("no")]
+    with pytest.raises(ValueError, match="no"):
+        await handler(Mail("a"))
+    assert "cannot release" in caplog.text
+
+
+async def test_a_result_that_is_no_json_does_not_undo_the_work(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    @once(world.store)
+    async def handler(mail: Mail) -> object:
+        calls.append(mail)
+        return object()
+
+    assert [await handler(Mail("a")) for _ in range(2)] == [None, None]
+    assert len(calls) == 1 and "no JSON" in caplog.text
+
+
+async def test_handlers_have_keys_of_their_own_unless_they_share_a_scope(world: World) -> None:
+    @once(world.store)
+    async def one(mail: Mail) -> str:
+        return "one"
+
+    @once(world.store)
+    async def two(mail: Mail) -> str:
+        return "two"
+
+    shared = [once(world.store, scope="both")(each.__wrapped__) for each in (one, two)]  # type: ignore[attr-defined]
+    assert [await handler(Mail("a")) for handler in (one, two)] == ["one", "two"]
+    assert [await handler(Mail("a")) for handler in shared] == ["one", "one"]
+    assert one.__name__ == "one"
+
+
+async def test_a_business_key_is_text_or_bytes_and_there_has_to_be_one(world: World) -> None:
+    by_key = world.process(key=lambda mail: mail.key)
+    await by_key(Mail("a", b"order-1"))
+    await by_key(Mail("b", b"order-1"))
+    assert world.effects == {"a": 1}
+    assert await world.process(key=lambda mail: mail.text)(Mail("c", text="order-1")) == {"sent": "a", "time": 1}
+    for key in (None, b"", b"x" * 1_025):
+        with pytest.raises(Reject, match="it has 1 to 1024"):
+            await by_key(Mail("a", key))
+    await by_key(Mail("d", b"x" * 1_024))
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    for options, field in (
+        ({"keep": timedelta(0)}, "keep"),
+        ({"lease": timedelta(-1)}, "lease"),
+        ({"cached": -1}, "cached"),
+    ):
+        with pytest.raises(Rejected) as refused:
+            once(MemoryStore(), **options)
+        assert (refused.value.code, refused.value.field) == ("bad_option", field)

@@ -1,0 +1,154 @@
+"""What is RocksDB's own: restarts, expiry that leaves nothing, many keys to one sync, failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from duemq.client.idempotency.base import Done, Fresh, InDoubt, Running
+from duemq.client.idempotency.rocks import RocksStore
+from duemq.model.errors import FolderRefused, StoreFailed, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+T0 = 1_800_000_000_000
+MINUTE = 60_000
+
+
+def rows(folder: Path) -> int:
+    """Rows and entries of expiry, without the one of the version."""
+    db = Rdict(str(folder), Options(raw_mode=True))
+    try:
+        return sum(1 for _ in db.keys()) - 1
+    finally:
+        db.close()
+
+
+async def test_results_outlast_a_restart_and_running_work_does_not(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path)
+    for key in (b"done", b"running"):
+        await store.begin(key, "a", T0, MINUTE, MINUTE)
+    await store.finish(b"done", "a", b"1", T0, MINUTE)
+    assert await store.begin(b"running", "b", T0 + 1, MINUTE, MINUTE) == Running("a", T0, T0 + MINUTE)
+    await store.close()
+    store = await RocksStore.open(tmp_path)
+    assert await store.begin(b"done", "b", T0 + 1, MINUTE, MINUTE) == Done(b"1")
+    with pytest.raises(InDoubt):
+        await store.begin(b"running", "b", T0 + 1, MINUTE, MINUTE, True)
+    assert await store.begin(b"running", "b", T0 + 1, MINUTE, MINUTE) == Fresh(), "nobody else can have it"
+    assert isinstance(await store.begin(b"running", "c", T0 + 1, MINUTE, MINUTE), Running)
+    await store.close()
+
+
+@pytest.mark.parametrize("explicitly", [True, False])
+async def test_expiry_leaves_nothing_behind(tmp_path: Path, explicitly: bool) -> None:
+    """2,500 keys: more than are removed at once."""
+    store = await RocksStore.open(tmp_path)
+
+    async def use(number: int) -> None:
+        key = b"%d" % number
+        await store.begin(key, "a", T0, MINUTE, 2 * MINUTE)
+        if number % 3 == 0:
+            await store.finish(key, "a", b"1", T0, 5 * MINUTE)
+        elif number % 3 == 1:
+            await store.release(key, "a")
+
+    await asyncio.gather(*map(use, range(2_500)))
+    if explicitly:
+        assert await store.expire(T0 + 4 * MINUTE) == 833, "those that nobody finished"
+        assert await store.begin(b"0", "b", T0 + 5 * MINUTE - 1, MINUTE, MINUTE) == Done(b"1")
+        assert await store.expire(T0 + 6 * MINUTE) == 834
+        assert await store.expire(T0 + 60 * MINUTE) == 0
+    else:
+        for _ in range(9):  # each request takes a part along
+            await store.release(b"none", "a")
+            await store.begin(b"last", "a", T0 + 60 * MINUTE, MINUTE, MINUTE)
+    await store.close()
+    assert rows(tmp_path) == (0 if explicitly else 2)
+
+
+async def test_what_is_begun_anew_is_not_removed_with_what_it_was(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path)
+    await store.begin(b"k", "a", T0, MINUTE, MINUTE)
+    await store.finish(b"k", "a", b"1", T0 + MINUTE, 60 * MINUTE)
+    assert await store.expire(T0 + 10 * MINUTE) == 0
+    assert await store.begin(b"k", "b", T0 + 10 * MINUTE, MINUTE, MINUTE) == Done(b"1")
+    assert await store.expire(T0 + 62 * MINUTE) == 1
+    await store.close()
+    assert rows(tmp_path) == 0
+
+
+async def test_many_at_once_share_a_sync(tmp_path: Path) -> None:
+    steps: Counter[str] = Counter()
+    store = await RocksStore.open(tmp_path, lambda step: steps.update([step]))
+    found = await asyncio.gather(*(store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE) for n in range(1_000)))
+    assert found == [Fresh()] * 1_000
+    assert steps == {"before_write": 1, "after_write": 1, "after_sync": 1}
+    assert isinstance(await store.begin(b"1", "b", T0, MINUTE, MINUTE), Running)
+    assert steps["after_sync"] == 1, "what changes nothing needs no sync"
+    await store.close()
+
+
+async def test_a_failure_is_told_to_all_and_ends_the_store(tmp_path: Path) -> None:
+    broken = False
+
+    def fault(step: str) -> None:
+        if broken and step == "after_write":
+            raise OSError("no more")
+
+    store = await RocksStore.open(tmp_path, fault)
+    await store.begin(b"k", "a", T0, MINUTE, MINUTE)
+    broken = True
+    told = await asyncio.gather(
+        *(store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE) for n in range(3)), return_exceptions=True
+    )
+    assert [str(each) for each in told] == ["writing idempotency keys: no more"] * 3
+    assert all(isinstance(each, StoreFailed) for each in told)
+    broken = False
+    with pytest.raises(StoreFailed, match=r"until it is opened anew: .*no more"):
+        await store.finish(b"k", "a", b"1", T0, MINUTE)
+    await store.close()
+    store = await RocksStore.open(tmp_path)
+    assert await store.begin(b"k", "b", T0, MINUTE, MINUTE) == Fresh()
+    await store.close()
+
+
+async def test_closing_finishes_what_waits_and_refuses_what_comes(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path)
+    waiting = [asyncio.ensure_future(store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE)) for n in range(10)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert await asyncio.gather(*waiting) == [Fresh()] * 10
+    await store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.begin(b"k", "a", T0, MINUTE, MINUTE)
+
+
+async def test_a_caller_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path)
+    one, two = (asyncio.ensure_future(store.begin(key, "a", T0, MINUTE, MINUTE)) for key in (b"1", b"2"))
+    await asyncio.sleep(0)
+    one.cancel()
+    assert await two == Fresh()
+    await store.close()
+
+
+async def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "used")
+    with pytest.raises(FolderRefused, match="has it open"):
+        await RocksStore.open(tmp_path / "used")
+    await store.close()
+    for name, key, value, said in (
+        ("foreign", b"other", b"", "something else"),
+        ("log", b"v", b"\0\1", "something else"),
+        ("later", b"v", b"\0\2" + bytes(8), "layout 2"),
+    ):
+        db = Rdict(str(tmp_path / name), Options(raw_mode=True))
+        db.put(key, value)
+        db.close()
+        with pytest.raises(FolderRefused, match=said):
+            await RocksStore.open(tmp_path / name)
