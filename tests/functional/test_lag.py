@@ -25,11 +25,9 @@ NOW = time.time_ns() // 1_000_000 - 300_000  # brokers refuse what is an hour ah
 @pytest.fixture
 async def site(kafka: KafkaServers) -> AsyncIterator[LagSite]:
     site = LagSite(kafka.bootstrap)
-    await site.admin.start()
-    await site.producer.start()
+    await site.start()
     yield site
-    await site.producer.stop()
-    await site.admin.close()
+    await site.stop()
 
 
 @pytest.fixture

@@ -29,14 +29,12 @@ def behind(kafka: KafkaServers) -> tuple[str, str]:
 
     async def prepare() -> tuple[str, str]:
         site = LagSite(kafka.bootstrap)
-        await site.admin.start()
-        await site.producer.start()
+        await site.start()
         topic, group = await site.topic(2), site.group()
         await site.send(topic, 2)
         await site.send(topic, 3, headers=[("tags", b"paid")])
         await site.commit(group, {(topic, 0): (1, metadata_of(2))})
-        await site.producer.stop()
-        await site.admin.close()
+        await site.stop()
         return group, topic
 
     return asyncio.run(prepare())
