@@ -12,7 +12,7 @@ from typing import Any, Self
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.tags import ALL, TagFilter
-from duemq.client.lag.brokers import Brokers, Group, Topics
+from duemq.client.lag.brokers import DEAD, Brokers, Group, Topics
 from duemq.client.lag.sampling import Sampling
 from duemq.client.lag.scan import Scan
 from duemq.client.lag.values import Ends, GroupLag, PartitionLag, Place, State, by_topic, clamped, measured
@@ -83,11 +83,11 @@ class LagReader:
         if brokers is None:
             raise RuntimeError("the reader is not started: use it as `async with LagReader(...) as reader`")
         filtered = TagFilter.parse(ALL if tags is None else tags)
-        existing = await brokers.groups()
-        if groups is not None and (missing := sorted(set(groups) - existing)):
-            raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
-        names = sorted(existing if groups is None else set(groups))
+        names = sorted(await brokers.groups() if groups is None else set(groups))
         described = await brokers.describe(names)
+        # Not by the list of groups: where a broker was started anew, that leaves out those it has not loaded yet.
+        if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):
+            raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
         # First where the groups are, then where the partitions end: what is committed in between makes no lag that is
         # below nothing.
         places = await brokers.commits(names)
@@ -166,7 +166,7 @@ async def _matched(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
     spans: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for one in parts:
         if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:
-            low = min(max(one.commit, one.start), one.max) if one.lag else one.max
+            low = min(max(one.commit, one.start), one.max)
             spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
     found = {where: told for of_topic in spans.values() for where, told in (await scan.count(of_topic)).items()}
     for where in scan.unreadable:

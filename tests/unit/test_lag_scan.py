@@ -13,10 +13,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.tags import TagFilter
-from duemq.client.lag.brokers import Fetched
+from duemq.client.lag.brokers import Fetched, Group, Topics
+from duemq.client.lag.reader import LagReader
 from duemq.client.lag.sampling import Sampling, counted
 from duemq.client.lag.scan import Scan
-from duemq.client.lag.values import Seen
+from duemq.client.lag.values import Ends, PartitionLag, Place, Seen, State
 from duemq.model.errors import LogFailed
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -168,3 +169,53 @@ def test_a_small_span_is_drawn_as_a_whole() -> None:
     brokers = FakeBrokers({HERE: LOG, THERE: LOG})
     found = asyncio.run(scan_of(brokers, "b", exact=5, offsets=1).count({HERE: (0, 11), THERE: (0, 1)}))
     assert found == {HERE: counted(4, 11), THERE: counted(0, 1)}
+
+
+class FakeCluster(FakeBrokers):
+    """With one group, `g`, and partitions that are there, have no leader, are hidden, or are gone."""
+
+    async def describe(self, groups: list[str]) -> dict[str, Group]:
+        return {group: Group("Empty", 0, frozenset()) for group in groups}
+
+    async def commits(self, groups: list[str]) -> dict[str, dict[TopicPartition, Place]]:
+        topics = ("orders", "orders"), ("hidden", "gone")
+        places = {TopicPartition(topic, number): Place(1, 2) for names in topics for number, topic in enumerate(names)}
+        return dict.fromkeys(groups, places)
+
+    async def topics(self, names: set[str]) -> Topics:
+        assert names == {"orders", "hidden", "gone"}
+        return Topics({HERE: 1, THERE: 1}, frozenset({TopicPartition("orders", 2)}), frozenset({"hidden"}))
+
+    async def ends(self, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
+        return dict.fromkeys(partitions, Ends(0, 11))
+
+
+def read_by(brokers: FakeCluster, tags: str | None) -> dict[tuple[str, int], PartitionLag]:
+    reader = LagReader("nowhere:1", clock=lambda: 2000)
+    reader._brokers = brokers  # type: ignore[assignment]
+    (found,) = asyncio.run(reader.read(["g"], tags=tags))
+    return {(one.topic, one.partition): one for topic in found.topics for one in topic.partitions}
+
+
+def test_partitions_that_cannot_be_read_leave_the_others_readable() -> None:
+    brokers = FakeCluster({HERE: LOG, THERE: LOG})
+    brokers.errors[THERE] = errors.TopicAuthorizationFailedError
+    found = read_by(brokers, None)
+    assert {place: one.state for place, one in found.items()} == {
+        ("orders", 0): State.OK, ("orders", 1): State.UNREADABLE, ("orders", 2): State.UNREADABLE,
+        ("hidden", 0): State.UNREADABLE, ("gone", 1): State.GONE,
+    }  # fmt: skip
+    one = found["orders", 0]
+    assert (one.lag, one.inflight, one.available, one.lag_ms, one.available_ms) == (10, 1, 9, 999, 998)
+    assert all(one.lag is None for place, one in found.items() if place != ("orders", 0))
+
+
+def test_what_becomes_unreadable_while_it_is_counted_is_not_told() -> None:
+    class Late(FakeCluster):
+        async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+            if max_bytes > 100_000:  # now all are read, to be counted
+                self.errors[THERE] = errors.TopicAuthorizationFailedError
+            return await super().fetch(wanted, max_bytes)
+
+    found = read_by(Late({HERE: LOG, THERE: LOG}), "b")
+    assert found["orders", 0].matching == counted(4, 10) and found["orders", 1].matching is None
