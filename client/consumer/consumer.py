@@ -44,6 +44,7 @@ H = TypeVar("H", bound=Handler)
 
 _PULL_MS, _MOST = 500, 1_000
 _IDLE_S = 60.0
+_SETTLE_S = 0.5
 _ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
 
 
@@ -141,12 +142,16 @@ class Consumer:
         self._started.set()
 
     async def _work(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._lanes.run(), name="lanes")
-            await self._started.wait()
-            assert self._source is not None
-            self._pulling = group.create_task(self._pull(self._source), name="pull")
-            group.create_task(self._save_often(self._source), name="offsets")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._lanes.run(), name="lanes")
+                await self._started.wait()
+                assert self._source is not None
+                self._pulling = group.create_task(self._pull(self._source), name="pull")
+                group.create_task(self._save_often(self._source), name="offsets")
+        except Exception as error:
+            log.critical("consumer of group %s ends: %r", self.group, error, extra={"action": "end"})
+            raise
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises what ended the consumer, if that did."""
@@ -326,12 +331,16 @@ class Consumer:
     # --- offsets --------------------------------------------------------------------------------------------------
 
     async def _save_often(self, source: Source) -> None:
+        loop = asyncio.get_running_loop()
+        settled = -_SETTLE_S
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.options.commit_interval_s):
                     await self._moved.wait()
             self._moved.clear()
-            await self._settle(source)
+            if loop.time() - settled >= _SETTLE_S:
+                await self._settle(source)
+                settled = loop.time()
             await self._save(source, self._books)
 
     async def _settle(self, source: Source) -> None:

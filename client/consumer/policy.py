@@ -78,7 +78,9 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this message can never be done. It goes to the dead letters at once."""
+    """Raised by a handler: this message can never be done. It goes to the dead letters at once, with that reason."""
+
+    reason = "rejected"
 
 
 class Policy(Protocol):
@@ -148,7 +150,7 @@ class Delays:
 def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
     """What becomes of a message whose handler ended with this error, after it was retried so many times before."""
     if isinstance(error, Reject):
-        return Dead("rejected")
+        return Dead(error.reason)
     asked = error if isinstance(error, RetryLater) else None
     if asked is not None and asked.level is not None and asked.level < 0:
         return Dead("rejected")

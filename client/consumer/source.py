@@ -67,7 +67,13 @@ class Source:
     ) -> None:
         self._bootstrap, self._options, self._topics = bootstrap, options, topics
         self._first, self._changes = first, changes
-        settings: dict[str, Any] = {"session_timeout_ms": int(options.session_s * 1000), **options.kafka}
+        session_ms, stop_ms = int(options.session_s * 1000), int(options.stop_s * 1000)
+        settings: dict[str, Any] = {
+            "session_timeout_ms": session_ms,
+            "heartbeat_interval_ms": max(session_ms // 10, 100),
+            "rebalance_timeout_ms": session_ms + stop_ms,  # handlers may take their time while partitions move
+            **options.kafka,
+        }
         if assignor is not None:
             settings["partition_assignment_strategy"] = (assignor,)
         self._kafka = AIOKafkaConsumer(
@@ -77,7 +83,6 @@ class Source:
             enable_auto_commit=False,
             auto_offset_reset="none",  # anything else would skip messages without a word
             isolation_level="read_committed",
-            heartbeat_interval_ms=max(int(options.session_s * 100), 100),
             **settings,
         )
         self._file: FileOffsets | None = None

@@ -1,0 +1,21 @@
+"""The work of each key once: `once`, and stores that remember. See docs/idempotency.md."""
+
+from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, Running, Store
+from duemq.client.idempotency.memory import MemoryStore
+from duemq.client.idempotency.once import once
+from duemq.client.idempotency.redis import RedisStore
+from duemq.client.idempotency.rocks import RocksStore
+
+__all__ = [
+    "Begun",
+    "Busy",
+    "Done",
+    "Fresh",
+    "InDoubt",
+    "MemoryStore",
+    "RedisStore",
+    "RocksStore",
+    "Running",
+    "Store",
+    "once",
+]

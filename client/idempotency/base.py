@@ -40,6 +40,8 @@ class InDoubt(Reject):
     """The work was begun once and nobody knows whether it took effect. Where it must not take effect twice only a
     human can go on: the message goes to the dead letters. A handler may raise it too."""
 
+    reason = "in_doubt"
+
 
 class Busy(RetryLater):
     """Another process is at the work: the message comes back when its lease is over."""

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import wraps
+from inspect import iscoroutinefunction
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -86,6 +87,8 @@ def once(
         raise Rejected("bad_option", f"cached is {cached}; it must be at least 0", "cached")
 
     def wrap(handler: Handler[Message]) -> Handler[Message]:
+        if not iscoroutinefunction(handler):
+            raise Rejected("bad_handler", f"{handler!r} is not `async def`; it may call asyncio.to_thread", "handler")
         within = f"{handler.__module__}.{handler.__qualname__}" if scope is None else scope
         attempts = _Attempts(store, at_most_once, delay_ms(keep), delay_ms(lease), cached, clock, fault)
 

@@ -43,7 +43,8 @@ _HEAD = Struct(">HQ")
 _ROW = Struct(">QQQQIB")
 _MINUTE = Struct(">Q")
 _MINUTE_MS = 60_000
-_SWEEP_ROWS = 1_000  # at once, behind the answers: many more than one group can add
+_SWEEP_ROWS = 1_000  # at once
+_SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # behind a group, and for each of its requests, which adds one at most
 _GROUP_REQUESTS = 4_000
 
 T = TypeVar("T")
@@ -230,18 +231,18 @@ class RocksStore:
         swept = any(isinstance(request, _Sweep) for request in group)
         if not swept and now_ms // _MINUTE_MS > self._swept:
             try:
-                self._sweep(now_ms)
+                self._sweep(now_ms, min(_SWEEP_BEHIND + _SWEEP_EACH * len(group), _SWEEP_ROWS))
             except Exception as error:  # the next request meets it as well, if it is more than bad luck
                 log.warning("store of idempotency keys cannot expire: %r", error, extra={"action": "expire"})
 
-    def _sweep(self, now_ms: int) -> tuple[int, bool]:
-        """How many rows are gone, and whether there is more."""
+    def _sweep(self, now_ms: int, most: int = _SWEEP_ROWS) -> tuple[int, bool]:
+        """How many rows are gone, and whether there is more. `most`: entries to look at."""
         end = _expiry_key(now_ms // _MINUTE_MS)
         batch, seen, gone = WriteBatch(raw_mode=True), 0, 0
         first = last = b""
         entries = self._db.iter()
         entries.seek(b"x")
-        while entries.valid() and (entry := bytes(entries.key())) < end and seen < _SWEEP_ROWS:
+        while entries.valid() and (entry := bytes(entries.key())) < end and seen < most:
             first, last, seen = first or entry, entry, seen + 1
             key = entry[len(end) :]
             row = self._read(key)
@@ -253,7 +254,7 @@ class RocksStore:
         if seen:
             batch.delete_range(first, last + b"\0")
             self._db.write(batch)
-        more = seen == _SWEEP_ROWS
+        more = seen == most
         if not more:
             self._swept = max(self._swept, now_ms // _MINUTE_MS)
         return gone, more

@@ -131,6 +131,24 @@ async def test_what_takes_too_long_is_stopped_and_its_lane_goes_on(stubborn: boo
     assert owner.errors == ([] if stubborn else ["the handler took longer than 0.05 s"])
 
 
+async def test_a_lane_that_stopped_a_handler_is_as_new() -> None:
+    """What asyncio's own time-outs and task groups in the next handler go by."""
+    owner, cancels = Owner(), list[int]()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            await asyncio.sleep(60)
+        task = asyncio.current_task()
+        assert task is not None
+        cancels.append(task.cancelling())
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 0.05), Book(0), 2))
+        await owner.until(2)
+    assert cancels == [0]
+
+
 async def test_a_handler_may_have_time_outs_of_its_own() -> None:
     owner = Owner()
 

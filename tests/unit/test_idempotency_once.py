@@ -71,7 +71,7 @@ class World:
 class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.begins = 0
+        self.begins = self.finished = 0
         self.broken: set[str] = set()
         self.reached, self.finishing, self.slow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.slow.set()
@@ -87,6 +87,7 @@ class CountingStore(MemoryStore):
         self.finishing.set()
         await self.slow.wait()
         self._check("finish")
+        self.finished += 1
         return await super().finish(*args, **options)
 
     async def release(self, *args: Any) -> bool:
@@ -192,7 +193,8 @@ async def test_who_meets_another_process_comes_back_when_its_lease_is_over(world
 
 
 async def test_what_is_in_doubt_goes_to_the_dead_letters(world: World) -> None:
-    assert isinstance(decide(InDoubt("x"), Levels(), 0), Dead)
+    assert decide(InDoubt("x"), Levels(), 0) == Dead("in_doubt")
+    assert decide(Reject("x"), Levels(), 0) == Dead("rejected")
 
 
 async def test_a_handler_slower_than_its_lease_is_begun_again_and_says_so(
@@ -256,6 +258,7 @@ async def test_a_cancellation_behind_the_work_waits_until_it_is_recorded(world: 
     world.store.slow.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert world.store.finished == 1
     assert await handler(Mail("a")) == "done"
 
 
@@ -302,6 +305,11 @@ async def test_handlers_have_keys_of_their_own_unless_they_share_a_scope(world: 
     assert [await handler(Mail("a")) for handler in (one, two)] == ["one", "two"]
     assert [await handler(Mail("a")) for handler in shared] == ["one", "one"]
     assert one.__name__ == "one"
+    mixed = [once(world.store, scope=scope)(one.__wrapped__) for scope in ("s", "sa")]  # type: ignore[attr-defined]
+    await mixed[0](Mail("ab"))
+    begins = world.store.begins
+    await mixed[1](Mail("b"))
+    assert (world.store.begins, world.store.finished) == (begins + 1, 5), "s and ab are not sa and b"
 
 
 async def test_a_business_key_is_text_or_bytes_and_there_has_to_be_one(world: World) -> None:
@@ -325,3 +333,8 @@ def test_options_that_cannot_be_are_refused() -> None:
         with pytest.raises(Rejected) as refused:
             once(MemoryStore(), **options)
         assert (refused.value.code, refused.value.field) == ("bad_option", field)
+
+
+def test_a_handler_without_async_is_refused_when_it_is_decorated() -> None:
+    with pytest.raises(Rejected, match="not `async def`"):
+        once(MemoryStore())(lambda mail: mail)

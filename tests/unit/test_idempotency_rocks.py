@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from duemq.client.idempotency.base import Done, Fresh, InDoubt, Running
+from duemq.client.idempotency.base import Busy, Done, Fresh, InDoubt, Running
+from duemq.client.idempotency.once import once
 from duemq.client.idempotency.rocks import RocksStore
 from duemq.model.errors import FolderRefused, StoreFailed, Unavailable
 
@@ -64,9 +65,9 @@ async def test_expiry_leaves_nothing_behind(tmp_path: Path, explicitly: bool) ->
         assert await store.expire(T0 + 6 * MINUTE) == 834
         assert await store.expire(T0 + 60 * MINUTE) == 0
     else:
-        for _ in range(9):  # each request takes a part along
-            await store.release(b"none", "a")
-            await store.begin(b"last", "a", T0 + 60 * MINUTE, MINUTE, MINUTE)
+        for _ in range(20):  # each request takes a few along
+            requests = (store.begin(b"last", "a", T0 + 60 * MINUTE, MINUTE, MINUTE) for _ in range(50))
+            await asyncio.gather(*requests)
     await store.close()
     assert rows(tmp_path) == (0 if explicitly else 2)
 
@@ -90,6 +91,24 @@ async def test_many_at_once_share_a_sync(tmp_path: Path) -> None:
     assert steps == {"before_write": 1, "after_write": 1, "after_sync": 1}
     assert isinstance(await store.begin(b"1", "b", T0, MINUTE, MINUTE), Running)
     assert steps["after_sync"] == 1, "what changes nothing needs no sync"
+    await store.close()
+
+
+async def test_a_thousand_tasks_of_two_handlers_do_fifty_keys_once_each(tmp_path: Path) -> None:
+    """Handlers of one scope that do not know of each other, as in two processes: one may meet the other at work."""
+    store, effects = await RocksStore.open(tmp_path), Counter[str]()
+
+    async def work(key: str) -> str:
+        effects[key] += 1
+        await asyncio.sleep(0)
+        return key
+
+    handlers = [once(store, key=str, scope="tests", cached=cached)(work) for cached in (0, 10)]
+    tasks = [(handlers[number % 3 % 2], str(number % 50)) for number in range(1_000)]
+    found = await asyncio.gather(*(handler(key) for handler, key in tasks), return_exceptions=True)
+    assert effects == {str(number): 1 for number in range(50)}
+    assert all(isinstance(each, Busy) or each == key for (_, key), each in zip(tasks, found, strict=True))
+    assert set(found) >= {str(number) for number in range(50)}
     await store.close()
 
 

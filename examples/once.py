@@ -1,0 +1,89 @@
+"""Pay each order once, whatever comes twice: a consumer with a memory of what it has done.
+
+    pip install duemq
+    python once.py --bootstrap localhost:9092
+
+Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It makes its own topic,
+and forgets what it remembers at the end. For many processes, remember in Redis: `--redis redis://localhost:6379`.
+See docs/idempotency.md.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
+from duemq.client.idempotency import RedisStore, RocksStore, Store, once
+
+TOPIC, GROUP = f"payments-{time.time_ns():x}", f"bank-{time.time_ns():x}"
+PAYMENTS = [b'{"order": 1}', b'{"order": 2}', b'{"order": 1}', b'{"order": 3}', b'{"order": 2}', b'{"order": 4}']
+
+
+async def prepare(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(TOPIC, 2, 1)])
+    await admin.close()
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for payment in PAYMENTS:
+            await producer.send_and_wait(TOPIC, payment)
+
+
+def order_of(message: Message) -> str:
+    return f"order-{message.json['order']}"
+
+
+async def main(bootstrap: str, store: Store) -> None:
+    await prepare(bootstrap)
+    consumer = Consumer(GROUP, bootstrap, ConsumerOptions(start="first", retry=Delays(["500ms"])))
+    asked: list[int] = []
+    receipts: list[int] = []
+    finished = asyncio.Event()
+
+    # Two messages of one order are one payment. With at_most_once a payment that nobody knows the end of is not made
+    # again: its message becomes a dead letter, for a human to look at.
+    @once(store, key=order_of, scope=GROUP, at_most_once=True)
+    async def pay(message: Message) -> dict[str, int]:
+        order = message.json["order"]
+        asked.append(order)
+        if order == 3 and asked.count(3) == 1:
+            raise ConnectionRefusedError("the bank is closed")  # nothing happened: it may be tried again
+        if order == 4:
+            raise TimeoutError("the bank did not answer")  # it may have happened: it must not be tried again
+        print(f"order {order} is paid")
+        return {"paid": order}
+
+    @consumer.on(TOPIC)
+    async def handle(message: Message) -> None:
+        receipt = await pay(message)  # for a repeat the one of the first time
+        print(f"receipt for {message.text}: {receipt}")
+        receipts.append(message.json["order"])
+        if sorted(receipts) == [1, 1, 2, 2, 3]:
+            finished.set()
+
+    letters = AIOKafkaConsumer(
+        f"dlq.{GROUP}", bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+    )
+    async with consumer, letters:
+        letter = await letters.getone()
+        print(f"{letter.value.decode()} is a dead letter: {dict(letter.headers)['x-duemq-reason'].decode()}")
+        await finished.wait()
+
+
+async def run(bootstrap: str, redis: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # a real one stays: RocksStore.open("/var/lib/billing/once")
+        store: Store = await RocksStore.open(folder) if redis is None else await RedisStore.open(redis)
+        await main(bootstrap, store)
+        await store.close()
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--bootstrap", default="localhost:9092")
+    arguments.add_argument("--redis")
+    chosen = arguments.parse_args()
+    asyncio.run(run(chosen.bootstrap, chosen.redis))
