@@ -29,10 +29,10 @@ from duemq.client.lag.values import Ends, Place
 from duemq.model.errors import BadConfig, Unavailable
 
 EARLIEST, LATEST = -2, -1
+DEAD = "Dead"  # what Kafka says of a group that does not exist
 _READ_COMMITTED = 1
 _TIMEOUT_MS = 10_000
 _PAUSE_S = 0.05
-_DEAD = "Dead"
 _AT_ONCE = 16  # requests about groups
 _KINDS = ("consumer", "")  # "": offsets only, committed by something that is no member
 _LOGIN_ERRORS = (
@@ -129,7 +129,7 @@ class Brokers:
         response = await self._of_coordinator(group, DescribeGroupsRequest([group]))
         code, _, state, kind, _, members = response.groups[0][:6]
         _raise(code, f"group {group!r}")
-        if state == _DEAD:
+        if state == DEAD:
             return await self._describe_new(group)
         assigned: set[TopicPartition] = set()
         for *_, assignment in members:
@@ -141,10 +141,10 @@ class Brokers:
         try:
             response = await self._of_coordinator(group, ConsumerGroupDescribeRequest(group))
         except errors.IncompatibleBrokerVersion:
-            return Group(_DEAD, 0, frozenset())
+            return Group(DEAD, 0, frozenset())
         code, _, _, state, _, _, _, members = response.groups[0][:8]
         if errors.for_code(code) is errors.GroupIdNotFound:
-            return Group(_DEAD, 0, frozenset())  # it went away since it was listed
+            return Group(DEAD, 0, frozenset())  # it went away since it was listed
         _raise(code, f"group {group!r}")
         assigned = {
             TopicPartition(topic, partition)
@@ -242,7 +242,7 @@ class Brokers:
             for topic, parts in (await self._client.send(node, request)).topics:
                 for partition, code, _, _, start, aborted, *_, message_set in parts:
                     error = errors.for_code(code) if code else None
-                    if error is not None and error not in (*_UNREADABLE, errors.OffsetOutOfRangeError):
+                    if error is not None and error.retriable and error is not errors.OffsetOutOfRangeError:
                         _raise(code, f"partition {partition} of topic {topic!r}")
                     found[TopicPartition(topic, partition)] = Fetched(error, start, aborted or [], message_set or b"")
         return found

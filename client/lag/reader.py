@@ -12,7 +12,7 @@ from typing import Any, Self
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.tags import ALL, TagFilter
-from duemq.client.lag.brokers import Brokers, Group, Topics
+from duemq.client.lag.brokers import DEAD, Brokers, Group, Topics
 from duemq.client.lag.sampling import Sampling
 from duemq.client.lag.scan import Scan
 from duemq.client.lag.values import Ends, GroupLag, PartitionLag, Place, State, by_topic, clamped, measured
@@ -83,11 +83,11 @@ class LagReader:
         if brokers is None:
             raise RuntimeError("the reader is not started: use it as `async with LagReader(...) as reader`")
         filtered = TagFilter.parse(ALL if tags is None else tags)
-        existing = await brokers.groups()
-        if groups is not None and (missing := sorted(set(groups) - existing)):
-            raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
-        names = sorted(existing if groups is None else set(groups))
+        names = sorted(await brokers.groups() if groups is None else set(groups))
         described = await brokers.describe(names)
+        # Not by the list of groups: where a broker was started anew, that leaves out those it has not loaded yet.
+        if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):
+            raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
         # First where the groups are, then where the partitions end: what is committed in between makes no lag that is
         # below nothing.
         places = await brokers.commits(names)
@@ -150,10 +150,11 @@ def _looked_for(
 def _measured(
     where: TopicPartition, place: Place, known: Topics, ends: Mapping[TopicPartition, Ends], scan: Scan, now: int
 ) -> PartitionLag:
-    if where not in ends:
+    if where not in ends or where in scan.unreadable:
         there = where in known.leaders or where in known.others or where.topic in known.hidden
         state = State.UNREADABLE if there else State.GONE
-        return PartitionLag(where.topic, where.partition, state, commit=place.commit, pull=place.pull)
+        start, last = ends.get(where, (None, None))
+        return PartitionLag(where.topic, where.partition, state, start, last, place.commit, place.pull)
     low, pull = clamped(place, ends[where])
     oldest = None if low is None else scan.first(where, low)
     waiting = None if pull is None else scan.first(where, pull)
@@ -165,7 +166,9 @@ async def _matched(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
     spans: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for one in parts:
         if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:
-            low = min(max(one.commit, one.start), one.max) if one.lag else one.max
+            low = min(max(one.commit, one.start), one.max)
             spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
     found = {where: told for of_topic in spans.values() for where, told in (await scan.count(of_topic)).items()}
+    for where in scan.unreadable:
+        found.pop(where, None)
     return [replace(one, matching=found.get(TopicPartition(one.topic, one.partition))) for one in parts]

@@ -40,6 +40,8 @@ class Scan:
     def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
         self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng
         self._seen: dict[tuple[TopicPartition, int], Seen | None] = {}
+        self.unreadable: set[TopicPartition] = set()
+        """Partitions that gave an error: what was found in them means nothing."""
 
     async def firsts(self, wanted: Iterable[tuple[TopicPartition, int, int]]) -> None:
         """Find the first message in each of (partition, from, to); then `first` tells of it."""
@@ -121,19 +123,24 @@ class Scan:
         found = {}
         answers = await self._brokers.fetch(offsets, max_bytes)
         for where, offset in offsets.items():
-            read = _decoded(where, offset, answers.get(where))
+            read = self._decoded(where, offset, answers.get(where))
             if read is None and len(offsets) > 1:
                 # The batch was too large to be sent beside others.
-                read = _decoded(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
+                read = self._decoded(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
             found[where] = read or Read([], _NOWHERE, 0)
         return found
 
+    def _decoded(self, where: TopicPartition, offset: int, answer: Fetched | None) -> Read | None:
+        """None where no whole batch came."""
+        if answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset:
+            return Read([], answer.start, 0)  # retention was at work
+        if answer is None or answer.error is not None:
+            self.unreadable.add(where)
+            return Read([], _NOWHERE, 0)
+        return _messages(where, offset, answer)
 
-def _decoded(where: TopicPartition, offset: int, answer: Fetched | None) -> Read | None:
-    """None where no whole batch came."""
-    if answer is None or answer.error is not None:
-        removed = answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset
-        return Read([], answer.start if answer is not None and removed else _NOWHERE, 0)
+
+def _messages(where: TopicPartition, offset: int, answer: Fetched) -> Read | None:
     try:
         decoded = decode(answer.message_set, offset, answer.aborted)
     except KafkaError as error:

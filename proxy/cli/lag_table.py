@@ -13,19 +13,18 @@ _NOTHING = "-"
 
 
 def echo_lag(groups: Sequence[GroupLag], *, by_partition: bool, tags: str | None) -> None:
-    """The columns LAG, IN HAND and AVAILABLE are offsets, each followed by the age of its oldest message."""
-    columns = ["GROUP", "STATE", "TOPIC", "PARTITION", "LAG", "OLDEST", "IN HAND", "OLDEST", "AVAILABLE", "OLDEST"]
-    if not by_partition:
-        columns.remove("PARTITION")
-    if tags is not None:
-        columns.append("MATCHING")
-    echo_table((*columns, "NOTE"), (row for group in groups for row in _rows(group, by_partition, tags is not None)))
+    """LAG, IN HAND and AVAILABLE are offsets, each with the age of its oldest message: in a pipe in a column of its
+    own."""
+    columns = ["GROUP", "MEMBERS", "TOPIC", *["PARTITION"] * by_partition, "LAG", "IN HAND", "AVAILABLE"]
+    columns += [*["MATCHING"] * (tags is not None), "NOTE"]
+    echo_table(columns, (row for group in groups for row in _rows(group, by_partition, tags is not None)))
 
 
 def _rows(group: GroupLag, by_partition: bool, matching: bool) -> Iterator[list[str]]:
     head = [group.group, _state(group)]
     if not group.topics:
-        yield [*head, *[_NOTHING] * (7 + by_partition + matching), "no topics"]
+        cells = 3 if sys.stdout.isatty() else 6
+        yield [*head, *[_NOTHING] * (1 + by_partition + cells + matching), "no topics"]
     for topic in group.topics:
         if by_partition:
             for one in topic.partitions:
@@ -43,7 +42,11 @@ def _figures(one: PartitionLag | Total, matching: bool) -> list[str]:
     missing = _NOTHING if one.lag is None else _UNKNOWN
     cells = []
     for count, ms in ((one.lag, one.lag_ms), (one.inflight, one.inflight_ms), (one.available, one.available_ms)):
-        cells += [number_text(count) or missing, _NOTHING if ms is None or not count else age_text(ms)]
+        number, age = number_text(count) or missing, _NOTHING if ms is None or not count else age_text(ms)
+        if sys.stdout.isatty():
+            cells.append(number if age == _NOTHING else f"{number} ({age})")
+        else:
+            cells += [number, age]
     if matching:
         cells.append(_NOTHING if one.matching is None else matching_text(one.matching))
     return cells
@@ -52,8 +55,7 @@ def _figures(one: PartitionLag | Total, matching: bool) -> list[str]:
 def _state(group: GroupLag) -> str:
     if group.offline:
         return "offline"
-    members = f"{group.members} member{'s' * (group.members != 1)}"
-    return members if group.state == "Stable" else f"{members}, {group.state}"
+    return str(group.members) if group.state == "Stable" else f"{group.members}, {group.state}"
 
 
 def _note(topic: TopicLag, partitions: Iterable[PartitionLag]) -> str:
@@ -63,7 +65,7 @@ def _note(topic: TopicLag, partitions: Iterable[PartitionLag]) -> str:
         if count := sum(one.state is state for one in each):
             notes.append(f"{state}: {count} of {len(each)}" if len(each) > 1 else state)
     if lost := sum(one.lost for one in each):
-        notes.append(f"{number_text(lost)} removed before they were read")
+        notes.append(f"{number_text(lost)} lost")
     return ", ".join(notes)
 
 
@@ -75,9 +77,9 @@ def number_text(value: int | None) -> str:
 
 
 def matching_text(found: Estimate) -> str:
-    """`1200`, or `1200 ±90 (sample 400)`"""
+    """`1200`, or `1200 ±90`"""
     text = number_text(found.messages)
-    return text if found.exact else f"{text} ±{number_text(found.error)} (sample {number_text(found.sample)})"
+    return text if found.exact else f"{text} ±{number_text(found.error)}"
 
 
 def age_text(ms: int) -> str:

@@ -23,8 +23,19 @@ class LagSite:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin: Any = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        self.producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+        self.admin: Any = None
+        self.producer: Any = None
+
+    async def start(self) -> None:
+        """Only `commit`, `end` and `transactions` work without it."""
+        self.admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        self.producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all")
+        await self.admin.start()
+        await self.producer.start()
+
+    async def stop(self) -> None:
+        await self.producer.stop()
+        await self.admin.close()
 
     @staticmethod
     def group() -> str:

@@ -25,11 +25,9 @@ NOW = time.time_ns() // 1_000_000 - 300_000  # brokers refuse what is an hour ah
 @pytest.fixture
 async def site(kafka: KafkaServers) -> AsyncIterator[LagSite]:
     site = LagSite(kafka.bootstrap)
-    await site.admin.start()
-    await site.producer.start()
+    await site.start()
     yield site
-    await site.producer.stop()
-    await site.admin.close()
+    await site.stop()
 
 
 @pytest.fixture
@@ -266,11 +264,11 @@ async def test_a_small_backlog_is_counted_by_tag(site: LagSite, reader: LagReade
 async def test_a_large_backlog_is_sampled(site: LagSite) -> None:
     """Against the exact count. The seed is fixed, so that 95 % is not 5 % of failures."""
     topic, group = await site.topic(2), site.group()
-    for _ in range(40):
-        await site.send(topic, 30, headers=[("tags", b"paid")])
-        await site.send(topic, 20)
-        await site.in_transaction(topic, 10, abort=True)
-        await site.send(topic, 50, partition=1)
+    for _ in range(10):
+        await site.send(topic, 120, headers=[("tags", b"paid")])
+        await site.send(topic, 80)
+        await site.in_transaction(topic, 40, abort=True)
+        await site.send(topic, 200, partition=1)
     await site.commit(group, {(topic, 0): 0, (topic, 1): 0})
     sampling = Sampling(exact=100, offsets=300)
     async with LagReader(site.bootstrap, sampling=sampling, rng=random.Random(7)) as reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -28,14 +29,12 @@ def behind(kafka: KafkaServers) -> tuple[str, str]:
 
     async def prepare() -> tuple[str, str]:
         site = LagSite(kafka.bootstrap)
-        await site.admin.start()
-        await site.producer.start()
+        await site.start()
         topic, group = await site.topic(2), site.group()
         await site.send(topic, 2)
         await site.send(topic, 3, headers=[("tags", b"paid")])
         await site.commit(group, {(topic, 0): (1, metadata_of(2))})
-        await site.producer.stop()
-        await site.admin.close()
+        await site.stop()
         return group, topic
 
     return asyncio.run(prepare())
@@ -151,3 +150,15 @@ def test_metrics_say_when_kafka_is_away() -> None:
             assert time.monotonic() < deadline, text
             time.sleep(0.05)
         assert "\nduemq_lag_up 0.0\n" in text and process.poll() is None
+
+
+def test_the_example_says_what_its_page_says(kafka: KafkaServers) -> None:
+    root = Path(__file__).parents[2]
+    words = ["--bootstrap", kafka.bootstrap, "--topic", "lag-example", "--group", "lag-example-group"]
+    ended = subprocess.run(
+        [sys.executable, root / "examples" / "lag.py", *words], capture_output=True, text=True, timeout=WITHIN_S
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = re.sub(r"[\d.]+ s old", "0.2 s old", ended.stdout.replace("lag-example-group", "billing")).splitlines()
+    page = (root / "docs" / "lag.md").read_text()
+    assert len(lines) == 4 and "\n".join(f"# {line}" for line in lines) in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -31,13 +32,13 @@ GROUPS = [
 def test_a_row_for_each_topic(capsys: pytest.CaptureFixture[str]) -> None:
     echo_lag(GROUPS, by_partition=False, tags=None)
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
-        ["billing", "2 members", "mail", "0", "-", "0", "-", "0", "-", ""],
-        ["billing", "2 members", "orders", "2000", "2h", "400", "2h", "1600", "1m", "no commit: 1 of 2"],
+        ["billing", "2", "mail", "0", "-", "0", "-", "0", "-", ""],
+        ["billing", "2", "orders", "2000", "2h", "400", "2h", "1600", "1m", "no commit: 1 of 2"],
         [
-            "billing", "2 members", "retry.billing", "5", "340ms", "unknown", "-", "unknown", "-",
-            "retries, 2 removed before they were read",
+            "billing", "2", "retry.billing", "5", "340ms", "unknown", "-", "unknown", "-",
+            "retries, 2 lost",
         ],
-        ["billing", "2 members", "all", "2000", "2h", "400", "2h", "1600", "1m", "without retries"],
+        ["billing", "2", "all", "2000", "2h", "400", "2h", "1600", "1m", "without retries"],
         ["old", "offline", "-", "-", "-", "-", "-", "-", "-", "no topics"],
     ]  # fmt: skip
 
@@ -48,8 +49,20 @@ def test_a_row_for_each_partition(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[2:4] for row in rows] == [
         ["mail", "0"], ["orders", "0"], ["orders", "1"], ["retry.billing", "0"], ["all", "all"],
     ]  # fmt: skip
-    assert rows[1][-2:] == ["1200 ±110 (sample 400)", ""]
+    assert rows[1][-2:] == ["1200 ±110", ""]
     assert rows[2][4:] == ["-", "-", "-", "-", "-", "-", "-", "no commit"]
+
+
+def test_in_a_terminal_an_age_stands_beside_its_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    echo_lag(GROUPS, by_partition=False, tags=None)
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert lines[0].split() == ["GROUP", "MEMBERS", "TOPIC", "LAG", "IN", "HAND", "AVAILABLE", "NOTE"]
+    assert "2,000 (2h)  400 (2h)  1,600 (1m)  no commit: 1 of 2" in lines[2]
+    assert lines[5].split() == ["old", "offline", "-", "-", "-", "-", "no", "topics"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,221 @@
+"""Looking into partitions, with brokers that answer as Kafka does when it is inconvenient."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiokafka import errors
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.structs import TopicPartition
+
+from duemq.client.consumer.tags import TagFilter
+from duemq.client.lag.brokers import Fetched, Group, Topics
+from duemq.client.lag.reader import LagReader
+from duemq.client.lag.sampling import Sampling, counted
+from duemq.client.lag.scan import Scan
+from duemq.client.lag.values import Ends, PartitionLag, Place, Seen, State
+from duemq.model.errors import LogFailed
+
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def batch(base: int, *tags: bytes | None) -> bytes:
+    """Records at `base` and after it; None leaves an offset out, as compaction does. Their time is 1000 + offset."""
+    builder: Any = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for place, tag in enumerate(tags):
+        if tag is not None:
+            assert builder.append(place, 1000 + base + place, None, b"value", [("tags", tag)])
+    raw = bytearray(builder.build())
+    raw[:8] = base.to_bytes(8, "big")  # the checksum does not cover it
+    return bytes(raw)
+
+
+class FakeBrokers:
+    """One batch for each request, as large ones come; `hidden` partitions come only when asked for alone."""
+
+    def __init__(self, logs: Mapping[TopicPartition, list[bytes]]) -> None:
+        self.logs = {
+            where: [(int.from_bytes(raw[:8], "big"), raw) for raw in batches] for where, batches in logs.items()
+        }
+        self.errors: dict[TopicPartition, Any] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.crowded = False
+        self.asked: list[dict[TopicPartition, int]] = []
+
+    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+        self.asked.append(dict(wanted))
+        assert len(self.asked) < 1000
+        found = {}
+        for number, (where, offset) in enumerate(wanted.items()):
+            start = self.starts.get(where, 0)
+            if offset < start:
+                found[where] = Fetched(errors.OffsetOutOfRangeError, start, [], b"")
+            elif where in self.errors:
+                found[where] = Fetched(self.errors[where], -1, [], b"")
+            elif self.crowded and number:
+                found[where] = Fetched(None, start, [], b"")
+            else:
+                raw = next((raw for base, raw in self.logs[where] if base + last_of(raw) >= offset), b"")
+                found[where] = Fetched(None, start, [], raw)
+        return found
+
+
+def last_of(raw: bytes) -> int:
+    return int.from_bytes(raw[23:27], "big")
+
+
+def scan_of(brokers: FakeBrokers, tags: str = "*", **sampling: int) -> Scan:
+    return Scan(brokers, TagFilter.parse(tags), Sampling(**sampling), random.Random(2))  # type: ignore[arg-type]
+
+
+def first(brokers: FakeBrokers, start: int, end: int) -> tuple[Seen | None, Scan]:
+    scan = scan_of(brokers)
+    asyncio.run(scan.firsts([(HERE, start, end)]))
+    return scan.first(HERE, start), scan
+
+
+LOG = [batch(0, b"a", b"b"), batch(2, b"a", None, b"b"), batch(9, b"b", b"b")]
+
+
+def test_the_first_message_at_or_after_an_offset() -> None:
+    brokers = FakeBrokers({HERE: LOG})
+    for start, offset in ((0, 0), (1, 1), (3, 4), (5, 9), (10, 10)):
+        seen, scan = first(brokers, start, 11)
+        assert seen == Seen(offset, 1000 + offset) and not scan.unreadable
+    assert first(brokers, 5, 9)[0] is None  # the next one is past the end that was asked for
+    assert first(brokers, 11, 12)[0] is None
+    asked = len(brokers.asked)
+    assert first(brokers, 7, 7)[0] is None and len(brokers.asked) == asked
+
+
+def test_two_offsets_of_a_partition_and_two_partitions() -> None:
+    brokers = FakeBrokers({HERE: LOG, THERE: LOG})
+    brokers.crowded = True
+    scan = scan_of(brokers)
+    asyncio.run(scan.firsts([(HERE, 0, 11), (HERE, 3, 11), (THERE, 5, 11), (THERE, 11, 12)]))
+    found = [scan.first(*key) for key in ((HERE, 0), (HERE, 3), (THERE, 5), (THERE, 11))]
+    assert found == [Seen(0, 1000), Seen(4, 1004), Seen(9, 1009), None]
+
+
+def test_retention_at_work_meanwhile() -> None:
+    brokers = FakeBrokers({HERE: LOG})
+    brokers.starts[HERE] = 4
+    seen, scan = first(brokers, 0, 11)
+    assert seen == Seen(4, 1004) and not scan.unreadable
+    brokers.starts[HERE] = 11
+    assert first(brokers, 0, 11)[0] is None
+
+
+@pytest.mark.parametrize("error", [errors.TopicAuthorizationFailedError, errors.OffsetOutOfRangeError])
+def test_what_cannot_be_read_is_not_taken_for_empty(error: Any) -> None:
+    brokers = FakeBrokers({HERE: LOG, THERE: LOG})
+    brokers.errors[HERE] = error
+    scan = scan_of(brokers)
+    asyncio.run(scan.firsts([(HERE, 0, 11), (THERE, 0, 11)]))
+    assert scan.unreadable == {HERE} and scan.first(THERE, 0) == Seen(0, 1000)
+    asyncio.run(scan.count({HERE: (0, 11)}))
+
+
+def test_a_damaged_batch_is_said() -> None:
+    damaged = bytearray(LOG[0])
+    damaged[-1] ^= 1
+    with pytest.raises(LogFailed, match=r"orders-0 at offset 0"):
+        first(FakeBrokers({HERE: [bytes(damaged)]}), 0, 2)
+
+
+def test_all_are_counted() -> None:
+    brokers = FakeBrokers({HERE: LOG, THERE: LOG})
+    for tags, (start, end), messages in (
+        ("a", (0, 11), 2),
+        ("b", (1, 10), 3),
+        ("a || b", (0, 11), 6),
+        ("*", (3, 9), 1),
+    ):
+        found = asyncio.run(scan_of(brokers, tags).count({HERE: (start, end), THERE: (11, 11)}))
+        assert found == {HERE: counted(messages, end - start), THERE: counted(0, 0)}, (tags, start, end)
+
+
+def test_random_offsets_of_many() -> None:
+    """Four of five offsets hold a message, and one of five the tag."""
+    log = [batch(5 * number, b"a", b"b", None, b"b", b"b") for number in range(2000)]
+    brokers = FakeBrokers({HERE: log, THERE: log})
+    spans = {HERE: (0, 10_000), THERE: (2_000, 4_000)}
+    found = asyncio.run(scan_of(brokers, "a", exact=100, offsets=400).count(spans))
+    assert (found[HERE].sample, found[THERE].sample) == (333, 67)
+    assert found[HERE].low <= 2_000 <= found[HERE].high and found[THERE].low <= 400 <= found[THERE].high
+    assert not found[HERE].exact and found[HERE].error < 600
+
+
+def test_bytes_are_bounded() -> None:
+    log = [batch(5 * number, b"a", b"b", b"b", b"b", b"b") for number in range(2000)]
+    size = len(log[0])
+    brokers = FakeBrokers({HERE: log})
+    found = asyncio.run(scan_of(brokers, "a", exact=100, offsets=400, max_bytes=50 * size).count({HERE: (0, 10_000)}))
+    assert len(brokers.asked) == 51 and 51 <= found[HERE].sample < 60
+    # What is too much to be counted is estimated.
+    brokers.asked.clear()
+    found = asyncio.run(
+        scan_of(brokers, "a", exact=10_000, offsets=40, max_bytes=100 * size).count({HERE: (0, 10_000)})
+    )
+    assert not found[HERE].exact and found[HERE].sample == 40
+    assert found[HERE].low <= 2_000 <= found[HERE].high
+
+
+def test_a_small_span_is_drawn_as_a_whole() -> None:
+    brokers = FakeBrokers({HERE: LOG, THERE: LOG})
+    found = asyncio.run(scan_of(brokers, "b", exact=5, offsets=1).count({HERE: (0, 11), THERE: (0, 1)}))
+    assert found == {HERE: counted(4, 11), THERE: counted(0, 1)}
+
+
+class FakeCluster(FakeBrokers):
+    """With one group, `g`, and partitions that are there, have no leader, are hidden, or are gone."""
+
+    async def describe(self, groups: list[str]) -> dict[str, Group]:
+        return {group: Group("Empty", 0, frozenset()) for group in groups}
+
+    async def commits(self, groups: list[str]) -> dict[str, dict[TopicPartition, Place]]:
+        topics = ("orders", "orders"), ("hidden", "gone")
+        places = {TopicPartition(topic, number): Place(1, 2) for names in topics for number, topic in enumerate(names)}
+        return dict.fromkeys(groups, places)
+
+    async def topics(self, names: set[str]) -> Topics:
+        assert names == {"orders", "hidden", "gone"}
+        return Topics({HERE: 1, THERE: 1}, frozenset({TopicPartition("orders", 2)}), frozenset({"hidden"}))
+
+    async def ends(self, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
+        return dict.fromkeys(partitions, Ends(0, 11))
+
+
+def read_by(brokers: FakeCluster, tags: str | None) -> dict[tuple[str, int], PartitionLag]:
+    reader = LagReader("nowhere:1", clock=lambda: 2000)
+    reader._brokers = brokers  # type: ignore[assignment]
+    (found,) = asyncio.run(reader.read(["g"], tags=tags))
+    return {(one.topic, one.partition): one for topic in found.topics for one in topic.partitions}
+
+
+def test_partitions_that_cannot_be_read_leave_the_others_readable() -> None:
+    brokers = FakeCluster({HERE: LOG, THERE: LOG})
+    brokers.errors[THERE] = errors.TopicAuthorizationFailedError
+    found = read_by(brokers, None)
+    assert {place: one.state for place, one in found.items()} == {
+        ("orders", 0): State.OK, ("orders", 1): State.UNREADABLE, ("orders", 2): State.UNREADABLE,
+        ("hidden", 0): State.UNREADABLE, ("gone", 1): State.GONE,
+    }  # fmt: skip
+    one = found["orders", 0]
+    assert (one.lag, one.inflight, one.available, one.lag_ms, one.available_ms) == (10, 1, 9, 999, 998)
+    assert all(one.lag is None for place, one in found.items() if place != ("orders", 0))
+
+
+def test_what_becomes_unreadable_while_it_is_counted_is_not_told() -> None:
+    class Late(FakeCluster):
+        async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+            if max_bytes > 100_000:  # now all are read, to be counted
+                self.errors[THERE] = errors.TopicAuthorizationFailedError
+            return await super().fetch(wanted, max_bytes)
+
+    found = read_by(Late({HERE: LOG, THERE: LOG}), "b")
+    assert found["orders", 0].matching == counted(4, 10) and found["orders", 1].matching is None
