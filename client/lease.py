@@ -17,11 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from duemq.client.client import Client, Message
-from duemq.client.errors import AlreadyCancelled, PendingError, TooLate, UnknownMessage
+from duemq.client.errors import PendingError, TooLate, Unavailable, UnexpectedAnswer, UnknownMessage, Unreachable
 from duemq.model.errors import DuemqError
 
 LEASE_HEADER: Final = "x-duemq-lease"
-LENGTH_S: Final = 15.0
+LENGTH_S: Final = 6.0
 _SKEW_S: Final = 60.0
 """How far this machine's clock may be behind the server's."""
 
@@ -46,17 +46,14 @@ class Lease:
         self._client, self._topic, self._label = client, topic, f"lease:{consumer}"[:128]
         self._length_s, self._clock = length_s, clock
         self._message: Message | None = None
-        self._until = 0.0
-        """Until then nobody else can have it."""
+        self._until = self._renew_at = 0.0
+        """Until the one nobody else can have it; from the other on it should be renewed."""
 
     def hold(self) -> bool:
         """Raises `Unreachable` or `Unavailable` where the server had to be asked and was not there."""
-        left_s = self._until - self._clock()
-        if self._message is not None and left_s > self._length_s * 2 / 3:
-            return True
-        if self._message is not None:
-            return self._renew(self._message, left_s)
-        return self._take()
+        if self._message is None:
+            return self._take()
+        return self._clock() < self._renew_at or self._renew(self._message)
 
     def ask_again_s(self) -> float:
         """How long who did not get it should wait."""
@@ -69,7 +66,7 @@ class Lease:
             with suppress(DuemqError):
                 message.cancel(wait_s=1.0)
 
-    def _renew(self, message: Message, left_s: float) -> bool:
+    def _renew(self, message: Message) -> bool:
         asked_at = self._clock()
         try:
             message.reschedule(deliver_after=timedelta(seconds=self._length_s))
@@ -77,10 +74,17 @@ class Lease:
             log.warning("lease: it ran out, %s", error, extra={"action": "lease_lost"})
             self._message = None
             return False
-        except PendingError:
-            return left_s > 0  # it may have been moved or not: the old time holds
-        self._until = asked_at + self._length_s
+        except (Unreachable, Unavailable, UnexpectedAnswer, PendingError):
+            # It may have been moved or not: the old time holds.
+            self._renew_at = self._clock() + self._length_s / 6
+            if self._clock() >= self._until:
+                raise
+            return True
+        self._held_from(asked_at)
         return True
+
+    def _held_from(self, asked_at: float) -> None:
+        self._until, self._renew_at = asked_at + self._length_s, asked_at + self._length_s / 3
 
     def _take(self) -> bool:
         if self._others(None):
@@ -93,10 +97,11 @@ class Lease:
             deliver_after=timedelta(seconds=self._length_s),
         )
         if self._others(message.id):
-            with suppress(TooLate, AlreadyCancelled, PendingError):
+            with suppress(TooLate, PendingError):
                 message.cancel(wait_s=1.0)
             return False
-        self._message, self._until = message, asked_at + self._length_s
+        self._message = message
+        self._held_from(asked_at)
         log.info("lease: this process has it", extra={"action": "lease_taken"})
         return self._clock() < self._until
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from duemq.client.client import Client
 from duemq.client.consumer.names import dead_letter_topic
-from duemq.client.errors import Unavailable, UnexpectedAnswer, Unreachable
+from duemq.client.errors import PendingError, Unavailable, UnexpectedAnswer, Unreachable
 from duemq.client.lease import LEASE_HEADER, Lease
 from duemq.client.values import Record
 from duemq.model.errors import DuemqError
@@ -75,7 +75,7 @@ class Relay:
                     # Another relay works. What it does meanwhile moves the place, so that ours is asked for anew.
                     self._cursor = self._uncommitted = None
                     self._stop.wait(self._lease.ask_again_s())
-                except (Unreachable, Unavailable, UnexpectedAnswer) as error:
+                except (Unreachable, Unavailable, UnexpectedAnswer, PendingError) as error:
                     pause_s = _longer(pause_s)
                     log.warning("duemq: %s; again in %.1f s", error, pause_s, extra={"action": "relay_wait"})
                     self._stop.wait(pause_s)

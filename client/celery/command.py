@@ -13,6 +13,7 @@ from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
 from duemq.client.celery.outlet import BrokerOutlet
+from duemq.client.lease import LENGTH_S, Lease
 from duemq.client.relay import PAGE, Relay
 
 EXAMPLES = """
@@ -24,12 +25,13 @@ Examples:
 """
 
 
-def run_relay(app: Celery, consumer: str, page: int, loglevel: str) -> None:
+def run_relay(app: Celery, consumer: str, page: int, lease: float, loglevel: str) -> None:
     """Until SIGTERM or SIGINT."""
     logging.basicConfig(level=loglevel.upper(), format="[%(asctime)s: %(levelname)s] %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     hold = hold_of(app)
-    relay = Relay(hold.client, hold.topic, consumer, BrokerOutlet(app), page=page)
+    own = Lease(hold.client, hold.topic, consumer, length_s=lease)
+    relay = Relay(hold.client, hold.topic, consumer, BrokerOutlet(app), page=page, lease=own)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
     click.echo(f"relay: from topic {hold.topic} to {app.connection_for_write().as_uri()}", err=True)
@@ -47,6 +49,13 @@ def _options(command: Any) -> Any:
             type=click.IntRange(1, 10_000),
             help="Tasks per page: so many at most are published twice after a kill -9.",
         ),
+        click.option(
+            "--lease",
+            default=LENGTH_S,
+            show_default=True,
+            type=click.FloatRange(1, 600),
+            help="Seconds after which another relay takes over from one that died.",
+        ),
         click.option("--consumer", default="celery-relay", show_default=True, help="Whose place in the topic it is."),
     ):
         command = option(command)
@@ -56,12 +65,12 @@ def _options(command: Any) -> Any:
 @click.command(cls=CeleryCommand, name="duemq-relay", epilog=EXAMPLES)
 @_options
 @click.pass_context
-def duemq_relay(ctx: Any, consumer: str, page: int, loglevel: str) -> None:
+def duemq_relay(ctx: Any, consumer: str, page: int, lease: float, loglevel: str) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
-    Of several relays one works, the others take over within 15 seconds.
+    Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(ctx.obj.app, consumer, page, loglevel)
+    run_relay(ctx.obj.app, consumer, page, lease, loglevel)
 
 
 @click.group()
@@ -72,9 +81,9 @@ def main() -> None:
 @main.command(epilog=EXAMPLES)
 @click.option("-A", "--app", "name", required=True, help="The app, as for `celery -A`.")
 @_options
-def relay(name: str, consumer: str, page: int, loglevel: str) -> None:
+def relay(name: str, consumer: str, page: int, lease: float, loglevel: str) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
-    Of several relays one works, the others take over within 15 seconds.
+    Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(find_app(name), consumer, page, loglevel)
+    run_relay(find_app(name), consumer, page, lease, loglevel)

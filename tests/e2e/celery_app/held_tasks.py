@@ -70,4 +70,8 @@ def request_of(self, *args: bytes) -> dict[str, object]:  # type: ignore[no-unty
 def soon(seconds: float) -> tuple[float, datetime]:
     """A time that long from now, twice."""
     due = time.time() + seconds
-    return due, datetime.fromtimestamp(due).astimezone()
+    return due, at(due)
+
+
+def at(due: float) -> datetime:
+    return datetime.fromtimestamp(due).astimezone()
