@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import logging
-import os
-import re
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,20 +18,11 @@ from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
 from duemq.client.client import Client
-from duemq.client.connection import http_options
-from duemq.client.errors import NameConflict, PendingError, Unavailable, UnexpectedAnswer, Unreachable
-from duemq.model.errors import DuemqError
+from duemq.client.held import AWAY, Held, Holder
 
 NATIVE_DELAY: Final = "celery_delayed_27"
 """Celery's own exchange for quorum queues: RabbitMQ holds these tasks, no worker."""
-RETRIES_ASKED: Final = 32
-"""A revoke asks for so many retries of a task at a time."""
-REPEATS: Final = 10
-"""One task id, sent anew with the same number of retries and other contents or another eta, can be held so often."""
-BATCH_THREADS: Final = 16
 
-_AWAY = (Unreachable, Unavailable, UnexpectedAnswer)
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 log = logging.getLogger("duemq.client.celery")
 
 
@@ -48,45 +34,21 @@ class NotHeld(OperationalError):  # type: ignore[misc]
         self.failed = dict(failed or {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A task to hold."""
-
-    id: str
-    retries: int
-    eta: datetime
-    envelope: bytes
-    policy: Mapping[str, Any] | None
-    """How to retry, as kombu says it; None: not at all."""
-
-
 class Hold:
     """The tasks of one app that duemq holds. `install` puts it at `app.duemq`."""
 
-    def __init__(
-        self,
-        app: Celery,
-        url: str | None,
-        api_key: str | None,
-        topic: str,
-        threshold: float,
-        fallback: bool,
-        timeout: float,
-    ) -> None:
-        self.app, self.topic, self.threshold, self.fallback = app, topic, threshold, fallback
-        base: str = http_options(url, api_key, timeout)["base_url"]
-        self._options = {"url": base, "api_key": api_key, "timeout": timeout}
-        self._lock = threading.Lock()
-        self._client: tuple[int, Client] | None = None
-        self._batch: ContextVar[list[_Task] | None] = ContextVar("duemq_batch", default=None)
+    def __init__(self, app: Celery, holder: Holder, threshold: float, fallback: bool) -> None:
+        self.app, self.threshold, self.fallback = app, threshold, fallback
+        self._holder = holder
+        self._batch: ContextVar[list[Held] | None] = ContextVar("duemq_batch", default=None)
+
+    @property
+    def topic(self) -> str:
+        return self._holder.topic
 
     @property
     def client(self) -> Client:
-        """That of this process: a connection does not survive a fork in both halves."""
-        with self._lock:
-            if self._client is None or self._client[0] != os.getpid():
-                self._client = os.getpid(), Client(**self._options)  # type: ignore[arg-type]
-            return self._client[1]
+        return self._holder.client
 
     def take(self, producer: Any, body: Any, options: Mapping[str, Any]) -> bool:
         """Hold what would be published by these arguments of `kombu.Producer.publish`; False where it is not for duemq.
@@ -107,10 +69,10 @@ class Hold:
             batch.append(task)
             return True
         try:
-            self._send(task)
-        except NotHeld as error:
+            self._holder.hold(task)
+        except AWAY as error:
             if not self.fallback:
-                raise
+                raise NotHeld(f"duemq: {error}") from error
             log.warning("task %s goes to the broker with its eta: %s", task.id, error, extra={"action": "fallback"})
             return False
         return True
@@ -121,23 +83,13 @@ class Hold:
 
         None is held before. Raises `NotHeld` at the end, with `failed`, where some were not taken. Of this thread only.
         """
-        tasks: list[_Task] = []
+        tasks: list[Held] = []
         token = self._batch.set(tasks)
         try:
             yield
         finally:
             self._batch.reset(token)
-        failed: dict[str, Exception] = {}
-
-        def send(task: _Task) -> None:
-            try:
-                self._send(task)
-            except (DuemqError, NotHeld) as error:
-                failed[task.id] = error
-
-        with ThreadPoolExecutor(BATCH_THREADS, "duemq-batch") as pool:
-            list(pool.map(send, tasks))
-        if failed:
+        if failed := self._holder.hold_all(tasks):
             first = next(iter(failed.values()))
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
 
@@ -146,46 +98,19 @@ class Hold:
 
         Raises `NotHeld` where duemq is away, and `PendingError` where the answer is not known in time.
         """
-        won: set[str] = set()
-        asked = {name: id_ for id_ in task_ids for name in self._names(id_, range(RETRIES_ASKED))}
-        first = RETRIES_ASKED
         try:
-            while asked:
-                known = self._cancel_names(asked, won)
-                # A name that is there may have repeats, and a task's last retry there may have later ones.
-                again = {f"{name}.{n}": asked[name] for name in known for n in range(1, REPEATS)}
-                self._cancel_names(again, won)
-                last = {asked[name] for name in known if name in self._names(asked[name], [first - 1])}
-                asked = {name: id_ for id_ in last for name in self._names(id_, range(first, first + RETRIES_ASKED))}
-                first += RETRIES_ASKED
-        except _AWAY as error:
+            return self._holder.cancel(task_ids)
+        except AWAY as error:
             raise NotHeld(f"duemq: {error}") from error
-        return won
 
-    def _cancel_names(self, names: Mapping[str, str], won: set[str]) -> list[str]:
-        """Those of the names that are there."""
-        if not names:
-            return []
-        asked = list(names)
-        deadline = time.monotonic() + 10.0
-        while True:
-            results = self.client.cancel_many(asked).results
-            if not any(result.status == "pending" for result in results):
-                break
-            if time.monotonic() > deadline:
-                raise PendingError("whether the tasks are cancelled is not known yet; revoke again", asked[0])
-            time.sleep(0.05)
-        won.update(names[name] for name, result in zip(asked, results, strict=True) if result.status == "cancelled")
-        return [name for name, result in zip(asked, results, strict=True) if result.status != "unknown"]
-
-    def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> _Task:
+    def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> Held:
         """The message exactly as kombu makes it for a broker, with no eta."""
         headers = dict(options.pop("headers", None) or {})
         if "id" in headers:
             about = headers = {**headers, "eta": None}
         else:
             about = body = {**body, "eta": None}
-        retry, policy = options.pop("retry", False), options.pop("retry_policy", None) or {}
+        retry, policy = options.pop("retry", False), options.pop("retry_policy", None)
         declare = options.pop("declare", None) or ()
         options.pop("expiration", None)
         kept = _KeptChannel()
@@ -196,41 +121,8 @@ class Hold:
             expires=self._instant(about.get("expires")),
             **kept.message,
         )
-        return _Task(about["id"], about.get("retries") or 0, eta, envelope.encode(), policy if retry else None)
-
-    def _send(self, task: _Task) -> None:
-        """A repeat after an answer that was lost is the same message under the same name, and so is held once."""
-        name = self._names(task.id, [task.retries])[0]
-        for repeat in range(REPEATS):
-            try:
-                self._send_as(name if repeat == 0 else f"{name}.{repeat}", task)
-                return
-            except NameConflict as error:
-                conflict = error
-        raise NotHeld(f"task id {task.id} is held {REPEATS} times already with other contents") from conflict
-
-    def _send_as(self, name: str, task: _Task) -> None:
-        policy = {"max_retries": 0} if task.policy is None else task.policy
-        left = policy.get("max_retries", 3)
-        pause_s = float(policy.get("interval_start", 0))
-        while True:
-            try:
-                self.client.send(
-                    self.topic, task.envelope, name=name, if_new=False, deliver_at=task.eta, key=task.id[:1000] or None
-                )
-                return
-            except _AWAY as error:
-                if left == 0:
-                    raise NotHeld(f"duemq: {error}") from error
-            left = None if left is None else left - 1
-            time.sleep(pause_s)
-            pause_s = min(pause_s + float(policy.get("interval_step", 0.2)), float(policy.get("interval_max", 0.2)))
-
-    def _names(self, task_id: str, retries: Iterable[int]) -> list[str]:
-        base = f"{self.topic}:{task_id}"
-        if not _NAME.fullmatch(base) or len(base) > 110:
-            base = "celery:" + hashlib.sha256(base.encode()).hexdigest()
-        return [f"{base}:{number}" for number in retries]
+        pauses_s = _pauses_s(policy or {}) if retry else ()
+        return Held(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
 
     def _instant(self, value: Any) -> datetime | None:
         """An eta or expires as a worker understands it: without a zone it is of the app's."""
@@ -238,6 +130,17 @@ class Hold:
             return None
         aware: datetime = maybe_make_aware(maybe_iso8601(value), self.app.timezone)
         return aware
+
+
+def _pauses_s(policy: Mapping[str, Any]) -> Iterable[float]:
+    """Those of kombu's retry policy; without `max_retries` for ever."""
+    start, step = policy.get("interval_start", 0), policy.get("interval_step", 0.2)
+    most = policy.get("interval_max", 0.2)
+    return (min(start + step * n, max(most, start)) for n in _counted(policy.get("max_retries", 3)))
+
+
+def _counted(number: int | None) -> Iterable[int]:
+    return itertools.count() if number is None else range(number)
 
 
 class _KeptChannel:

@@ -11,6 +11,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu.utils.imports import symbol_by_name
 
 from duemq.client.celery.hold import Hold, NotHeld
+from duemq.client.held import Holder
 from duemq.model.errors import DuemqError
 
 log = logging.getLogger("duemq.client.celery")
@@ -37,7 +38,7 @@ def install(
     """
     if isinstance(getattr(app, "duemq", None), Hold):
         raise ImproperlyConfigured(f"duemq is installed in {app!r} already")
-    hold = Hold(app, url, api_key, topic, threshold, fallback, timeout)
+    hold = Hold(app, Holder(url, api_key, timeout, topic), threshold, fallback)
     app.duemq = hold
     app.amqp_cls = _amqp(symbol_by_name(app.amqp_cls), hold)
     app.control_cls = _control(symbol_by_name(app.control_cls), hold)

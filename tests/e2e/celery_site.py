@@ -75,7 +75,7 @@ class Broker(Process):
         folder.mkdir()
         super().__init__(
             folder.with_suffix(".log"), get_binary_path(), "--port", self.port, "--bind", "127.0.0.1", "--dir", folder,
-            "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
         )  # fmt: skip
 
     def start(self) -> Self:
