@@ -54,6 +54,10 @@ class Hold:
     def client(self) -> Client:
         return self._holder.client
 
+    def close(self) -> None:
+        """Close the connection of this process; whatever comes next makes a new one."""
+        self._holder.close()
+
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """In place of the broker's. `delay` is in ms."""
         if delay is None or delay <= self.threshold:
@@ -169,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: relay.stop())
     print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)
     relay.run()
+    hold.close()
     print(f"relay: stopped; {relay.published} published, {relay.buried} to the dead letters", file=sys.stderr)
     return 0
 

@@ -65,6 +65,13 @@ class Holder:
                 self._client = os.getpid(), Client(**self._options)
             return self._client[1]
 
+    def close(self) -> None:
+        """Close this process's connection; whatever comes next makes a new one."""
+        with self._lock:
+            owner, self._client = self._client, None
+        if owner is not None and owner[0] == os.getpid():
+            owner[1].close()
+
     def hold(self, message: Held) -> None:
         """Durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""
         name = self.name(message.id, message.retries)

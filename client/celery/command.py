@@ -36,6 +36,7 @@ def run_relay(app: Celery, consumer: str, page: int, lease: float, loglevel: str
         signal.signal(number, lambda *_: relay.stop())
     click.echo(f"relay: from topic {hold.topic} to {app.connection_for_write().as_uri()}", err=True)
     relay.run()
+    hold.close()
     click.echo(f"relay: stopped; {relay.published} tasks published, {relay.buried} to the dead letters", err=True)
 
 

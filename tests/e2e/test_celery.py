@@ -11,7 +11,7 @@ import pytest
 from celery import chain, chord, group
 
 from duemq.client import Client
-from tests.e2e.celery_site import Process, Site
+from tests.e2e.celery_site import Site
 from tests.e2e.server import BIN, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's backend does
@@ -38,6 +38,7 @@ def published_with(site: Site) -> Iterator[ModuleType]:
     yield module
     gc.collect()
     module.app.close()
+    module.app.duemq.close()
 
 
 def pending(site: Site) -> int:
@@ -130,9 +131,7 @@ def test_what_a_task_is_sent_with_arrives(site: Site, tasks: Any) -> None:
 
 
 def test_the_relay_as_a_command_of_celery(site: Site) -> None:
-    standby = Process(
-        site.ran_file.with_name("standby.log"), BIN / "celery", "-A", "held_tasks", "duemq-relay", env=site.env
-    ).start()
+    standby = site.process("standby", BIN / "celery", "-A", "held_tasks", "duemq-relay").start()
     try:
         wait_for(lambda: "relay: from topic celery to redis://" in standby.log, "the relay runs")
         assert standby.stop() == 0

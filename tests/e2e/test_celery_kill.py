@@ -41,6 +41,7 @@ def test_every_task_runs_not_early_and_no_revoked_one(tmp_path: Path) -> None:
         found = site.ran()
         assert found.keys() == wanted
         assert min(late for runs in found.values() for late in runs) >= 0
+        tasks.app.duemq.close()
         tasks.app.close()
         gc.collect()
 
@@ -55,6 +56,7 @@ def test_nothing_is_held_twice_or_lost_where_duemq_is_killed_while_tasks_are_sen
             tasks.note.apply_async((f"t{n}",), countdown=3600)
         with tasks.app.duemq.client as client:
             assert sum(1 for _ in client.list(topic="celery")) == 300
+        tasks.app.duemq.close()
         tasks.app.close()
         gc.collect()
 
@@ -79,5 +81,6 @@ def test_without_duemq_an_eta_is_an_error_unless_asked_otherwise(tmp_path: Path)
             found = [waiting.get(timeout=5).headers["eta"] for _ in range(2)]
             waiting.close()
         assert found[0] is None and found[1] is not None
+        tasks.app.duemq.close()
         tasks.app.close()
         gc.collect()
