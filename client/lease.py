@@ -76,7 +76,7 @@ class Lease:
             return False
         except (Unreachable, Unavailable, UnexpectedAnswer, PendingError):
             # It may have been moved or not: the old time holds.
-            self._renew_at = self._clock() + self._length_s / 6
+            self._renew_at = min(self._clock() + self._length_s / 6, self._until)
             if self._clock() >= self._until:
                 raise
             return True

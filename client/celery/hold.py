@@ -129,7 +129,7 @@ class Hold:
         return Held(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
 
     def _instant(self, value: Any) -> datetime | None:
-        """An eta or expires as a worker understands it: without a zone it is of the app's."""
+        """An eta or expires as a worker understands it (without a zone it is UTC)."""
         if not value:
             return None
         aware: datetime = maybe_make_aware(maybe_iso8601(value), self.app.timezone)
