@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from duemq.client.errors import AlreadyDelivered, NameConflict, Unreachable
+from duemq.client.errors import AlreadyDelivered, NameConflict, NameTaken, Unreachable
 from duemq.client.values import Cancelled, CancelReport, CancelResult, Record, RecordPage
 
 
@@ -99,6 +99,8 @@ class FakeDuemq:
         known = next((other for other in self.messages if name and other.name == name), None)
         if known is None:
             self.messages.append(message)
+        elif if_new:
+            raise NameTaken("name_taken", "there is a message of that name")
         elif (known.payload, known.due) != (payload, due):
             raise NameConflict("name_conflict", "there is another message of that name")
         self.tick()

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.time import maybe_make_aware
-from kombu import Exchange
+from kombu import Exchange, Queue
 
 from duemq.client.celery import NotHeld, hold_of, install
 from duemq.client.celery.envelope import Envelope
@@ -90,7 +90,11 @@ def test_the_first_protocol(app: Celery, duemq: FakeDuemq) -> None:
 
 def test_only_the_task_is_held_not_its_event(app: Celery, duemq: FakeDuemq) -> None:
     app.conf.update(task_send_sent_event=True, task_protocol=1)
-    app.send_task("t", countdown=60)
+    with app.connection_for_read() as connection:
+        events = Queue("events", Exchange("celeryev", "topic"), routing_key="#").bind(connection.default_channel)
+        events.declare()
+        app.send_task("t", countdown=60)
+        assert events.get().payload["type"] == "task-sent"
     assert len(duemq.messages) == 1
     assert Envelope.decode(duemq.messages[0].payload).routing_key == "celery"
 

@@ -76,6 +76,7 @@ def test_each_once_in_order_and_the_place_is_kept(duemq: FakeDuemq) -> None:
     relay(duemq, outlet, 5).run()
     assert outlet.got == sent and outlet.closed == 1
     assert duemq.places["jobs", "r"] == 5
+    assert [message.status for message in duemq.messages if message.labels] == ["cancelled"]  # it gave the lease back
     more = Outlet()
     duemq.send("jobs", b"more")
     relay(duemq, more, 1).run()
@@ -166,6 +167,7 @@ def test_one_of_two_has_the_lease_until_it_stops(duemq: FakeDuemq) -> None:
     for _ in range(20):
         assert first.hold() and not second.hold()
         duemq.advance(LENGTH_S / 2)
+    assert duemq.calls.count("send") == 1
     first.release()
     assert second.hold() and not first.hold()
 
@@ -198,18 +200,38 @@ def test_a_lease_holds_as_long_as_it_was_given_where_duemq_is_away(duemq: FakeDu
 
 def test_of_two_that_try_at_once_at_most_one_gets_it(duemq: FakeDuemq) -> None:
     first, second = lease(duemq), lease(duemq)
-    real = duemq.send
-    answers: list[bool | None] = []
+    real = duemq.list
+    answers: list[bool] = []
 
-    def send(*args: Any, **options: Any) -> Any:
-        message = real(*args, **options)
-        if not answers:
-            answers.append(None)
-            answers.append(second.hold())  # all of it between what the first one sends and its second look
-        return message
+    def list_(**options: Any) -> Any:
+        found = real(**options)
+        if duemq.calls.count("list") == 1:
+            answers.append(second.hold())  # all of it between the first one's look and what it sends
+        return found
 
-    duemq.send = send  # type: ignore[method-assign]
-    assert not (first.hold() and answers[1])
+    duemq.list = list_  # type: ignore[method-assign]
+    assert not first.hold()
+    assert answers == [True]
+
+
+def test_who_lost_the_lease_in_the_middle_of_a_page_goes_on_where_the_other_one_is(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 6)
+    other = lease(duemq)
+    outlet = Outlet()
+
+    def then(payload: bytes) -> None:
+        if payload == b"2":  # it sleeps, and another one does the rest, up to the last
+            duemq.advance(LENGTH_S + 1)
+            assert other.hold()
+            duemq.places["jobs", "r"] = 5
+            duemq.advance(1)
+        if payload == b"5":
+            made.stop()
+
+    outlet.then = then
+    made = relay(duemq, outlet, 99)
+    made.run()
+    assert outlet.got == [*sent[:3], b"5"]
 
 
 def test_leases_are_not_relayed_and_a_standby_goes_on(duemq: FakeDuemq) -> None:
