@@ -35,7 +35,7 @@ def _pss(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-def measure(folder: Path, tasks: int, held: bool) -> dict[str, Any]:
+def measure(folder: Path, tasks: int, held: bool, singles: int = ONE_BY_ONE) -> dict[str, Any]:
     """Figures of one site. Held tasks are counted again after a kill -9 of every process."""
     folder.mkdir()
     with Site(folder, held=held) as site:
@@ -50,10 +50,10 @@ def measure(folder: Path, tasks: int, held: bool) -> dict[str, Any]:
         before = memory(site.worker)
 
         started = time.monotonic()
-        for n in range(min(ONE_BY_ONE, tasks)):
+        for n in range(min(singles, tasks)):
             app.note.apply_async((f"t{n}",), countdown=DAY_S)
         single_s = time.monotonic() - started
-        rest = range(min(ONE_BY_ONE, tasks), tasks)
+        rest = range(min(singles, tasks), tasks)
         started = time.monotonic()
         if held:
             for first in range(rest.start, rest.stop, 10_000):
@@ -80,6 +80,7 @@ def measure(folder: Path, tasks: int, held: bool) -> dict[str, Any]:
             figures["pending_after_kill"] = sum(
                 1 for message in app.app.duemq.client.list(topic="celery") if not message.state.labels
             )
+            app.app.duemq.close()
         broker.close()
         app.app.close()
         gc.collect()

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -101,17 +101,20 @@ class Site:
         module: str = "held_tasks",
         held: bool = True,
         visibility_s: int = 3600,
+        duemq: Sequence[str] = (),
+        topic: str = "celery",
     ) -> None:
         self._folder, self._module, self._project = folder, module, PROJECTS / project
         self.ran_file = folder / "ran"
         self.ran_file.touch()
         self.broker = Broker(folder / "broker")
-        self.duemq = Server(folder / "data")
+        self.duemq = Server(folder / "data", *duemq)
         self.env = {
             "BROKER": self.broker.url,
             "RAN": str(self.ran_file),
             "PYTHONPATH": str(self._project),
             "VISIBILITY": str(visibility_s),
+            "TOPIC": topic,
             "C_FORCE_ROOT": "1",  # for pickle, where the tests run as root
         } | ({"DUEMQ_URL": self.duemq.url} if held else {})
         app = ("-A", self._module)

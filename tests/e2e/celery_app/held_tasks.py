@@ -21,7 +21,9 @@ app.conf.update(
     broker_transport_options={"visibility_timeout": int(os.environ.get("VISIBILITY", "3600"))},
 )
 if os.environ.get("DUEMQ_URL"):
-    install(app, os.environ["DUEMQ_URL"], threshold=float(os.environ.get("THRESHOLD", "0.2")))
+    install(
+        app, os.environ["DUEMQ_URL"], topic=os.environ["TOPIC"], threshold=float(os.environ.get("THRESHOLD", "0.2"))
+    )
 
 
 def ran(what: object, due: float) -> None:
