@@ -1,0 +1,15 @@
+"""Celery tasks with an eta or countdown are held by duemq. See `docs/celery.md`.
+
+app = Celery("proj", broker="redis://localhost")
+duemq.client.celery.install(app, url="http://127.0.0.1:8787")
+"""
+
+try:
+    import celery as _celery  # noqa: F401
+except ImportError as error:
+    raise ImportError("duemq.client.celery needs Celery: pip install 'duemq[celery]'") from error
+
+from duemq.client.celery.hold import Hold, NotHeld
+from duemq.client.celery.install import hold_of, install
+
+__all__ = ["Hold", "NotHeld", "hold_of", "install"]

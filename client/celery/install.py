@@ -1,0 +1,118 @@
+"""Make an app hold its tasks: its `AMQP` gives what has an eta to duemq, and its `Control` cancels there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import ImproperlyConfigured
+from kombu.utils.imports import symbol_by_name
+
+from duemq.client.celery.hold import Hold, NotHeld
+from duemq.client.held import Holder
+from duemq.model.errors import DuemqError
+
+log = logging.getLogger("duemq.client.celery")
+
+
+def install(
+    app: Celery,
+    url: str | None = None,
+    *,
+    api_key: str | None = None,
+    topic: str = "celery",
+    threshold: float = 1.0,
+    fallback: bool = False,
+    timeout: float = 10.0,
+) -> Hold:
+    """From now on duemq holds the app's tasks whose eta is more than `threshold` seconds away, until they are due.
+
+    Call it where the app is made, so that all that publish, the workers and the relay have it. `url` and `api_key` are
+    those of `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. `topic` is
+    where duemq delivers to, and what the relay reads: one for each app. With `fallback` a task goes to the broker with
+    its eta, as without duemq, where duemq is away; a revoke does not find such a task in duemq.
+
+    Raises `ImproperlyConfigured` for an app that has it already.
+    """
+    if isinstance(getattr(app, "duemq", None), Hold):
+        raise ImproperlyConfigured(f"duemq is installed in {app!r} already")
+    hold = Hold(app, Holder(url, api_key, timeout, topic), threshold, fallback)
+    app.duemq = hold
+    app.amqp_cls = _amqp(symbol_by_name(app.amqp_cls), hold)
+    app.control_cls = _control(symbol_by_name(app.control_cls), hold)
+    for cached in ("amqp", "control"):  # made before, of the former classes
+        app.__dict__.pop(cached, None)
+    return hold
+
+
+def hold_of(app: Celery) -> Hold:
+    """Raises `ImproperlyConfigured` for an app without `install`."""
+    hold = getattr(app, "duemq", None)
+    if not isinstance(hold, Hold):
+        raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) where it is made")
+    return hold
+
+
+def _amqp(base: Any, hold: Hold) -> Any:
+    class HoldingAMQP(base):  # type: ignore[misc]
+        def _create_task_sender(self) -> Any:
+            # What it returns is the one door of all tasks: calls, retries, chains, groups, chords, links.
+            send = super()._create_task_sender()
+
+            def send_task_message(producer: Any, *args: Any, **options: Any) -> Any:
+                return send(_HoldingProducer(producer, hold), *args, **options)
+
+            return send_task_message
+
+    return HoldingAMQP
+
+
+def _control(base: Any, hold: Hold) -> Any:
+    class CancellingControl(base):  # type: ignore[misc]
+        def revoke(self, task_id: str | Iterable[str], *args: Any, **options: Any) -> Any:
+            """As Celery's, and held tasks are cancelled: for sure where their state is REVOKED afterwards.
+
+            The workers are told in any case. Then raises `NotHeld` where duemq is away.
+            """
+            ids = [task_id] if isinstance(task_id, str) else list(task_id)
+            failure: DuemqError | NotHeld | None = None
+            won: set[str] = set()
+            try:
+                won = hold.cancel(ids)
+            except (DuemqError, NotHeld) as error:
+                failure = error
+            answers = super().revoke(task_id if isinstance(task_id, str) else ids, *args, **options)
+            for id_ in sorted(won):
+                _mark_revoked(hold.app, id_)
+            if failure is not None:
+                raise failure
+            return answers
+
+    return CancellingControl
+
+
+def _mark_revoked(app: Celery, task_id: str) -> None:
+    """The state that a worker would store. A backend that cannot, such as rpc://, changes nothing about the cancel."""
+    try:
+        app.backend.mark_as_revoked(task_id, "revoked", store_result=not app.conf.task_ignore_result)
+    except Exception as error:
+        log.warning("task %s is cancelled; its state could not be stored: %s", task_id, error)
+
+
+class _HoldingProducer:
+    """A producer whose first message is the task; others (the event task-sent) are not looked at."""
+
+    def __init__(self, producer: Any, hold: Hold) -> None:
+        self._producer, self._hold, self._sent = producer, hold, False
+
+    def publish(self, body: Any, *args: Any, **options: Any) -> Any:
+        if not self._sent and not args:
+            self._sent = True
+            if self._hold.take(self._producer, body, options):
+                return None
+        return self._producer.publish(body, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)

@@ -1,0 +1,185 @@
+"""Dramatiq messages with a delay are held by duemq. See `docs/dramatiq.md`.
+
+    dramatiq.set_broker(broker := RedisBroker())
+    duemq.client.dramatiq.install(broker, url="http://127.0.0.1:8787")
+
+`python -m duemq.client.dramatiq proj.tasks` is the relay that gives them to the broker when they are due.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+try:
+    import dramatiq
+    from dramatiq.errors import BrokerConnectionError, ConnectionFailed, DecodeError
+except ImportError as missing:
+    raise ImportError("duemq.client.dramatiq needs Dramatiq: pip install 'duemq[dramatiq]'") from missing
+
+from duemq.client.client import Client
+from duemq.client.held import AWAY, Held, Holder
+from duemq.client.lease import LENGTH_S, Lease
+from duemq.client.relay import PAGE, BrokerAway, NotPublishable, Relay
+from duemq.client.values import Record
+
+PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
+"""How a message is tried again where duemq is away."""
+
+log = logging.getLogger("duemq.client.dramatiq")
+
+
+class NotHeld(ConnectionFailed):
+    """duemq did not take the message, as a broker that is away does not."""
+
+
+class Hold:
+    """The messages of one broker that duemq holds. `install` puts it at `broker.duemq`."""
+
+    def __init__(self, broker: Any, holder: Holder, threshold: int, fallback: bool) -> None:
+        self.broker, self.threshold, self.fallback = broker, threshold, fallback
+        self._holder = holder
+        self._enqueue: Callable[..., dramatiq.Message[Any]] = broker.enqueue
+
+    @property
+    def topic(self) -> str:
+        return self._holder.topic
+
+    @property
+    def client(self) -> Client:
+        return self._holder.client
+
+    def close(self) -> None:
+        """Close the connection of this process; whatever comes next makes a new one."""
+        self._holder.close()
+
+    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        """In place of the broker's. `delay` is in ms."""
+        if delay is None or delay <= self.threshold:
+            return self._enqueue(message, delay=delay)
+        due = int(time.time() * 1000) + delay
+        self.broker.emit_before("enqueue", message, delay)
+        retries = message.options.get("retries", 0)
+        try:
+            self._holder.hold(Held(message.message_id, retries, due, message.encode(), PAUSES_S))
+        except AWAY as error:
+            # Dramatiq acknowledges a message whose retry could not be enqueued: it would be lost.
+            if not (self.fallback or retries):
+                raise NotHeld(f"duemq: {error}") from error  # type: ignore[no-untyped-call]
+            log.warning("message %s goes to the broker with its delay: %s", message.message_id, error)
+            left_ms = max(due - int(time.time() * 1000), 0)
+            return self._enqueue(message, delay=left_ms)
+        self.broker.emit_after("enqueue", message, delay)
+        return message
+
+    def cancel(self, message_ids: Iterable[str]) -> set[str]:
+        """Those that were held and are not any more: they will not run.
+
+        Raises `NotHeld` where duemq is away, and `duemq.client.PendingError` where the answer is not known in time.
+        """
+        try:
+            return self._holder.cancel(message_ids)
+        except AWAY as error:
+            raise NotHeld(f"duemq: {error}") from error  # type: ignore[no-untyped-call]
+
+
+def install(
+    broker: dramatiq.Broker,
+    url: str | None = None,
+    *,
+    api_key: str | None = None,
+    topic: str = "dramatiq",
+    threshold: int = 1000,
+    fallback: bool = False,
+    timeout: float = 10.0,
+) -> Hold:
+    """From now on duemq holds the broker's messages with a delay of more than `threshold` ms, until they are due.
+
+    Those are of `send_with_options(delay=)`, of pipelines and of retries.
+
+    Call it where the broker is made, so that all that send, the workers and the relay have it. `url` and `api_key` are
+    those of `duemq.client.Client`, `timeout` is in seconds. `topic` is where duemq delivers to, and what the relay
+    reads: one for each broker. Where duemq is away, `NotHeld` is raised; with `fallback`, and for retries always, the
+    message goes to the broker with its delay, as without duemq.
+
+    Raises `ValueError` for a broker that has it already.
+    """
+    if isinstance(getattr(broker, "duemq", None), Hold):
+        raise ValueError(f"duemq is installed in {broker!r} already")
+    hold = Hold(broker, Holder(url, api_key, timeout, topic), threshold, fallback)
+    vars(broker)["duemq"] = hold
+    vars(broker)["enqueue"] = hold.enqueue
+    return hold
+
+
+def hold_of(broker: dramatiq.Broker) -> Hold:
+    """Raises `ValueError` for a broker without `install`."""
+    hold = getattr(broker, "duemq", None)
+    if not isinstance(hold, Hold):
+        raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) where it is made")
+    return hold
+
+
+class BrokerOutlet:
+    """Held messages go to their queues, without a delay."""
+
+    def __init__(self, broker: dramatiq.Broker) -> None:
+        self._broker = broker
+
+    def publish(self, record: Record) -> None:
+        try:
+            message = dramatiq.Message.decode(record.payload)
+        except DecodeError as error:
+            raise NotPublishable(f"not a held message: {error}") from error
+        try:
+            self._broker.enqueue(message)
+        except (BrokerConnectionError, OSError) as error:
+            raise BrokerAway(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Relay until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(
+        "python -m duemq.client.dramatiq",
+        description="Give messages that duemq held to the broker when they are due. Of several relays one works.",
+        epilog="Example: python -m duemq.client.dramatiq proj.tasks",
+    )
+    parser.add_argument("broker", help="the module, as for `dramatiq`: proj.tasks or proj.tasks:broker")
+    parser.add_argument("--consumer", default="dramatiq-relay", help="whose place in the topic it is (%(default)s)")
+    parser.add_argument(
+        "--page", type=int, default=PAGE, help="messages per page: so many at most are sent twice (%(default)s)"
+    )
+    parser.add_argument("--lease", type=float, default=LENGTH_S, help="s until another relay takes over (%(default)s)")
+    parser.add_argument("--loglevel", default="INFO")
+    options = parser.parse_args(arguments)
+
+    from dramatiq.cli import import_broker
+
+    logging.basicConfig(level=options.loglevel.upper(), format="[%(asctime)s: %(levelname)s] %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
+    hold = hold_of(broker)
+    lease = Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
+    relay = Relay(hold.client, hold.topic, options.consumer, BrokerOutlet(broker), page=options.page, lease=lease)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: relay.stop())
+    print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)
+    relay.run()
+    hold.close()
+    print(f"relay: stopped; {relay.published} published, {relay.buried} to the dead letters", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    # Not as `__main__`: what a project installed is of the module under its name.
+    from duemq.client.dramatiq import main as relay_main
+
+    sys.exit(relay_main())

