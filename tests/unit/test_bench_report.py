@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import plan, plan_far, report
+from duemq.proxy.bench import plan, plan_far, plan_kafka, report
 from duemq.proxy.bench.figures import Figure, Outcome, Result, Target, Trace, vital
 from duemq.proxy.bench.plot import write_plot
 from duemq.proxy.bench.stage import Setup
@@ -94,7 +94,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_plans_fit_their_scenarios(quick: bool) -> None:
-    steps = [*plan.everything(quick), *plan_far.everything(quick)]
+    steps = [*plan.everything(quick), *plan_far.everything(quick), *plan_kafka.everything(quick, 1)]
     scenarios = plan.SCENARIOS | plan.ALONE
     assert {step.name for step in steps} == set(scenarios)
     for step in steps:
@@ -104,7 +104,7 @@ def test_the_plans_fit_their_scenarios(quick: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*"steady hot-second drain cancel-race accept cancel all".split(), *"pending load wheel adopt far".split()]
+    "name", [*"steady hot-second drain cancel-race accept cancel consume all".split(), *"pending load wheel adopt far".split()]
 )
 def test_each_command_has_the_common_options(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
