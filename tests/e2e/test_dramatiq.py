@@ -50,7 +50,7 @@ def test_delays_and_retries(site: Site, actors: Any) -> None:
     actors.flaky.send("flaky")
     found = site.wait_for_runs("delayed", "at-once", "briefly", "flaky:2")
     assert found["delayed"][0] >= 0
-    assert min(found["flaky:1"][0], found["flaky:2"][0]) >= 490  # the back-off counts from a little later
+    assert min(found["flaky:1"][0], found["flaky:2"][0]) >= 250  # Dramatiq takes half to all of the back-off
     assert {name: len(late) for name, late in found.items()} == dict.fromkeys(
         ("delayed", "at-once", "briefly", "flaky:0", "flaky:1", "flaky:2"), 1
     )

@@ -30,7 +30,7 @@ def note(what: str, due_ms: int) -> None:
 
 @dramatiq.actor(broker=broker, min_backoff=500, max_backoff=500, max_retries=2)
 def flaky(what: str) -> None:
-    """Fails twice; its retries are half a second apart, or up to twice that."""
+    """Fails twice; its retries are a quarter to half a second apart."""
     message = dramatiq.middleware.CurrentMessage.get_current_message()
     assert message is not None
     retries = message.options.get("retries", 0)
