@@ -14,7 +14,10 @@ from duemq.client import Client
 from tests.e2e.celery_site import Site
 from tests.e2e.server import BIN, wait_for
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's backend does
+pytestmark = [
+    pytest.mark.usefixtures("not_for_ever"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # Celery's backend does
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,11 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from duemq.proxy.local.kafka import KafkaServers
 from tests.e2e.celery_site import Site
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("not_for_ever"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 
 async def create(bootstrap: str, topic: str) -> None:

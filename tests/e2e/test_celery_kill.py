@@ -13,7 +13,11 @@ from tests.e2e.celery_site import Site
 from tests.e2e.server import wait_for
 
 TASKS, APART_S = 400, 0.04
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("not_for_ever"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 
 def test_every_task_runs_not_early_and_no_revoked_one(tmp_path: Path) -> None:
