@@ -129,9 +129,9 @@ class Consumer:
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
         topics = sorted(self._routes)
+        sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
         await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
         own = [] if options.broadcasting else [self._retry]
-        sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
         changes = Changes(self._gained, self._lost)
         source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
         self._source = source
