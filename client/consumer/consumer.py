@@ -25,7 +25,6 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.book import Book
 from duemq.client.consumer.groups import Mismatch, assignor
-from duemq.client.consumer.headers import Origin
 from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.names import checked_group, retry_topic
@@ -310,10 +309,7 @@ class Consumer:
                 self.released(work)
                 return None
             self._counts[message.topic, "retried"] += 1
-            origin = message.origin
-            work.message = Message(
-                message.record, Origin(origin.topic, origin.partition, origin.offset, origin.id, origin.retried + 1)
-            )
+            work.message = Message(message.record, message.origin.again())
             return to.ms(int(time.time() * 1000)) / 1000
         await self._returns.send(message, to, str(error) or repr(error))
         self._ended(work, "retried" if isinstance(to, Wait) else "dead")
@@ -364,12 +360,13 @@ class Consumer:
 
     async def _save(self, source: Source, books: Mapping[TopicPartition, Book]) -> None:
         async with self._saving:
-            places = {
-                each: place for each, book in books.items() if (place := Place(book.commit, book.pull)) != book.saved
+            moved = {
+                partition: (book, place)
+                for partition, book in books.items()
+                if (place := Place(book.commit, book.pull)) != book.saved
             }
-            saved = [(books[each], place) for each, place in places.items()]
-            if places and await source.save(places):
-                for book, place in saved:
+            if moved and await source.save({partition: place for partition, (_, place) in moved.items()}):
+                for book, place in moved.values():
                     book.saved = place
 
 

@@ -8,7 +8,7 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 Headers = Sequence[tuple[str, bytes]]
@@ -40,6 +40,10 @@ class Origin:
     @property
     def place(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}"
+
+    def again(self) -> Origin:
+        """After one retry more."""
+        return replace(self, retried=self.retried + 1)
 
 
 def origin_in(headers: Headers) -> Origin | None:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import zlib
 from contextlib import suppress
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from duemq.client.consumer.headers import Origin, returned
+from duemq.client.consumer.headers import returned
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.policy import Dead, Wait
+from duemq.model.message import CLIENT_NAME, shard_of_name
 
 log = logging.getLogger(__name__)
 
 _SEND_S, _STOP_S = 15.0, 5.0
+_AT_ONCE = Wait("level", 0)
 _BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 _REQUEST_BYTES = 64 << 20  # the broker's own limits decide
 
@@ -47,7 +48,7 @@ class Returns:
         """Tries until it succeeds; a cancel ends it, with an unknown outcome."""
         headers = self._headers(message, to, error)
         name = dict(headers)["duemq-name"]
-        partition = zlib.crc32(b"n:" + name) % self._partitions
+        partition = shard_of_name(CLIENT_NAME + name, self._partitions)
         failures = 0
         while True:
             producer: AIOKafkaProducer | None = None
@@ -72,12 +73,11 @@ class Returns:
     def _headers(self, message: Message, to: Wait | Dead, error: str) -> list[tuple[str, bytes]]:
         origin = message.origin
         if isinstance(to, Dead):
-            kind, topic, when, reason, retried = "dead", dead_letter_topic(self._group), Wait("level", 0), to.reason, 0
+            kind, topic, when, reason, following = "dead", dead_letter_topic(self._group), _AT_ONCE, to.reason, origin
         else:
-            kind, topic, when, reason, retried = "retry", retry_topic(self._group), to, "failed", 1
+            kind, topic, when, reason, following = "retry", retry_topic(self._group), to, "failed", origin.again()
         place = "\0".join((kind, self._group, origin.place, str(origin.retried)))
         name = f"{kind}-{hashlib.sha256(place.encode()).hexdigest()[:40]}"
-        following = Origin(origin.topic, origin.partition, origin.offset, origin.id, origin.retried + retried)
         return [
             ("duemq-topic", topic.encode()), when.header, ("duemq-name", name.encode()),
             *returned(message.record.headers, following, reason, error),

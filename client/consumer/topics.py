@@ -38,7 +38,7 @@ async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: 
                 )
         wanted = {retry_topic(group): options.retry_partitions, dead_letter_topic(group): 1}
         made = await admin.create_topics(
-            [NewTopic(topic, count, -1, replica_assignments={}) for topic, count in wanted.items()]
+            [NewTopic(topic, count, _AS_THE_BROKER_LIKES, replica_assignments={}) for topic, count in wanted.items()]
         )
         for error in made.topic_errors:
             if error[1] not in (_NONE, _EXISTS):
