@@ -180,7 +180,7 @@ class Consumer:
             if self._pulling is not None and not running.done():
                 self._pulling.cancel()
                 await asyncio.wait([self._pulling])
-                await self._lost(list(self._books))
+                await source.let_go()
         finally:
             running.cancel()
             await asyncio.wait([running])
@@ -352,7 +352,7 @@ class Consumer:
             book = self._books.get(partition)
             if book is None or not len(book):
                 position = await source.position(partition)
-                if position is None or partition not in source.partitions():
+                if position is None:
                     continue
                 book = self._books.setdefault(partition, Book(position))
                 if not len(book):

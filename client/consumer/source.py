@@ -36,7 +36,11 @@ class Place(NamedTuple):
 
 
 class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Tells the consumer which partitions it has."""
+    """Tells the consumer which partitions it has.
+
+    aiokafka's `assignment()` and `position()` go on giving the old ones until new ones are known, and Kafka takes
+    commits for them meanwhile: whoever uses those has to look at `turn` before and after.
+    """
 
     def __init__(
         self,
@@ -44,11 +48,17 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
         lost: Callable[[Collection[TopicPartition]], Awaitable[None]],
     ) -> None:
         self._gained, self._lost = gained, lost
+        self.turn = 0
+        """How often partitions came or went."""
+        self.moving = False
+        """They went, and it is not known yet which will come."""
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self.turn, self.moving = self.turn + 1, True
         await self._lost(revoked)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self.turn, self.moving = self.turn + 1, False
         await self._gained(assigned)
 
 
@@ -106,7 +116,8 @@ class Source:
             pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(timeout_ms=timeout_ms, max_records=most)
         except NoOffsetForPartitionError as error:
             for partition in error.args:
-                await self._begin(partition)
+                with suppress(IllegalStateError):  # it went to another member meanwhile
+                    await self._begin(partition)
             return {}
         except OutOfRange as error:
             await self._past(error.args[0])
@@ -123,15 +134,17 @@ class Source:
             self._kafka.resume(*(partitions & self._kafka.assignment()))
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those this member has."""
-        return frozenset(self._kafka.assignment())
+        """Those this member has: none while they move."""
+        return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where the next fetch starts, past markers of transactions; None where that is not known just now."""
+        """Where the next fetch starts, past markers of transactions; None where that is not known just now, and where
+        the partition is not this member's, or went away and came back meanwhile."""
+        turn = self._changes.turn
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
                 position: int = await self._kafka.position(partition)
-                return position
+                return position if turn == self._changes.turn and partition in self.partitions() else None
         return None
 
     async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
@@ -151,6 +164,10 @@ class Source:
             return False
         return True
 
+    async def let_go(self) -> None:
+        """As if all partitions went to other members."""
+        await self._changes.on_partitions_revoked(self._kafka.assignment())
+
     async def stop(self) -> None:
         """Leave the group."""
         if self._looking is not None:
@@ -163,6 +180,8 @@ class Source:
     # --- where a partition begins ---------------------------------------------------------------------------------
 
     async def _begin(self, partition: TopicPartition) -> None:
+        if self._file is None and await self._kafka.committed(partition) is not None:
+            return  # aiokafka may tell what it found before partitions moved
         start = "first" if partition.topic in self._first else self._options.start
         if start == "first":
             await self._kafka.seek_to_beginning(partition)

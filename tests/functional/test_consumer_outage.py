@@ -144,3 +144,33 @@ async def test_a_stop_finishes_what_handlers_have_and_leaves_the_rest(kafka: Kaf
     assert began == ["0", "1"] and sorted(ended) == ["0", "1"] and consumer.in_hand == 0
     place = await committed(kafka.bootstrap, group, topic)
     assert place is not None and place[0] == 2
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["another member comes", "it stops"])
+async def test_while_partitions_go_nothing_is_stored_but_what_is_done(
+    leaves: bool, kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka still tells how far it has pulled, and Kafka still takes commits: those would skip what was in hand."""
+    monkeypatch.setattr("duemq.client.consumer.consumer._SETTLE_S", 0.0)
+    topic, group, held, seen = await new_topic(kafka.bootstrap, 2), new_group(), list[str](), list[str]()
+    options = ConsumerOptions(start="first", commit_interval_s=0.02, stop_s=1.5, concurrency=2)
+
+    def member(began: list[str], takes_s: float) -> Consumer:
+        consumer = Consumer(group, kafka.bootstrap, options)
+
+        @consumer.on(topic)
+        async def handle(message: Message) -> None:
+            began.append(message.text)
+            await asyncio.sleep(takes_s)
+
+        return consumer
+
+    for partition in range(2):
+        await send(kafka.bootstrap, topic, [b"%d-%d" % (partition, n) for n in range(50)], partition=partition)
+    async with member(held, 3600.0) as slow:
+        await until(lambda: slow.in_hand == 100, "all in hand")
+        if not leaves:
+            async with member(seen, 0.0):
+                await until(lambda: len(set(seen)) == 50, "a partition of its own, from its beginning")
+    async with member(seen, 0.0):
+        await until(lambda: len(set(seen)) == 100, "each message")
