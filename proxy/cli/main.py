@@ -5,6 +5,7 @@ Modules named here are imported by every command, so they keep heavy imports ins
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -79,4 +80,6 @@ def duemq_command(
 
 
 def main() -> None:
+    for command in entry_points(group="duemq.commands"):
+        app.add_typer(command.load(), name=command.name, rich_help_panel=_SERVER)
     app()

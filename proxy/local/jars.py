@@ -49,9 +49,9 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
 
-def pinned() -> tuple[Jar, ...]:
-    """All jars that the servers need."""
-    lines = (line for line in _PINNED.read_text().splitlines() if not line.startswith("#"))
+def pinned(listed: Path = _PINNED) -> tuple[Jar, ...]:
+    """All jars of a list: those that the servers need."""
+    lines = (line for line in listed.read_text().splitlines() if not line.startswith("#"))
     return tuple(Jar(*line.replace(":", " ").split()) for line in lines)
 
 
@@ -60,14 +60,14 @@ def cache_folder() -> Path:
 
 
 @cache
-def jars(cache_in: Path | None = None) -> Path:
+def jars(cache_in: Path | None = None, listed: Path = _PINNED) -> Path:
     """A folder with every pinned jar, fetched if it is not there yet (some 45 MB). Raises NotAvailable.
 
     Processes that ask at the same time wait for one of them. The folder's name follows from the list, so a new list
     never meets an old folder; a folder that is there is complete.
     """
     where = cache_in or cache_folder()
-    complete = where / hashlib.sha256(_PINNED.read_bytes()).hexdigest()[:12]
+    complete = where / hashlib.sha256(listed.read_bytes()).hexdigest()[:12]
     if complete.is_dir():
         return complete
     try:
@@ -75,32 +75,32 @@ def jars(cache_in: Path | None = None) -> Path:
         with (where / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not complete.is_dir():
-                _fill(complete)
+                _fill(complete, pinned(listed))
     except OSError as error:
         raise NotAvailable(f"the cache folder {where} cannot be written: {error}") from error
     return complete
 
 
-def _fill(complete: Path) -> None:
+def _fill(complete: Path, wanted: tuple[Jar, ...]) -> None:
     refused: list[str] = []
     for fetch in (_by_maven, _by_jgo):
         with tempfile.TemporaryDirectory(dir=complete.parent, prefix="fetching-") as name:
             folder = Path(name) / "jars"
             folder.mkdir()
             try:
-                fetch(folder)
-                _check(folder)
+                fetch(folder, wanted)
+                _check(folder, wanted)
             except NotAvailable as error:
                 refused.append(str(error))
                 continue
             folder.rename(complete)
             return
-    raise NotAvailable("the jars of Kafka and ZooKeeper cannot be fetched: " + "; ".join(refused))
+    raise NotAvailable(f"{len(wanted)} jars ({wanted[0].file_name}, ...) cannot be fetched: " + "; ".join(refused))
 
 
-def _check(folder: Path) -> None:
+def _check(folder: Path, wanted: tuple[Jar, ...]) -> None:
     """Raises NotAvailable unless each jar is there and is the one that was pinned."""
-    for jar in pinned():
+    for jar in wanted:
         try:
             sha256 = hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest()
         except OSError as error:
@@ -109,12 +109,12 @@ def _check(folder: Path) -> None:
             raise NotAvailable(f"{jar.file_name} is not the pinned one: its SHA-256 is {sha256}")
 
 
-def _by_maven(folder: Path) -> None:
+def _by_maven(folder: Path, wanted: tuple[Jar, ...]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise NotAvailable("there is no mvn")
     pom = folder.parent / "pom.xml"
-    dependencies = (_DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in pinned())
+    dependencies = (_DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in wanted)
     pom.write_text(_POM.format(dependencies="".join(dependencies)))
     command = [maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     try:
@@ -125,7 +125,7 @@ def _by_maven(folder: Path) -> None:
         raise NotAvailable(f"mvn failed: {error}") from error
 
 
-def _by_jgo(folder: Path) -> None:
+def _by_jgo(folder: Path, wanted: tuple[Jar, ...]) -> None:
     try:
         from jgo.maven import MavenContext
     except ImportError as error:
@@ -138,6 +138,6 @@ def _by_jgo(folder: Path) -> None:
 
     try:
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(fetch, pinned()))
+            list(threads.map(fetch, wanted))
     except Exception as error:  # whatever its HTTP client raises: the reason is for the reader
         raise NotAvailable(f"jgo failed: {error}") from error

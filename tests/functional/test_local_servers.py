@@ -124,8 +124,8 @@ def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> N
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = hashlib.sha256(b"wrong").hexdigest()
 
-    def fetch(folder: Path) -> None:
-        for jar in fetching.pinned():
+    def fetch(folder: Path, wanted: tuple[fetching.Jar, ...]) -> None:
+        for jar in wanted:
             (folder / jar.file_name).write_bytes(b"wrong")
 
     monkeypatch.setattr(fetching, "_by_maven", fetch)

@@ -1,0 +1,1 @@
+"""The commands below `duemq spark`. `duemq` finds them by the entry point `duemq.commands`."""

@@ -1,0 +1,155 @@
+"""What the commands of `duemq spark` share: options, how a session is had, how progress and errors are told.
+
+Exit codes are those of `duemq` (docs/cli.md): 1 for a failure and for an audit that found violations, 2 for a command
+that was not understood, 7 where the server refused, 8 where it cannot be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from duemq.model.errors import DuemqError, Rejected, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress
+
+    from duemq.pipeline.progress import Teller
+
+FAILED, REFUSED, UNAVAILABLE = 1, 7, 8
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="DUEMQ_URL", help="Where duemq is.", show_default="http://127.0.0.1:8787"),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master, such as spark://host:7077.", show_default="this machine's cores"),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark, such as spark.driver.memory=4g."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Bootstrap = Annotated[
+    str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.", show_default=True)
+]
+
+
+def examples(*lines: str) -> str:
+    """An epilog with commands to copy."""
+    return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
+
+
+def echo_json(said: Any) -> None:
+    typer.echo(orjson.dumps(said, option=orjson.OPT_INDENT_2).decode())
+
+
+def settings_of(pairs: list[str] | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--conf")
+        found[name] = value
+    return found
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str | None, conf: list[str] | None, as_json: bool, *, kafka: bool = False
+) -> Iterator[tuple[SparkSession, Teller]]:
+    """A session and somebody to tell progress to, for one command. Errors of ours end it as `told` does."""
+    settings = settings_of(conf)
+    with told(as_json):
+        try:
+            from duemq.pipeline.session import running
+        except ImportError as error:
+            raise DuemqError(f"{error.name} is missing: install the extra `duemq[spark]`") from error
+        with telling(as_json) as teller:
+            teller.step("starting Spark")
+            with running(f"duemq {name}", kafka=kafka, master=master, settings=settings) as spark:
+                yield spark, teller
+
+
+@contextmanager
+def told(as_json: bool) -> Iterator[None]:
+    """Errors of ours as one line on stderr, with `--json` also as a document on stdout, and an exit code."""
+    try:
+        yield
+    except DuemqError as error:
+        typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
+        if as_json:
+            echo_json({"error": {"kind": type(error).__name__, "detail": str(error)}})
+        raise typer.Exit(code_of(error)) from error
+
+
+def code_of(error: DuemqError) -> int:
+    from duemq.client.errors import Unreachable
+
+    if isinstance(error, Rejected):
+        return REFUSED
+    return UNAVAILABLE if isinstance(error, Unavailable | Unreachable) else FAILED
+
+
+@contextmanager
+def telling(as_json: bool) -> Iterator[Teller]:
+    """Progress on stderr: a bar on a terminal, a line per step where it is none, nothing for `--json`."""
+    from duemq.pipeline.progress import Silent
+
+    if as_json:
+        yield Silent()
+    elif not sys.stderr.isatty():
+        yield Lines()
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            yield Bars(progress)
+
+
+class Bars:
+    """See `Teller`: a bar per step."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: Any = None
+
+    def step(self, what: str) -> None:
+        self._end()
+        self._task = self._progress.add_task(what, total=None)
+
+    def share(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def says(self, sentence: str) -> None:
+        self._progress.console.print(sentence, highlight=False)
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=1, total=1)
+            self._progress.stop_task(self._task)
+
+
+class Lines:
+    """See `Teller`: for logs."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def step(self, what: str) -> None:
+        typer.echo(f"{time.monotonic() - self._since:7.1f} s  {what}", err=True)
+
+    def share(self, done: int, total: int) -> None: ...
+
+    def says(self, sentence: str) -> None:
+        typer.echo(f"{time.monotonic() - self._since:7.1f} s  {sentence}", err=True)

@@ -1,0 +1,40 @@
+"""Whether Spark's Java is there, told before Spark finds out in its own words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from duemq.pipeline.errors import SparkUnavailable
+
+OLDEST = 17  # what Spark 4 is built for
+_VERSION = re.compile(r'version "(\d+)')
+_WITHIN_S = 30.0
+
+
+def check_java() -> Path:
+    """The Java that Spark will start: that of `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None:
+        raise SparkUnavailable(
+            f"Spark needs a Java of version {OLDEST} or newer, and there is none on PATH or in JAVA_HOME: install a JDK"
+        )
+    if (version := _version(found)) < OLDEST:
+        of = "JAVA_HOME" if home else "PATH"
+        what = f"is Java {version}" if version else "does not run"
+        raise SparkUnavailable(f"Spark needs Java {OLDEST} or newer; {found} (of {of}) {what}")
+    return Path(found)
+
+
+def _version(program: str) -> int:
+    """Its major version; 0 where it does not run."""
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_WITHIN_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = _VERSION.search(said.stderr)
+    return int(version[1]) if version else 0

@@ -1,0 +1,90 @@
+"""The one place where a Spark session is configured.
+
+On a laptop it is `local[*]`, quiet, and bound to the loopback. Under `spark-submit` it is what that was told: nothing
+here overrides a setting that is given there, in `spark-defaults.conf`, or by the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from duemq.pipeline.connector import PACKAGES, connector
+from duemq.pipeline.errors import SparkUnavailable
+from duemq.pipeline.java import check_java
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.showConsoleProgress": "false",  # ours are in words (progress.py), and it tramples other output
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
+    "spark.driver.extraJavaOptions": f"-Xss16m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # -Xss: stopping a stream while it works overflows the stack otherwise.
+}
+LOCAL: Final[Mapping[str, str]] = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def session(
+    name: str, *, kafka: bool = False, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, started if there is none. `kafka`: with the connector. `settings`: more, by name.
+
+    A session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
+    """
+    if (running := SparkSession.getActiveSession()) is not None:
+        return running
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java and read its settings
+    given = dict(settings or {}) | ({"spark.master": master} if master else {})
+    if submitted:
+        SparkContext._ensure_initialized()
+        given = dict(SparkConf().getAll()) | given
+    else:
+        check_java()
+    local = given.get("spark.master", LOCAL["spark.master"]).startswith("local")
+    chosen = dict(DEFAULTS) | (dict(LOCAL) if local else {}) | given
+    if kafka:
+        chosen |= connector(chosen)
+    if local:
+        # Workers run the first `python3` of PATH otherwise. On a cluster that is for spark-submit to say.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise SparkUnavailable(
+            "Spark's Java ended while it started. Above is what it said. "
+            + (f"Where it could not fetch {PACKAGES[0]}: see docs/pipeline.md, Kafka connector. " if kafka else "")
+            + "A trimmed Java without the module jdk.incubator.vector does not do either."
+        ) from error
+
+
+@contextmanager
+def running(
+    name: str, *, kafka: bool = False, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for the time of one command. Raises SparkUnavailable."""
+    spark = session(name, kafka=kafka, master=master, settings=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()

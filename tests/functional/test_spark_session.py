@@ -1,0 +1,83 @@
+"""The session of the pipeline: its Kafka connector works, progress is told, and what is missing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from duemq.pipeline.connector import EXCLUDES, JARS_VARIABLE, PACKAGES, connector
+from duemq.pipeline.errors import SparkUnavailable
+from duemq.pipeline.java import check_java
+from duemq.pipeline.progress import Silent, step
+from duemq.proxy.local.kafka import KafkaServers
+from tests.consumer_site import new_topic, send
+from tests.spark_site import spark_tests
+
+pytestmark = spark_tests
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.shares: list[tuple[int, int]] = []
+
+    def step(self, what: str) -> None:
+        self.steps.append(what)
+
+    def share(self, done: int, total: int) -> None:
+        self.shares.append((done, total))
+
+
+@pytest.mark.anyio
+async def test_a_topic_is_read_with_headers(spark: SparkSession, kafka: KafkaServers) -> None:
+    topic = await new_topic(kafka.bootstrap)
+    await send(kafka.bootstrap, topic, [b"1", b"2"], headers=[("duemq-id", b"x"), ("duemq-id", b"y")])
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic, "startingOffsets": "earliest",
+        "includeHeaders": "true", "kafka.isolation.level": "read_committed",
+    }  # fmt: skip
+    rows = spark.read.format("kafka").options(**options).load().select("value", "headers").collect()
+    assert [bytes(row.value) for row in rows] == [b"1", b"2"]
+    assert [bytes(header.value) for header in rows[0].headers] == [b"x", b"y"]
+
+
+def test_progress_is_told(spark: SparkSession) -> None:
+    told = Told()
+    slow = spark.range(0, 8, 1, 8).select(F.expr("reflect('java.lang.Thread', 'sleep', 150L)"))
+    with step(spark, told, "sleeping"):
+        slow.collect()
+    assert told.steps == ["sleeping"]
+    assert told.shares and told.shares == sorted(told.shares) and told.shares[-1][1] == 8
+
+
+def test_the_connector_is_that_of_a_folder_or_what_is_configured_or_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(JARS_VARIABLE, raising=False)
+    assert connector({}) == {"spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDES)}
+    assert connector({"spark.jars.packages": "a:b:1"})["spark.jars.packages"] == ",".join(["a:b:1", *PACKAGES])
+    assert connector({"spark.jars": "/x/spark-sql-kafka-0-10_2.13-4.2.0.jar"}) == {}
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="has no Kafka connector"):
+        connector({})
+    jar = tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar"
+    jar.touch()
+    assert connector({"spark.jars": "mine.jar"}) == {"spark.jars": f"mine.jar,{jar}"}
+
+
+def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="none on PATH or in JAVA_HOME"):
+        check_java()
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/bin")
+    with pytest.raises(SparkUnavailable, match=r"is Java 11$"):
+        check_java()

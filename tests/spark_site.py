@@ -1,0 +1,34 @@
+"""A Spark session for the tests of the pipeline: one for all of them, in one process (they are an xdist group)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.session import running
+from duemq.proxy.local.jars import jars
+from tests.real_servers import need_servers
+
+JARS = Path(__file__).with_name("spark_jars.txt")
+SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
+
+spark_tests = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+"""What modules with Spark tests say as their `pytestmark`. Py4J leaves sockets to the garbage collector."""
+
+
+def spark_jars() -> Path:
+    """A folder with the Kafka connector."""
+    return jars(None, JARS)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    need_servers()
+    os.environ[JARS_VARIABLE] = str(spark_jars())
+    with running("tests", kafka=True, master="local[2]", settings=SETTINGS) as session:
+        yield session
