@@ -72,10 +72,15 @@ def messages(judged: DataFrame, columns: Columns, job: str) -> DataFrame:
     return sorted_rows.select(*shown, WINDOW)
 
 
+def uri(path: Path) -> str:
+    """As Hadoop reads it: of a local file, and nothing in it quoted."""
+    return f"file://{path}"
+
+
 def write(frame: DataFrame, folder: Path) -> None:
     """Write what `messages` made."""
     writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MOST_ROWS)
-    writer.parquet(folder.as_uri())
+    writer.parquet(uri(folder))
 
 
 def looked_at(spark: SparkSession, folder: Path, below: Path) -> list[DelayFile]:

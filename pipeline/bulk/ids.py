@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.client import Client
+from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.manifest import Manifest
 from duemq.pipeline.bulk.server import Server
 from duemq.storage.exchange import MOST_ROWS
@@ -43,8 +44,7 @@ def ids(
                 for part in _of_one_file(batch):
                     yield _with_ids(client, part, root, known)
 
-    # Only `due_ms` and `row` need the order of the file, and Spark's reader keeps that within a split.
-    files = [(folder / file.path).as_uri() for file in manifest.files]
+    files = [uri(folder / file.path) for file in manifest.files]
     place = F.col("_metadata.file_path").alias("file"), F.col("_metadata.row_index").alias("row")
     read = spark.read.schema(_FILE).parquet(*files).select("name", "topic", "key", "due_ms", *place)
     return read.mapInArrow(with_ids, SCHEMA)

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.bulk import files
 from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.ids import ids
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
@@ -45,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A job that is done: all rows that could be scheduled are. `ids`: see `ids.ids`. `again`: an earlier run did it."""
+    """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it."""
 
     manifest: Manifest
     ids: DataFrame
@@ -148,9 +149,9 @@ def _written(
         if options.rejects is not None:
             rejects = rejects / f"{folder.job}-{attempt.name}"
         with step(spark, teller, "writing the rejected rows"):
-            rejected(told).write.parquet(rejects.as_uri())
+            rejected(told).write.parquet(uri(rejects))
         fault("rejects")
-    apart = 0 if rejects is None else spark.read.parquet(rejects.as_uri()).count()
+    apart = 0 if rejects is None else spark.read.parquet(uri(rejects)).count()
     if (rows - bad, bad) != (written, apart) and not _is_sound(told, written, apart):
         shutil.rmtree(attempt, ignore_errors=True)
         raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")

@@ -1,4 +1,4 @@
-"""Which rows can be scheduled, decided by Spark: by the rules of `storage/intake_rules.py`, and by when they are due."""
+"""Which rows can be scheduled, decided by Spark: the rules of `storage/intake_rules.py`, and when they are due."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SHOWN = 60  # characters of a wrong value
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`limits` should be those of the server. The window of a message (its half hour) must begin at least `lead_ms` after
-    the start of the job, for the files are written until then; it is due no later than `horizon_ms` after it."""
+    """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
+    start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it."""
 
     limits: AdoptLimits = field(default_factory=AdoptLimits)
     lead_ms: int = 10 * 60_000
@@ -78,8 +78,8 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
     unread = "' is neither epoch ms nor a date-time with a zone (RFC 3339)"
     yield due.isNull(), says("due_ms", "'", F.left(raw, F.lit(_SHOWN)), unread)
     yield due - due % WINDOW_MS < first, says(
-        "due_ms", due.cast("string"), f" is in a window that begins sooner than {rules.lead_ms} ms after {now}, when the "
-        "job began: send it as a message",
+        "due_ms", due.cast("string"), f" is in a window that begins sooner than {rules.lead_ms} ms after {now}, when "
+        "the job began: send it as a message",
     )  # fmt: skip
     yield (
         due > min(now + rules.horizon_ms, LAST_MS),
@@ -114,7 +114,8 @@ Says = Callable[..., list[Column]]
 def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
     yield topic.isNull(), says("is null; every message needs one")
     yield ~topic.rlike(_TOPIC), says(
-        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq., not '",
+        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq., not "
+        "'",
         F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
     )  # fmt: skip
     if limits.topics:

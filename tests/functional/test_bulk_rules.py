@@ -1,4 +1,4 @@
-"""Which rows can be scheduled: what each column may be, each rule with its sentence, and agreement with the server's."""
+"""Which rows can be scheduled: what columns may be, each rule with its sentence, and agreement with the server."""
 
 from __future__ import annotations
 
@@ -170,7 +170,8 @@ def test_rows_that_are_not_utf8_are_rejected(spark: SparkSession) -> None:
     )  # fmt: skip
     assert "must be 1 to 249" in fields(frame, Columns("due", "body", topic="bad"))["reason"]
     for field in ("labels", "headers"):
-        reason = fields(frame, Columns("due", "body", topic="topic", **{field: field}))["reason"]
+        given: dict[str, Any] = {field: field}
+        reason = fields(frame, Columns("due", "body", topic="topic", **given))["reason"]
         assert reason.startswith(field) and reason.endswith("is not UTF-8")
     assert fields(frame, Columns("due", "body", to="o", name="bad"))["reason"] == "name (column bad): is not UTF-8"
     assert bytes(fields(frame, Columns("due", "bad", to="o"))["payload"]) == b"a\xff"
