@@ -68,6 +68,7 @@ def adopted(client: Client, manifest: Manifest, teller: Teller, fault: Fault = n
     Raises JobFailed where some were refused, which says what is scheduled and what is not.
     """
     rows = {file.sha256: file.rows for file in manifest.files}
+    fault("waiting")
     while True:
         waiting = {one.raw.get("sha256") for one in _patiently(lambda: client.adoptions("wanted"))} & rows.keys()
         teller.share(sum(rows.values()) - sum(rows[one] for one in waiting if one), sum(rows.values()))
@@ -75,7 +76,6 @@ def adopted(client: Client, manifest: Manifest, teller: Teller, fault: Fault = n
             found = _by_content(_patiently(client.adoptions))
             if rows.keys() <= found.keys():
                 break
-        fault("waiting")
         time.sleep(_LOOK_S)
     refused = [file for file in manifest.files if found[file.sha256].state == "refused"]
     if refused:

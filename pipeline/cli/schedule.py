@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.pipeline.cli.app import app
 from duemq.pipeline.cli.command import (
     REFUSED,
     AsJson,
@@ -69,10 +68,16 @@ def schedule(
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
     ] = None,
-    lead: Annotated[str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")] = "10m",
+    lead: Annotated[
+        str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
+    ] = "10m",
     link: Annotated[bool, typer.Option(help="Let the server link the files in place of writing them anew.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Schedule nothing where a row is rejected (exit code 7).")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be scheduled, and rejected why.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Schedule nothing where a row is rejected (exit code 7).")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be scheduled, and rejected why.")
+    ] = False,
     url: Url = None,
     master: Master = None,
     conf: Settings = None,
@@ -148,7 +153,12 @@ def _ms(text: str) -> int:
 
 
 def _frame(
-    spark: SparkSession, source: str | None, kind: str | None, jdbc: str | None, name: str | None, options: dict[str, str]
+    spark: SparkSession,
+    source: str | None,
+    kind: str | None,
+    jdbc: str | None,
+    name: str | None,
+    options: dict[str, str],
 ) -> DataFrame:
     from duemq.pipeline.errors import BadInput
     from duemq.pipeline.sources import jdbc_table, table
@@ -181,7 +191,9 @@ def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> No
 
     from duemq.pipeline.bulk.rules import judged, reasons
 
-    counts = {row["field"]: row["rows"] for row in reasons(judged(frame, columns, rules, int(time.time() * 1000))).collect()}
+    counts = {
+        row["field"]: row["rows"] for row in reasons(judged(frame, columns, rules, int(time.time() * 1000))).collect()
+    }
     accepted = counts.pop(None, 0)
     if as_json:
         echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
@@ -195,7 +207,8 @@ def _tell(done: Scheduled, teller: Teller, ids: Path | None, as_json: bool) -> N
     made = done.manifest
     said: dict[str, Any] = {
         "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
-        "rejects": made.rejects, "files": len(made.files), "again": done.again, "ids": None if ids is None else str(ids),
+        "rejects": made.rejects, "files": len(made.files), "again": done.again,
+        "ids": None if ids is None else str(ids),
     }  # fmt: skip
     if as_json:
         echo_json(said)
