@@ -15,6 +15,7 @@ from duemq.client import Client
 from duemq.client.errors import Unavailable, Unreachable
 from duemq.pipeline.errors import JobFailed
 
+_START: Final = "from duemq.proxy.cli.main import main; main()"
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
 
@@ -26,7 +27,8 @@ def serving(data: Path, *settings: str) -> Iterator[str]:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     chosen = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "duemq.proxy.cli.main", "serve", "--data", str(data), "--listen", url[7:], *chosen]
+    options = ["--data", str(data), "--listen", url.removeprefix("http://"), *chosen]
+    command = [sys.executable, "-P", "-c", _START, "serve", *options]
     with data.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

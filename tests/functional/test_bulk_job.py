@@ -46,7 +46,7 @@ def first_window() -> int:
 def rows(spark: SparkSession, count: int, windows: int = 3, prefix: str = "n") -> DataFrame:
     start = first_window()
     return spark.range(0, count, 1, 4).select(
-        (F.lit(start) + F.pmod(F.col("id") * 7_919, F.lit(windows * WINDOW_MS))).alias("due"),
+        (F.lit(start) + F.pmod(F.col("id") * 999_983, F.lit(windows * WINDOW_MS))).alias("due"),
         F.concat(F.lit("payload of "), "id").alias("body"),
         F.concat(F.lit("k"), F.col("id") % 5).alias("key"),
         F.concat(F.lit(prefix), "id").alias("name"),
