@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from duemq.client import Client
-from duemq.client.errors import BatchTooLarge, Unavailable, Unreachable
+from duemq.client.errors import BatchTooLarge, PastDue, Unavailable, Unreachable
 from duemq.client.values import Adoption
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.bulk.manifest import Manifest
@@ -59,6 +59,13 @@ def hand_over(client: Client, manifest: Manifest, folder: Path, *, link: bool, f
         _patiently(lambda: client.adopt_all(said, link=link))
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
+    except PastDue as error:
+        late = sum(file.rows for file in missing)
+        others = "the others are" if len(missing) < len(manifest.files) else "nothing is"
+        raise JobFailed(
+            f"{error.detail}. {late:,} rows were not handed over in time, {others} "
+            f"scheduled: schedule those rows under another job id, with a longer lead ({folder} has this one's)"
+        ) from error
     fault("handed_over")
 
 

@@ -175,6 +175,17 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
         assert not [one for one in client.adoptions() if "/gone/" in one.path]
 
 
+def test_a_job_that_comes_too_late_is_told_what_of_it_is_scheduled(spark: SparkSession, site: tuple[str, Path]) -> None:
+    url, stage = site
+    late = rows(spark, 20, prefix="late").withColumn(
+        "due", F.when(F.col("rank") < -9, first_window() - 3 * WINDOW_MS).otherwise(F.col("due"))
+    )
+    with pytest.raises(JobFailed, match="20 rows were not handed over in time, nothing is scheduled"):
+        schedule(late, COLUMNS, "late", Options(stage), Server(url), rules=Rules(lead_ms=-WINDOW_MS))
+    with Client(url) as client:
+        assert not [one for one in client.adoptions() if "/late/" in one.path]
+
+
 def test_nothing_to_schedule_is_no_error(spark: SparkSession, site: tuple[str, Path]) -> None:
     url, stage = site
     empty: dict[str, Any] = {"due": F.lit(None).cast("bigint")}
