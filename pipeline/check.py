@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-_SCHEMA = StructType([StructField(name, StringType()) for name in ("executor", "python", "duemq", "pyarrow", "error")])
+from duemq.pipeline.errors import SparkUnavailable
+
+_PYTHON_ERROR = re.compile(r"\w*(Error|Exception): ")
+_SCHEMA = StructType([StructField(name, StringType()) for name in ("executor", "python", "duemq", "pyarrow")])
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The Python of one executor. `error`: why it cannot run duemq's part of a job; empty where it can."""
+    """The Python of one executor."""
 
     executor: str
     python: str
     duemq: str
     pyarrow: str
-    error: str
 
 
 def workers(spark: SparkSession, tasks: int) -> list[Worker]:
-    """Those that took part in so many tasks, sorted."""
-    found = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
+    """Those that took part in so many tasks, sorted. Raises SparkUnavailable where one cannot run duemq."""
+    try:
+        found = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
+    except PySparkException as error:
+        said = [line for line in str(error).splitlines() if _PYTHON_ERROR.match(line.strip())] or [str(error)]
+        raise SparkUnavailable(
+            f"the executors cannot run duemq: {said[-1].strip()[:500]} (docs/pipeline.md, On a cluster)"
+        ) from error
     return sorted((Worker(**row.asDict()) for row in found), key=lambda worker: worker.executor)
 
 
@@ -54,17 +63,10 @@ def has_connector(spark: SparkSession) -> bool:
 def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
-    error = ""
-    try:
-        import duemq.client
-        import duemq.storage.intake  # noqa: F401
-    except Exception as found:
-        error = f"{type(found).__name__}: {found}"
-    try:
-        ours = version("duemq")
-    except PackageNotFoundError:
-        ours = ""
+    import duemq.client
+    import duemq.storage.intake
+
     # A worker's folder is that of its executor; on one machine all share a name.
     where = f"{platform.node()} {os.path.basename(os.getcwd())}"
-    row = [where, platform.python_version(), ours, pa.__version__, error]
+    row = [where, platform.python_version(), duemq.__version__, pa.__version__]
     yield pa.RecordBatch.from_arrays([pa.array([text]) for text in row], names=_SCHEMA.names)

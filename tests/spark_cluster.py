@@ -98,7 +98,7 @@ def submit(master: str, made: Path, archive: Path, *words: object) -> subprocess
     script = subprocess.check_output([made / "bin" / "duemq", "spark", "script"], text=True, env=spark_environment())
     command = [
         SPARK_HOME / "bin" / "spark-submit", "--master", master, "--archives", f"{archive}#environment",
-        "--conf", "spark.executor.memory=500m", "--conf", "spark.ui.enabled=false",
+        "--conf", "spark.executor.memory=500m", "--conf", "spark.task.maxFailures=1", "--conf", "spark.ui.enabled=false",
         "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}",
         "--driver-memory", "700m", script.strip(), *words,
     ]  # fmt: skip

@@ -38,4 +38,14 @@ def test_both_workers_have_the_wheel(cluster: SparkCluster, made: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert said["master"] == cluster.url
-    assert [(worker["duemq"], worker["error"]) for worker in said["workers"]] == [(duemq.__version__, "")] * 2
+    assert [worker["duemq"] for worker in said["workers"]] == [duemq.__version__] * 2
+
+
+def test_executors_without_duemq_are_told(cluster: SparkCluster, made: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    python(tmp_path, "-m", "venv", "--without-pip", bare)
+    done = submit(cluster.url, made, packed(bare), "check", "--no-kafka")
+    assert done.returncode == 1
+    assert (
+        "duemq: the executors cannot run duemq: ModuleNotFoundError: No module named" in done.stdout
+    )  # where spark-submit puts stderr, too
