@@ -67,7 +67,7 @@ def session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except PySparkException as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -76,6 +76,9 @@ def session(
             + (f"Where it could not fetch {PACKAGES[0]}: see docs/pipeline.md, Kafka connector. " if kafka else "")
             + "A trimmed Java without the module jdk.incubator.vector does not do either."
         ) from error
+    if submitted and "spark.log.level" not in given:
+        spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
+    return spark
 
 
 @contextmanager

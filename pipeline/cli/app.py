@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from duemq.pipeline.cli import check
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -18,3 +20,7 @@ def spark() -> None:
 
     On this machine's cores, unless --master or spark-submit says otherwise.
     """
+
+
+app.command("check", epilog=check.CHECK_EXAMPLES)(check.check)
+app.command("script", epilog=check.SCRIPT_EXAMPLES)(check.script)

@@ -1,0 +1,59 @@
+"""`duemq spark check` and `duemq spark script`: is all there that Spark needs, and what does spark-submit run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from duemq.pipeline.cli.command import FAILED, AsJson, Master, Settings, echo_json, examples, spark_session
+
+CHECK_EXAMPLES = examples(
+    "duemq spark check",
+    "duemq spark check --no-kafka",
+    "spark-submit --master spark://host:7077 --archives environment.tar.gz#environment $(duemq spark script) check",
+)
+SCRIPT_EXAMPLES = examples("spark-submit --master yarn $(duemq spark script) check")
+
+
+def check(
+    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Also look for the Kafka connector.")] = True,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks that look at the machines they run on.")] = 16,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start Spark and tell what it has: versions, the Kafka connector, and the Python of each executor.
+
+    Exit code 1 if something is missing that a job would miss.
+    """
+    with spark_session("check", master, conf, as_json, kafka=kafka) as (spark, teller):
+        from duemq.pipeline.check import has_connector, versions, workers
+        from duemq.pipeline.progress import step
+
+        found = versions(spark)
+        connector = has_connector(spark) if kafka else None
+        with step(spark, teller, "looking at the executors"):
+            seen = workers(spark, tasks)
+    if as_json:
+        echo_json({**found, "kafka_connector": connector, "workers": [asdict(worker) for worker in seen]})
+    else:
+        typer.echo(f"Spark {found['spark']} on Java {found['java']}, {found['master']}")
+        if connector is not None:
+            typer.echo(f"Kafka connector: {'there' if connector else 'missing'}")
+        for worker in seen:
+            typer.echo(
+                f"executor {worker.executor}: Python {worker.python}, pyarrow {worker.pyarrow}, duemq {worker.duemq}"
+            )
+    if connector is False:
+        raise typer.Exit(FAILED)
+
+
+def script() -> None:
+    """Print the path of what spark-submit is to run: it takes the same words as `duemq spark`."""
+    from importlib.util import find_spec
+
+    spec = find_spec("duemq.pipeline.submit")
+    assert spec is not None
+    typer.echo(spec.origin)

@@ -1,0 +1,108 @@
+"""A standalone Spark: a master and workers as processes on the loopback, and an environment to send to them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from duemq.proxy.local.ports import HOST, free_port
+from duemq.proxy.local.process import Process
+from tests.e2e.server import environment
+
+SPARK_HOME = Path(pyspark.__file__).parent
+_READY_S = 60.0
+
+
+class SparkCluster:
+    """One master and so many workers of one core each."""
+
+    def __init__(self, folder: Path, workers: int, memory: str = "700m") -> None:
+        self._folder, self._workers, self._memory = folder, workers, memory
+        self._stack = ExitStack()
+        self._page = free_port()
+        self.url = f"spark://{HOST}:{free_port()}"
+
+    def __enter__(self) -> Self:
+        port = self.url.rpartition(":")[2]
+        self._start("master", "Master", "--host", HOST, "--port", port, "--webui-port", str(self._page))
+        for number in range(self._workers):
+            self._start(
+                f"worker-{number}", "Worker", "--host", HOST, "--cores", "1", "--memory", self._memory, "--webui-port",
+                str(free_port()), "--work-dir", str(self._folder / f"work-{number}"), self.url,
+            )  # fmt: skip
+        self._last.until(lambda: self._alive() == self._workers, _READY_S)
+        return self
+
+    def _start(self, name: str, main: str, *arguments: str) -> None:
+        log = self._folder / f"{name}.log"
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main.lower()}.{main}"]
+        self._last = Process(name, [*command, *arguments], log, environment=spark_environment())
+        self._last.start()
+        self._stack.callback(self._last.stop)
+
+    def _alive(self) -> int:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._page}/json/", timeout=5) as answer:
+                found: int = json.load(answer)["aliveworkers"]
+                return found
+        except OSError:
+            return 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def spark_environment() -> dict[str, str]:
+    """That of a machine with this Spark, whose Java is small."""
+    return environment() | {
+        "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
+    }  # fmt: skip
+
+
+def environment_of(wheel: Path, into: Path, needed: Path) -> Path:
+    """A Python environment with duemq's wheel, at `into`. What duemq needs is taken from `needed`, a site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", into], check=True, env=environment())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", into, "install", "--quiet", "--no-deps", "--no-index", wheel],
+        check=True,
+        env=environment(),
+    )
+    (site,) = into.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text(str(needed))
+    return into
+
+
+def packed(made: Path) -> Path:
+    """The environment as an archive to send to executors."""
+    archive = made.with_suffix(".tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for path in made.iterdir():
+            tar.add(path, path.name)
+    return archive
+
+
+def submit(master: str, made: Path, archive: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """`spark-submit` as docs/pipeline.md has it, run to its end, with the driver in the environment `made`."""
+    script = subprocess.check_output([made / "bin" / "duemq", "spark", "script"], text=True, env=spark_environment())
+    command = [
+        SPARK_HOME / "bin" / "spark-submit", "--master", master, "--archives", f"{archive}#environment",
+        "--conf", "spark.executor.memory=500m", "--conf", "spark.task.maxFailures=1", "--conf", "spark.ui.enabled=false",
+        "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}",
+        "--driver-memory", "700m", script.strip(), *words,
+    ]  # fmt: skip
+    pythons = {"PYSPARK_DRIVER_PYTHON": str(made / "bin" / "python"), "PYSPARK_PYTHON": "environment/bin/python"}
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=300, env=spark_environment() | pythons
+    )
