@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
@@ -69,10 +70,8 @@ def cancel(
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
         server = _server(url, batch, patience)
-        counts = _answered(
-            spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), answers
-        )
-    _tell(counts, as_json)
+        told = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), answers)
+    _tell(*told, as_json)
 
 
 def move(
@@ -104,8 +103,8 @@ def move(
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        counts = _answered(spark, teller, "moving", lambda: moved, answers)
-    _tell(counts, as_json)
+        told = _answered(spark, teller, "moving", lambda: moved, answers)
+    _tell(*told, as_json)
 
 
 @contextmanager
@@ -164,8 +163,8 @@ def _server(url: str | None, batch: int, patience_s: float) -> Server:
 
 def _answered(
     spark: SparkSession, teller: Teller, what: str, ask: Callable[[], DataFrame], folder: str | None
-) -> dict[str, int]:
-    """How many rows there are of each status. All is computed once: what is written is what was counted."""
+) -> tuple[dict[str, int], float]:
+    """How many rows there are of each status, and how many seconds it took. All is computed once: what is written is what was counted."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -175,12 +174,13 @@ def _answered(
     seen = Observation()
     counts = [F.count_if(F.col("status") == status).alias(status) for status in STATUSES]
     told = ask().observe(seen, *counts)
+    since = time.monotonic()
     with step(spark, teller, what):
         if folder is None:
             told.write.format("noop").mode("overwrite").save()
         else:
             told.write.parquet(folder)
-    return {status: count for status, count in seen.get.items() if count}
+    return {status: count for status, count in seen.get.items() if count}, time.monotonic() - since
 
 
 def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bool) -> None:
@@ -198,9 +198,9 @@ def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bo
         typer.echo(f"{rows:,} rows name {messages:,} messages; {without:,} rows have no id. Nothing was asked.")
 
 
-def _tell(counts: dict[str, int], as_json: bool) -> None:
+def _tell(counts: dict[str, int], seconds: float, as_json: bool) -> None:
     if as_json:
-        echo_json({"counts": counts})
+        echo_json({"counts": counts, "seconds": round(seconds, 3)})
     else:
         told = [f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()]
         typer.echo(", ".join(told) or "There was nothing to do.")

@@ -37,7 +37,7 @@ def test_orders_are_moved_then_cancelled_by_their_business_key(shared_server: Se
 
     moved = spark("move", orders, *by_key, "--by", "1d", "--json", url=shared_server.url)
     counts = {"moved": 5, "already_delivered": 1, "unknown": 1}
-    assert (moved.returncode, orjson.loads(moved.stdout)) == (4, {"counts": counts}), moved.stderr
+    assert (moved.returncode, orjson.loads(moved.stdout)["counts"]) == (4, counts), moved.stderr
     dues = [shared_server.state(id_)["deliver_at_ms"] for id_ in ids]
     assert dues == [due + DAY_MS] * 3 + [due] * 2
 
