@@ -164,7 +164,7 @@ def _server(url: str | None, batch: int, patience_s: float) -> Server:
 def _answered(
     spark: SparkSession, teller: Teller, what: str, ask: Callable[[], DataFrame], folder: str | None
 ) -> tuple[dict[str, int], float]:
-    """How many rows there are of each status, and how many seconds it took. All is computed once: what is written is what was counted."""
+    """How many rows there are of each status, and in how many seconds. Computed once: what is counted is written."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
