@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.cli import check
+from duemq.pipeline.cli import check, imports, mass
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,3 +24,6 @@ def spark() -> None:
 
 app.command("check", epilog=check.CHECK_EXAMPLES)(check.check)
 app.command("script", epilog=check.SCRIPT_EXAMPLES)(check.script)
+app.command("cancel", epilog=mass.CANCEL_EXAMPLES)(mass.cancel)
+app.command("move", epilog=mass.MOVE_EXAMPLES)(mass.move)
+app.add_typer(imports.app, name="import")
