@@ -22,7 +22,7 @@ from duemq.model.errors import FolderRefused
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
-from duemq.storage.backup import names
+from duemq.storage.backup import names, read_backup
 from duemq.storage.folder import BACKUP, LOCK, RESTORE, read_info, take_lock
 
 _KEY = ["shard", "due_ms", "offset", "row"]
@@ -32,23 +32,19 @@ Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """All that waits. `rows`: shard, topic, second_ms, messages, kept in Spark's cache until `release`."""
+    """All that waits. `rows`: shard, topic, second_ms, messages, in Spark's cache.
+
+    `as_of_ms`: when the backup was begun, or when the last cycle of a stopped server was; 0 if there was none.
+    """
 
     folder: Path
+    as_of_ms: int
     shards: Sequence[Store]
     rows: DataFrame
 
     @property
     def messages(self) -> int:
         return sum(shard.pending for shard in self.shards)
-
-    @property
-    def as_of_ms(self) -> int:
-        """Nothing that came later than this is missing, but for what no cycle had taken up yet; 0 without messages."""
-        return min((shard.at for shard in self.shards if shard.at), default=0)
-
-    def release(self) -> None:
-        self.rows.unpersist()
 
 
 @contextmanager
@@ -64,7 +60,8 @@ def pending(spark: SparkSession, folder: Path) -> Iterator[Pending]:
         rows = counted(spark, shards).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             _compare(rows, shards)
-            yield Pending(place, shards, rows)
+            last = max((shard.at for shard in shards), default=0)
+            yield Pending(place, read_backup(place).made_at if (place / BACKUP).exists() else last, shards, rows)
         finally:
             rows.unpersist()
 
