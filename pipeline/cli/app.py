@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.cli import forecast
+from duemq.pipeline.cli import forecast, history
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,3 +23,4 @@ def spark() -> None:
 
 
 app.command(epilog=forecast.EXAMPLES)(forecast.forecast)
+app.command(epilog=history.EXAMPLES)(history.history)

@@ -45,6 +45,11 @@ class World(NamedTuple):
     start: int
 
 
+def sealed_in(server: Server) -> float:
+    lines = server.call("GET", "/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("duemq_sealed_messages{"))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("forecast")
@@ -56,14 +61,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         server.start()
 
         def send(topic: str, dues: list[int]) -> list[str]:
-            body = {"messages": [{"topic": topic, "payload": "x", "deliver_at": at} for at in dues]}
+            keyed = ({"topic": topic, "payload": "x", "key": str(n), "deliver_at": at} for n, at in enumerate(dues))
+            body = {"messages": list(keyed)}
             sent = [one["id"] for one in server.call("POST", "/v1/messages:batch", body).json()["results"]]
             ids.update(zip(sent, ((topic, at) for at in dues), strict=True))
             due.update((topic, at) for at in dues)
             return sent
 
         sealed = send("orders", [start + n * 997 for n in range(SEALED)])
-        wait_for(lambda: server.log.count("sealed ") == 2, "a delay file of each shard")
+        wait_for(lambda: sealed_in(server) == SEALED, "delay files of both shards")
         drafts = [Draft("letters", b"y", start + WINDOW_MS + n // 50) for n in range(ADOPTED)]
         write_messages(folder / "shared" / "a.parquet", drafts)
         adopted = run("adopt", folder / "shared", url=server.url)
