@@ -65,14 +65,14 @@ def page(done: Forecast) -> str:
 
 
 def _plots(done: Forecast) -> Iterable[str]:
-    width = duration(done.step_ms).replace("1 min", "minute") if done.step_ms == _MINUTE_MS else duration(done.step_ms)
+    width = {_MINUTE_MS: "minute", _HOUR_MS: "hour", _DAY_MS: "day"}.get(done.step_ms, duration(done.step_ms))
     named = [topic for topic in _topics(done.bars)]
     colours = {topic: _COLOURS[-1] if topic == OTHERS else _COLOURS[n] for n, topic in enumerate(named)}
     keys = "".join(f'<span class="key" style="background:{colours[topic]}"></span>{escape(topic)}' for topic in named)
     capacity = done.capacity.per_second
-    yield f"<h2>Messages due per second, mean of each {width}</h2><p>{keys}</p>"
+    yield f"<h2>Messages due per second, mean of every {width}</h2><p>{keys}</p>"
     yield _Plot(done, capacity).stacked(colours)
-    yield f"<h2>Fullest second of each {width}</h2>"
+    yield f"<h2>Fullest second of every {width}</h2>"
     yield _Plot(done, capacity).dots()
     if done.most_late_ms:
         yield "<h2>How late messages become at most, seconds</h2>"

@@ -30,7 +30,7 @@ _NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOW
 
 
 def delivered(records: DataFrame) -> DataFrame:
-    """The deliveries among records of any topics, as `DELIVERIES`: those with a header duemq-id, but for dead letters."""
+    """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters."""
     raw = F.hex(F.unbase64(F.translate("id", "-_", "+/")))
     delivered_ms = F.unix_millis("timestamp")
     return (

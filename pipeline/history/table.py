@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.rows import DELIVERIES, FATES
 
@@ -53,8 +54,8 @@ class Batches(NamedTuple):
 class HistoryTable:
     """A table below `path`: a folder, or a URI that Spark's Hadoop knows. One job at a time may write to it."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, path: str, fault: Fault = no_fault) -> None:
+        self._spark, self._fault = spark, fault
         jvm = spark._jvm
         assert jvm is not None
         self._jvm: Any = jvm
@@ -127,9 +128,11 @@ class HistoryTable:
         staging = f"{self.path}/{_STAGING}/{kind}-{batches.name}-{uuid.uuid4().hex}"
         by = PARTITIONS[kind]
         rows.repartition(*by).sortWithinPartitions(*by, _SORTED[kind]).write.partitionBy(*by).parquet(staging)
+        self._fault(f"written {kind}")
         if any(status.isDirectory() for status in self._files.listStatus(self._path(staging))):
             self._files.mkdirs(self._path(self.path, kind))
             self._rename(staging, f"{self.path}/{kind}/{batches.name}")
+        self._fault(f"named {kind}")
         self._files.delete(self._path(staging), True)
 
     def _rename(self, old: str, new: str) -> None:
