@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -80,20 +81,32 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """`findings`, `notes`: what is known before any message was looked at."""
+
+    frames: Frames
+    extent: Extent
+    findings: Sequence[Finding]
+    notes: Sequence[str]
+    ranges: Sequence[TopicRange]
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """Frames that follow from the logs. `replayed`: per shard what the commands say the ledger must have counted."""
+    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range."""
 
     fates: DataFrame
-    answered: DataFrame
+    entries: DataFrame
     changes: DataFrame
     deferrals: DataFrame
 
 
 def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[AdoptedFile] = ()) -> Judged:
     """One row per message, of logs that were read."""
-    answered = changes.answered(frames.commands, changes.answers(frames.entries))
-    changed = changes.changes(answered)
-    deferred = changes.deferrals(frames.entries, changed)
+    entries = window.of_range(frames.entries, extent.windows)
+    answered = changes.answered(frames.commands, changes.answers(entries))
+    changed = changes.changes(answered).persist()
+    deferred = changes.deferrals(entries, changed).persist()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     grouped = fates.messages(
@@ -103,7 +116,7 @@ def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[A
         )
     )  # fmt: skip
     shards = window.as_frame(spark, extent.windows)
-    return Judged(fates.fates(grouped, shards, known, extent.anywhere_from), answered, changed, deferred)
+    return Judged(fates.fates(grouped, shards, known, extent.anywhere_from), entries, changed, deferred)
 
 
 def audit(
@@ -123,6 +136,22 @@ def audit(
     Unavailable.
     """
     told = teller or Silent()
+    with gathered(spark, bootstrap, since, until, targets, tolerance_ms, told) as found:
+        return conclude(spark, found, out, told)
+
+
+@contextmanager
+def gathered(
+    spark: SparkSession,
+    bootstrap: str,
+    since: int | None = None,
+    until: int | None = None,
+    targets: Sequence[str] = (),
+    tolerance_ms: int = 0,
+    teller: Teller | None = None,
+) -> Iterator[Gathered]:
+    """The logs, ready to be read. See `audit`."""
+    told = teller or Silent()
     kafka = Logs(bootstrap)
     told.step("asking Kafka what there is")
     ledger = read.ledger_range(kafka, since, until)
@@ -130,7 +159,7 @@ def audit(
     try:
         with step(spark, told, "reading the ledger"):
             rows = [row.asDict() for row in entries.select(*window.ENTRY_COLUMNS).collect()]
-        windows, findings = window.windows(rows)
+        windows, findings = window.windows(rows, since)
         reading = read.target_ranges(kafka, targets, since, until)
         whole = kafka.ranges([BUFFER])[BUFFER]
         windows = {
@@ -138,17 +167,22 @@ def audit(
             for shard, end in whole.ends.items()
         }
         buffer = _buffer(whole, windows, until)
-        ranges = [ledger, buffer, *reading.ranges.values(), *([reading.letters] if reading.letters else [])]
+        letters = [reading.letters] if reading.letters else []
+        ranges = [ledger, buffer, *reading.ranges.values(), *letters]
         for one in ranges:
             told.says(f"reading {one}")
-        records = logs.read_topics(spark, bootstrap, reading.ranges.values())
+        commands = logs.commands(logs.read_topics(spark, bootstrap, [buffer])).persist(StorageLevel.MEMORY_AND_DISK)
         frames = Frames(
-            entries, logs.commands(logs.read_topics(spark, bootstrap, [buffer])), logs.deliveries(records),
-            logs.dead_letters(logs.read_topics(spark, bootstrap, [reading.letters] if reading.letters else [])),
-        )  # fmt: skip
+            entries,
+            commands,
+            logs.deliveries(logs.read_topics(spark, bootstrap, reading.ranges.values())),
+            logs.dead_letters(logs.read_topics(spark, bootstrap, letters)),
+        )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
-        notes = [*reading.notes, *_notes(windows)]
-        return conclude(spark, frames, extent, findings, out, notes, ranges, told)
+        try:
+            yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
+        finally:
+            commands.unpersist()
     finally:
         entries.unpersist()
 
@@ -171,26 +205,20 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
     return notes
 
 
-def conclude(
-    spark: SparkSession,
-    frames: Frames,
-    extent: Extent,
-    findings: Sequence[Finding],
-    out: Path,
-    notes: Sequence[str] = (),
-    ranges: Sequence[TopicRange] = (),
-    told: Teller | None = None,
-) -> Result:
+def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
+    """The files that were adopted, looked at."""
+    wanted = frames.commands.where("kind = 'adopt'").join(changes.answers(entries), ["shard", "offset"])
+    files = adopted.adopted_files(wanted, entries)
+    return [replace(file, why_not=adopted.why_unreadable(file)) for file in files]
+
+
+def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | None = None) -> Result:
     """Judge logs that were read, and write the tables. See `audit`."""
-    told = told or Silent()
-    notes = list(notes)
-    frames = replace(frames, entries=window.of_range(frames.entries, extent.windows))
-    with step(spark, told, "looking for adopted files"):
-        files = adopted.adopted_files(
-            frames.commands.where("kind = 'adopt'").join(changes.answers(frames.entries), ["shard", "offset"]),
-            frames.entries,
-        )  # fmt: skip
-        files = [_looked_at(file) for file in files]
+    told = teller or Silent()
+    frames, extent, notes = found.frames, found.extent, list(found.notes)
+    entries = window.of_range(frames.entries, extent.windows)
+    with step(spark, told, "reading the commands"):
+        files = files_of(frames, entries)
     for file in files:
         if file.why_not:
             notes.append(
@@ -203,17 +231,17 @@ def conclude(
     table = spark.read.parquet(str(out / "fates"))
     with step(spark, told, "naming violations"):
         wrong = violations.violations(table, extent.letters_from, extent.tolerance_ms)
-        findings = [*findings, *_replayed(judged, table, frames.entries, extent, files)]
+        findings = [*found.findings, *_replayed(judged, table, extent, files)]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
         _write(wrong.unionByName(shards), out / "violations")
         listed = spark.read.parquet(str(out / "violations"))
-        found = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
+        kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
         shown = [
             row.asDict()
-            for kind in KINDS if kind in found
+            for kind in KINDS if kind in kinds
             for row in listed.where(F.col("kind") == kind).orderBy("shard", "offset", "row").limit(_SHOWN).collect()
         ]  # fmt: skip
     with step(spark, told, "measuring lateness"):
@@ -223,7 +251,7 @@ def conclude(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
-        said = frames.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
+        said = entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
     for row in parts:
@@ -241,23 +269,17 @@ def conclude(
         )
     return Result(
         dict(account), {part: count for part, count in others.items() if count},
-        {kind: found[kind] for kind in KINDS if kind in found}, shown, late,
-        [one for one in extent.windows.values() if one.last_n >= 0], notes, ranges,
+        {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, late,
+        [one for one in extent.windows.values() if one.last_n >= 0], notes, found.ranges,
         {Answer(row.answer).name.lower(): row["count"] for row in said},
     )  # fmt: skip
-
-
-def _looked_at(file: AdoptedFile) -> AdoptedFile:
-    return replace(file, why_not=adopted.why_unreadable(file))
 
 
 def _write(frame: DataFrame, to: Path) -> None:
     frame.write.mode("overwrite").option("compression", "zstd").parquet(str(to))
 
 
-def _replayed(
-    judged: Judged, table: DataFrame, entries: DataFrame, extent: Extent, files: Sequence[AdoptedFile]
-) -> list[Finding]:
+def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:
     """Where the ledger has counted something else than the commands and its answers say."""
     accepted: Counter[int] = Counter()
     waiting: Counter[int] = Counter()
@@ -272,8 +294,8 @@ def _replayed(
     ):
         waiting[row.shard] -= row["count"]
     here = {(file.shard, file.offset) for file in files}
-    for row in entries.select("shard", "n", F.explode("adopted").alias("one")).collect():
-        if row.n > extent.windows[row.shard].base_n and (row.shard, row.one.offset) not in here:
+    for row in judged.entries.select("shard", F.explode("adopted").alias("one")).collect():
+        if (row.shard, row.one.offset) not in here:
             accepted[row.shard] += row.one.rows
     ok = F.col("answer") == int(Answer.OK)
     changed = judged.changes.where(ok).groupBy("shard").agg(

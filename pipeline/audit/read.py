@@ -20,6 +20,7 @@ from duemq.pipeline.ranges import Logs, TopicRange
 MARGIN_MS = 60_000
 """How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and
 nodes."""
+_BACK = 64  # offsets: of entries, marks of their transactions, and aborted ones
 _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 
 
@@ -45,13 +46,17 @@ class Targets:
 
 
 def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange:
-    """Raises BadInput where there is no duemq on this Kafka, or the range is none."""
+    """With some entries before it, for the base (`window.py`).
+
+    Raises BadInput where there is no duemq on this Kafka, or the range is none.
+    """
     if since is not None and until is not None and since >= until:
         raise BadInput("the range ends before it begins")
     for topic in (BUFFER, LEDGER):
         if topic not in logs.topics():
             raise BadInput(f"there is no topic {topic}: no duemq has run on this Kafka")
-    return logs.ranges([LEDGER], since, until)[LEDGER]
+    found = logs.ranges([LEDGER], since, until)[LEDGER]
+    return found.within({p: start - _BACK for p, start in found.starts.items()}, {})
 
 
 def target_ranges(

@@ -1,7 +1,8 @@
 """Per shard: from which ledger entry to which one it is audited, and what these entries say about themselves.
 
-The first entry that is read is the base, unless it is the shard's very first: what it says holds before the range. So
-a shard is audited from its V and T on, up to those of the last entry.
+The last entry before the range is the base, or where it is not there any more, the first one of the range; there is
+none where the range begins with the shard's first entry. A shard is audited from the base's V and T on, up to those of
+the last entry.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class Finding:
     detail: str
 
 
-def windows(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[int, Window], list[Finding]]:
-    """Of rows with `ENTRY_COLUMNS`, in any order. Shards without an entry have no window."""
+def windows(rows: Iterable[Mapping[str, Any]], since: int | None = None) -> tuple[dict[int, Window], list[Finding]]:
+    """Of rows with `ENTRY_COLUMNS`, in any order. `since`: entries written before it (epoch ms) are no part of the
+    range, and the last of them is the base. Shards without an entry in the range have no window."""
     by_shard: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     findings: list[Finding] = []
     for row in rows:
@@ -86,14 +88,17 @@ def windows(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[int, Window], list[
     found_windows = {}
     for shard, entries in sorted(by_shard.items()):
         entries.sort(key=lambda row: row["ledger_offset"])
+        earlier = [row for row in entries if since is not None and row["written"] < since]
+        entries = entries[max(len(earlier) - 1, 0) :]
+        if len(entries) == 1 and earlier:
+            continue
         findings += _check(shard, entries)
-        found_windows[shard] = _window(shard, entries)
+        found_windows[shard] = _window(shard, entries, whole=not earlier and entries[0]["n"] == 0)
     return found_windows, findings
 
 
-def _window(shard: int, entries: list[Mapping[str, Any]]) -> Window:
+def _window(shard: int, entries: list[Mapping[str, Any]], whole: bool) -> Window:
     first, last = entries[0], entries[-1]
-    whole = first["n"] == 0
     before = Fates() if whole else _fates(first)
     applied = 0 if whole else first["applied"]
     return Window(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from duemq.pipeline.cli import audit
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -18,3 +20,6 @@ def spark() -> None:
 
     On this machine's cores, unless --master or spark-submit says otherwise.
     """
+
+
+app.command(epilog=audit.EXAMPLES)(audit.audit)

@@ -59,3 +59,17 @@ def test_a_real_history_is_clean(spark: SparkSession, past: Past, tmp_path: Path
     }, said(result)  # fmt: skip
     assert result.others == {"direct": len(history.direct)}
     assert result.accepted == sum(one.gained.accepted for one in result.shards)
+
+
+def test_a_time_range_is_accounted_for_itself(spark: SparkSession, past: Past, tmp_path: Path) -> None:
+    """What was accepted before a range and is delivered, moved or cancelled in it is no violation, and no message is
+    accounted in two ranges that meet, or in none."""
+    at = past.history.halfway
+    before, after = audit(spark, past.bootstrap, tmp_path, until=at), audit(spark, past.bootstrap, tmp_path, since=at)
+    assert before.clean, said(before)
+    assert after.clean, said(after)
+    assert before.accepted == past.history.before, said(before)
+    whole = sum(one.gained.accepted for one in (*before.shards, *after.shards))
+    assert before.accepted + after.accepted == whole
+    assert before.account["pending"] == 5 and after.account["moved"] == len(past.history.moved_on)
+    assert after.others["earlier"] == past.history.before - 6 - 5 + 1, said(after)
