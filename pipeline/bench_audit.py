@@ -209,6 +209,19 @@ class _Steps(Silent):
         return {what: round(end - at, 1) for (what, at), end in zip(self.begun, ends, strict=True)}
 
 
+def _cpu(spark: Any) -> tuple[float, float]:
+    """Seconds of a core that Spark's Java has taken, and its Python workers as far as they still run: on a machine that
+    does other work beside it, they say more than the time that went by."""
+    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
+    workers = java.descendants().toArray()
+    return round(_taken(java), 1), round(sum(_taken(one) for one in workers), 1)
+
+
+def _taken(process: Any) -> float:
+    spent = process.info().totalCpuDuration()
+    return float(spent.get().toMillis()) / 1000 if spent.isPresent() else 0.0
+
+
 def measure(bootstrap: str, memory: str, out: Path) -> dict[str, Any]:
     """One audit in a session of its own. Raises JobFailed where the history is not found clean."""
     from duemq.pipeline.audit.job import audit
@@ -220,12 +233,13 @@ def measure(bootstrap: str, memory: str, out: Path) -> dict[str, Any]:
         result = audit(spark, bootstrap, out, teller=steps)
         ended = time.perf_counter()
         seconds = steps.seconds()
+        java, python = _cpu(spark)
     if not result.clean:
         raise JobFailed(f"a clean history was found violated: {dict(result.found)}, {result.shown[:3]}")
     return {
         "messages": result.accepted, "fates": dict(result.account), "driver_memory": memory,
         "spark_starts_s": round(started - began, 1), "audit_s": round(ended - started, 1), "steps_s": seconds,
-        "messages_per_s": round(result.accepted / (ended - started)),
+        "messages_per_s": round(result.accepted / (ended - started)), "java_cpu_s": java, "python_cpu_s": python,
     }  # fmt: skip
 
 

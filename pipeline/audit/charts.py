@@ -79,7 +79,8 @@ def histogram(late: Sequence[int], messages: Sequence[int]) -> str:
                 f'height="{max(height, 1):.1f}"><title>{tip}</title></rect>'
             )
     for value in _decades(top):
-        parts.append(_text(_x(_log(value, top)), _HEIGHT - _BOTTOM + 20, _ms(value)))
+        anchor = "end" if value == top else "middle"
+        parts.append(_text(_x(_log(value, top)), _HEIGHT - _BOTTOM + 20, _ms(value), anchor))
     return _svg(parts, "How late messages came")
 
 

@@ -140,13 +140,13 @@ def _lateness(result: Result) -> str:
     topics = _spreads("topic", {name or "(not read)": one for name, one in spreads(late, "topic").items()})
     shards = _spreads("shard", {_shard(number): one for number, one in spreads(late, "shard").items()})
     hours = spreads(late, "hour")
+    by_hour = f"<h2>By hour</h2><p>{charts.legend()}</p>{charts.by_hour(hours)}" if len(hours) > 1 else ""
     return (
         "<h2>How late messages came</h2>"
         f'<p class="soft">From the time it was due to the time its record was appended: half of {whole.messages:,} '
         f"messages within {whole.p50:,} ms, 99 % within {whole.p99:,} ms, the last after {whole.highest:,} ms.</p>"
         f"{charts.histogram([row['late_ms'] for row in late], [row['messages'] for row in late])}"
-        f"<h2>By hour</h2><p>{charts.legend()}</p>{charts.by_hour(hours)}"
-        f"<h2>By topic</h2>{topics}<h2>By shard</h2>{shards}"
+        f"{by_hour}<h2>By topic</h2>{topics}<h2>By shard</h2>{shards}"
     )
 
 
@@ -166,10 +166,10 @@ def _spreads(by: str, found: Mapping[str, Spread]) -> str:
 
 
 def _others(result: Result) -> str:
-    rows = [(f"{count:,}", escape(_OTHERS.get(part, part))) for part, count in result.others.items()]
-    rows += [(f"{count:,}", f"answers <code>{name}</code>") for name, count in sorted(result.answers.items())]
+    rows = [(escape(_OTHERS.get(part, part)), f"{count:,}") for part, count in result.others.items()]
+    rows += [(f"answers <code>{name}</code>", f"{count:,}") for name, count in sorted(result.answers.items())]
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
-    beside = _table(("how many|n", "what"), rows) if rows else ""
+    beside = _table(("what", "how many|n"), rows) if rows else ""
     unknown = f"<h2>What cannot be known</h2><ul>{notes}</ul>" if notes else ""
     return f"<h2>Beside that</h2>{beside}{unknown}" if rows else unknown
 
