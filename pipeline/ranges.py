@@ -114,6 +114,16 @@ class Logs:
         open_still = [f"{w.topic} {w.partition}" for w, end in sorted(written.items()) if stable[w] < end]
         return {where: min(stable[where], end) for where, end in written.items()}, open_still
 
+    def first_times(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+        """When the first record that is still there was appended (epoch ms), of each partition that has one."""
+        wanted = list(topics)
+
+        async def ask(consumer: Any) -> dict[tuple[str, int], int]:
+            found = await consumer.offsets_for_times(dict.fromkeys(await _partitions(consumer, wanted), 0))
+            return {(w.topic, w.partition): first.timestamp for w, first in found.items() if first is not None}
+
+        return self._asked(ask)
+
     def compacted(self, topics: Collection[str]) -> set[str]:
         """Those that keep only the last record of each key. Empty where we may not ask."""
         try:
@@ -125,7 +135,7 @@ class Logs:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, **self._settings)
         await admin.start()
         try:
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in topics]
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
             found = set()
             for response in await admin.describe_configs(wanted):
                 for _, _, _, topic, entries in response.resources:
