@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -184,6 +184,12 @@ class AsyncClient:
     async def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
         """See `Client.adopt`."""
         return await self._run(plans.adopt(path, link, said))
+
+    async def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
+        return await self._run(plans.adopt_all(files, link))
+
+    async def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        return await self._run(plans.adopted_ids(adoption_id, first, most))
 
     async def adoption(self, adoption_id: str) -> Adoption:
         return await self._run(plans.adoption(adoption_id))

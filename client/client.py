@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -233,6 +233,21 @@ class Client:
         `Forbidden` for a folder that the server does not adopt from.
         """
         return self._run(plans.adopt(path, link, said))
+
+    def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
+        """Hand over many files that belong together: all are in the log when this returns, or none ever is.
+
+        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; then see
+        `adoptions`. A repeat is harmless: the same content is adopted once.
+        """
+        return self._run(plans.adopt_all(files, link))
+
+    def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        """The ids of up to `most` (at most 10,000) messages of an adopted file, from row `first` on.
+
+        Raises `NoIds` once their window is due: its file is not kept then.
+        """
+        return self._run(plans.adopted_ids(adoption_id, first, most))
 
     def adoption(self, adoption_id: str) -> Adoption:
         """What became of a file that was handed over."""

@@ -127,6 +127,10 @@ class UnknownNode(NotFound): ...
 class UnknownAdoption(NotFound): ...
 
 
+class NoIds(RejectedError):
+    """The file is not adopted, or it is not kept any more because its messages are due."""
+
+
 class TooLate(RejectedError):
     """The message has already ended."""
 
@@ -257,6 +261,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_node": UnknownNode,
     "unknown_adoption": UnknownAdoption,
     "bad_delay_file": BadDelayFile,
+    "no_ids": NoIds,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,

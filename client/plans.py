@@ -10,7 +10,7 @@ import orjson
 
 from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body, when_fields
 from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, Unavailable, from_problem
-from duemq.client.exchange import Call, Plan, json_of, quoted
+from duemq.client.exchange import Call, Plan, error_of, json_of, quoted
 from duemq.client.instants import delay_ms
 from duemq.client.values import (
     Adoption,
@@ -27,6 +27,7 @@ from duemq.client.values import (
     Topic,
 )
 from duemq.model.errors import DuemqError
+from duemq.model.ids import ID_CHARS
 
 M = TypeVar("M")
 
@@ -34,6 +35,7 @@ BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
 _BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
 _READ_FILE_S = 600.0  # the server reads all of a file before it answers
+_MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -218,6 +220,21 @@ def adopt(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[Adoption
     body = {"path": path, "link": link, **said}
     hold_s = 0.0 if said else _READ_FILE_S
     return Adoption.from_json(json_of((yield Call("POST", "/v1/adoptions", body=orjson.dumps(body), hold_s=hold_s))))
+
+
+def adopt_all(files: Sequence[Mapping[str, str | int]], link: bool) -> Plan[list[Adoption]]:
+    body = orjson.dumps({"files": [{**file, "link": link} for file in files]})
+    found = json_of((yield Call("POST", "/v1/adoptions:batch", body=body, hold_s=_MANY_FILES_S)))
+    return [Adoption.from_json(item) for item in found["adoptions"]]
+
+
+def adopted_ids(adoption_id: str, first: int, most: int) -> Plan[list[str]]:
+    path = f"/v1/adoptions/{quoted(adoption_id)}/ids"
+    response = yield Call("GET", path, {"first": first, "max": most})
+    if not response.is_success:
+        raise error_of(response)
+    text = response.content.decode("ascii")
+    return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
 
 
 def adoption(adoption_id: str) -> Plan[Adoption]:

@@ -23,17 +23,18 @@ from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
 from duemq.delay.topics import BUFFER, INTERNAL
 from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import Fenced, Rejected, Unavailable
 from duemq.model.ids import DIRECT, ID_CHARS
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
 from duemq.model.record import HEAD
 from duemq.model.row import direct_frame, system_headers
-from duemq.storage.adoptions import WANTED, Adoption
+from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
 _ADOPTION = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
+_ADOPTER = "adopt"  # who appends the commands of many files at once, of all proxies
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
@@ -62,6 +63,7 @@ class CommandGateway:
         self._turn = count()
         # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
+        self._whole = asyncio.Lock()
 
     @property
     def bus(self) -> Bus:
@@ -281,6 +283,60 @@ class CommandGateway:
             return Adopting(id_, shard, Adoption(offset, adopt, WANTED, answered.at))
         first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
         return Adopting(id_, shard, None) if first is None else Adopting(f"{shard}-{first.offset}", shard, first, True)
+
+    async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
+        self._check()
+        self._backend.refuse()
+        batches: dict[Partition, list[bytes]] = {}
+        places: list[tuple[int, int]] = []  # shard, and position in its batch
+        for adopt in adopts:
+            shard = shard_of_content(adopt.sha256, self._backend.shards)
+            batch = batches.setdefault((BUFFER, shard), [])
+            places.append((shard, len(batch)))
+            batch.append(adopt_frame(adopt))
+        landed = await self._append_whole(batches)
+        offsets = [landed[BUFFER, shard].offset(position) for shard, position in places]
+        lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
+        reached = await asyncio.gather(
+            *(self._backend.progress(shard).reached(last, self._answer_s) for shard, last in lasts.items())
+        )
+        known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
+        return [
+            self._adopting(adopt, shard, offset, known.get(shard, {}))
+            for adopt, (shard, _), offset in zip(adopts, places, offsets, strict=True)
+        ]
+
+    async def _append_whole(self, batches: Batches) -> Landed:
+        """All of it is appended, or nothing ever is. A shared log's plain appends promise that of a partition only."""
+        if not batches:
+            return {}
+        async with self._whole:
+            try:
+                committer = await self._backend.bus.committer(_ADOPTER)
+                try:
+                    return await committer.commit(batches)
+                finally:
+                    await committer.close()
+            except Fenced as error:
+                raise Unavailable("another proxy handed files over at the same time: nothing was accepted") from error
+
+    async def _by_content(self, shard: int) -> dict[str, Adoption]:
+        """The files of a shard that are not refused, by their SHA-256."""
+        found = await self._backend.reader.adoptions(shard, None)
+        return {one.adopt.sha256: one for one in found if one.state != REFUSED}
+
+    def _adopting(self, adopt: Adopt, shard: int, offset: int, known: Mapping[str, Adoption]) -> Adopting:
+        first = known.get(adopt.sha256)
+        if first is None:
+            return Adopting(f"{shard}-{offset}", shard, None)
+        return Adopting(f"{shard}-{first.offset}", shard, first, first.offset != offset)
+
+    async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        self._check()
+        meant = _ADOPTION.fullmatch(id_)
+        if meant is None or (shard := int(meant[1])) >= self._backend.shards:
+            return None
+        return await self._backend.reader.adopted_ids(shard, int(meant[2]), first, most)
 
     async def adoptions(self, state: str | None = None) -> list[Adopting]:
         self._check()

@@ -134,12 +134,24 @@ class Gateway(Protocol):
         """Have a file adopted. Durable when it returns; the file itself is looked at then, by each replica."""
         ...
 
+    async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
+        """Have files adopted that belong together: all their commands are in the log when it returns, or none ever is.
+
+        One answer per file, in order. A call that raises Unavailable may have been carried out: as a whole.
+        """
+        ...
+
     async def adoptions(self, state: str | None = None) -> list[Adopting]:
         """The files that are wanted, adopted or refused (`state`, None = all) and not forgotten, oldest first."""
         ...
 
     async def adoption(self, id_: str) -> Adopting | None:
         """What became of one file; None where there is no such id."""
+        ...
+
+    async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        """The ids (32 characters each) of up to `most` rows of an adopted file from row `first` on; None where there is
+        no such adoption. Raises Rejected `no_ids` for one that is refused, or whose file is not kept any more."""
         ...
 
     async def state(self, target: str) -> MessageState | None:

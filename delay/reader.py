@@ -13,10 +13,12 @@ from duemq.bus.base import Bus
 from duemq.delay.gateway import MessageState, Query
 from duemq.delay.reads import Found, Reads
 from duemq.delay.shard import Shard
+from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER
-from duemq.model.errors import Unavailable
+from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.key import KEY_BYTES
-from duemq.storage.adoptions import WANTED, Adoption
+from duemq.storage.adopted_file import ids_of
+from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
 _LOOK_AGAIN_S = 0.05
 
@@ -54,6 +56,10 @@ class ShardReader(Protocol):
 
     async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
         """All that are not forgotten, or those in one state. Waits for nothing."""
+        ...
+
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        """The ids of rows of the file that the command at `wanted` named. See `Gateway.adopted_ids`."""
         ...
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
@@ -106,6 +112,27 @@ class LocalReader:
         if state == WANTED:
             return list(adoptions.wanted.values())
         return [one for one in adoptions.all() if state is None or one.state == state]
+
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        held = self._shard(shard)
+        store = held.store
+        adoption = store.adoptions.get(wanted)
+        if adoption is None:
+            return None
+        if adoption.state == WANTED:
+            raise Unavailable(f"{adoption.adopt.path} is being taken in")
+        if adoption.state == REFUSED:
+            raise Rejected("no_ids", f"{adoption.adopt.path} was refused: {adoption.reason}", "id")
+        sealed = next((one for one in store.far.of(adoption.adopt.window) if one.about.offset == wanted), None)
+        if sealed is None:
+            raise Rejected("no_ids", f"{adoption.adopt.path} is not kept any more: its messages are due", "id")
+        path, about = store.path / sealed.name, sealed.about
+        try:
+            return await in_thread(ids_of, path, about, held.replica.ids, first, most)
+        except DamagedFile as error:
+            if sealed in store.far.of(adoption.adopt.window):
+                held.lose(store, error)
+            raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         await asyncio.gather(*map(self._caught_up, after))

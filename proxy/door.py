@@ -51,6 +51,7 @@ def create_door(
             Route(f"{shard}/holder", reads.holder),
             Route(f"{shard}/adoption", reads.adoption),
             Route(f"{shard}/adoptions", reads.adoptions),
+            Route(f"{shard}/adopted-ids", reads.adopted_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
             Route("/v1/cluster", partial(service.cluster, about)),
@@ -115,6 +116,11 @@ class _Reads:
     async def adoptions(self, request: Request) -> Response:
         found = await self._reader.adoptions(_shard(request), request.query_params.get("state"))
         return JsonResponse({"adoptions": [adoption_to_json(one) for one in found]})
+
+    async def adopted_ids(self, request: Request) -> Response:
+        wanted, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))
+        ids = await self._reader.adopted_ids(_shard(request), wanted, first, most)
+        return JsonResponse({"ids": None if ids is None else ids.decode()})
 
     async def search(self, request: Request) -> Response:
         try:

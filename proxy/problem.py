@@ -47,6 +47,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "already_delivered": Meaning(409, "Too late: already delivered"),
     "already_cancelled": Meaning(409, "Too late: already cancelled"),
     "unknown_adoption": Meaning(404, "No such adoption"),
+    "no_ids": Meaning(409, "The file is not adopted, or not kept any more"),
     "already_dead": Meaning(409, "Too late: in the dead letters"),
     "name_conflict": Meaning(409, "The name belongs to another message"),
     "not_supported": Meaning(409, "Not possible on this server"),

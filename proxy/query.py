@@ -19,7 +19,7 @@ STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 MAX_LIMIT, DEFAULT_LIMIT = 1000, 100
 
 _MAX_PARAMETERS = 50
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
@@ -44,13 +44,13 @@ def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
     return found
 
 
-def read_number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
-    """A whole number from 1 to `most`."""
+def read_number(query: Mapping[str, str], name: str, default: int, most: int, least: int = 1) -> int:
+    """A whole number from `least` to `most`."""
     text = query.get(name)
     if text is None:
         return default
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
-        raise Rejected("bad_query", f"{name} must be a whole number from 1 to {most}, not {shown(text)}", name)
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise Rejected("bad_query", f"{name} must be a whole number from {least} to {most}, not {shown(text)}", name)
     return int(text)
 
 

@@ -68,6 +68,10 @@ class RemoteReader:
         found = await self._get(shard, "adoptions", {} if state is None else {"state": state})
         return [adoption_from_json(one) for one in found["adoptions"]]
 
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        ids = (await self._get(shard, "adopted-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
+        return None if ids is None else ids.encode()
+
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         found: dict[int, Found] = {}
         tried: dict[int, set[str]] = {shard: set() for shard in after}

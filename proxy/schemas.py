@@ -127,6 +127,19 @@ class Adopt(BaseModel):
     rows: int = 0
 
 
+class AdoptSaid(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    sha256: str
+    size: int = Field(description="Bytes.")
+    window: Ms = Field(description="When its 30-minute window begins.")
+    rows: int
+    link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
+
+
+class AdoptMany(Closed):
+    files: list[AdoptSaid] = Field(min_length=1, max_length=20_000)
+
+
 class Adoption(BaseModel):
     id: str
     shard: int

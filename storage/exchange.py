@@ -31,6 +31,9 @@ SCHEMA = pa.schema([
     pa.field("expires_ms", pa.int64()),
 ])  # fmt: skip
 REQUIRED = ("due_ms", "topic", "payload")
+OWN = ("name",)
+"""Columns of the writer's own, which may be there besides, after the others where the file is to be linked: nobody here
+reads them."""
 
 
 def _is_text(of: pa.DataType) -> bool:
@@ -64,6 +67,7 @@ _FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "headers": (_is_headers, "list<struct<name: string, value: binary or string>> or map<string, binary or string>"),
     "labels": (lambda of: _is_list(of) and _is_text(of.value_type), "list<string>"),
     "expires_ms": (pt.is_int64, "int64 (epoch ms)"),
+    "name": (_is_text, "string"),
 }
 
 
@@ -72,7 +76,7 @@ def check_schema(schema: pa.Schema) -> None:
     for at, field in enumerate(schema):
         name = field.name
         if name not in _FITS:
-            raise BadDelayFile(f"is not known here; known are {', '.join(SCHEMA.names)}", column=name)
+            raise BadDelayFile(f"is not known here; known are {', '.join(_FITS)}", column=name)
         if name in schema.names[:at]:
             raise BadDelayFile("is there twice", column=name)
         fits, wanted = _FITS[name]
@@ -115,8 +119,13 @@ def _list_of(column: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def has_form(schema: pa.Schema) -> bool:
-    """Whether these are the columns of `SCHEMA`, wherever nulls may be."""
-    return schema.names == SCHEMA.names and all(map(_alike, schema.types, SCHEMA.types))
+    """Whether these are the columns of `SCHEMA`, wherever nulls may be, and perhaps the writer's own behind them."""
+    count = len(SCHEMA)
+    return (
+        schema.names[:count] == SCHEMA.names
+        and schema.names[count:] in ([], list(OWN))
+        and all(map(_alike, schema.types[:count], SCHEMA.types))
+    )
 
 
 def is_normal(file: pq.ParquetFile) -> bool:

@@ -205,7 +205,7 @@ def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Itera
         source, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
         read_dictionary=repeated,
     ) as file:  # fmt: skip
-        for batch in file.iter_batches(_rows_of(largest), use_threads=False):
+        for batch in file.iter_batches(_rows_of(largest), columns=SCHEMA.names, use_threads=False):
             for part in _parts(batch):
                 normal = normalised(part)
                 rules.check(normal)

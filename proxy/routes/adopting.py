@@ -13,12 +13,13 @@ from starlette.responses import Response
 
 from duemq.delay.gateway import Adopting
 from duemq.delay.work import lines_of
-from duemq.model.adoption import Adopt
+from duemq.model.adoption import MOST_ROWS, Adopt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import SMALL_BODY_BYTES, read_body
 from duemq.proxy.endpoint import Service
 from duemq.proxy.ingress import parse_json
+from duemq.proxy.query import read_number, read_query
 from duemq.proxy.render import times
 from duemq.proxy.reply import JsonResponse
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
@@ -29,15 +30,75 @@ _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
 
+MOST_FILES: Final = 20_000  # of one batch: a year has 17,520 windows
+_BATCH_BYTES: Final = 64 << 20
+MOST_IDS: Final = 10_000
+
+
 async def post_adoption(service: Service, request: Request) -> Response:
     adopt = await _adopt(service, parse_json(await read_body(request, SMALL_BODY_BYTES)))
+    _check_window(service, adopt)
+    found = await service.gateway.adopt(adopt)
+    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"/v1/adoptions/{found.id}"})
+
+
+async def post_adoptions(service: Service, request: Request) -> Response:
+    body = parse_json(await read_body(request, _BATCH_BYTES, "batch_too_large"))
+    adopts = await asyncio.to_thread(_adopts, service, body)
+    found = await service.gateway.adopt_all(adopts)
+    return JsonResponse({"adoptions": list(map(_shown, found))}, 202 if not all(one.known for one in found) else 200)
+
+
+def _adopts(service: Service, body: dict[str, Any]) -> list[Adopt]:
+    """What a batch says of its files, each of which could be handed over by itself. Blocks."""
+    if unknown := sorted(body.keys() - {"files"}):
+        raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field here; known is files", unknown[0][:80])
+    files = body.get("files")
+    if type(files) is not list or not files:
+        raise Rejected("bad_field", "files must be a list of files", "files")
+    if len(files) > MOST_FILES:
+        raise Rejected("batch_too_large", f"a batch holds at most {MOST_FILES} files, not {len(files)}", "files")
+    adopts = []
+    for number, file in enumerate(files):
+        try:
+            adopts.append(_said(service, file))
+        except Rejected as error:
+            raise Rejected(error.code, f"file {number}: {error.detail}", error.field, file=number) from error
+    return adopts
+
+
+def _said(service: Service, file: Any) -> Adopt:
+    if type(file) is not dict:
+        raise Rejected("bad_field", f"a file is a JSON object, not {shown(file)}", "files")
+    adopt = Adopt.of(file)
+    if not adopt.path.startswith("/"):
+        raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
+    if (reason := service.adopting.refuse_folder(adopt.path)) is not None:
+        raise Rejected("forbidden", reason, "path")
+    _check_window(service, adopt)
+    return adopt
+
+
+def _check_window(service: Service, adopt: Adopt) -> None:
     policy, now = service.adopting, service.clock()
     if adopt.window < now + policy.lead_ms:
         raise Rejected("past_due", f"{adopt.path}: {policy.too_near}", "path")
     if adopt.window > now + policy.furthest_ms:
         raise Rejected("delay_too_long", f"{adopt.path}: {policy.too_far}", "path")
-    found = await service.gateway.adopt(adopt)
-    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"/v1/adoptions/{found.id}"})
+
+
+async def get_ids(service: Service, request: Request) -> Response:
+    query = read_query(request, ("first", "max"))
+    first, most = read_number(query, "first", 0, MOST_ROWS, 0), read_number(query, "max", MOST_IDS, MOST_IDS)
+    id_: str = request.path_params["id"]
+    ids = await service.gateway.adopted_ids(id_, first, most)
+    if ids is None:
+        raise _unknown(id_)
+    return Response(ids, media_type="application/octet-stream")
+
+
+def _unknown(id_: str) -> Rejected:
+    return Rejected("unknown_adoption", f"there is no adoption {shown(id_)}", "id")
 
 
 async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
@@ -87,7 +148,7 @@ async def get_adoption(service: Service, request: Request) -> Response:
     id_: str = request.path_params["id"]
     found = await service.gateway.adoption(id_)
     if found is None:
-        raise Rejected("unknown_adoption", f"there is no adoption {shown(id_)}", "id")
+        raise _unknown(id_)
     return JsonResponse(_shown(found))
 
 

@@ -69,6 +69,16 @@ The file holds messages of one 30-minute window (UTC), sorted by due time: see `
 `size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
 once: the same content again is answered with what became of it the first time."""
 _ADOPTION_STATE = Parameter("state", "In this state.", {"type": "string", "enum": list(adopting.STATES)})
+_ADOPT_MANY = """\
+Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
+refuses all. Then all are in the log, or none ever is; what is wrong inside of a file is told by its own state."""
+_IDS = (
+    Parameter("first", "The row to begin with.", {"type": "integer", "minimum": 0, "default": 0}),
+    Parameter(
+        "max", "How many at most.",
+        {"type": "integer", "minimum": 1, "maximum": adopting.MOST_IDS, "default": adopting.MOST_IDS},
+    ),
+)  # fmt: skip
 _STATE = Answer("The message.", schemas.MessageState)
 _MOVED = Answer("The message as it is now.", schemas.MessageState)
 _PENDING = Answer(
@@ -192,6 +202,18 @@ ENDPOINTS = (
         examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},
     ),
     Endpoint(
+        "POST", "/v1/adoptions:batch", adopting.post_adoptions, "Hand over many files, all or none", "adoptions",
+        {
+            202: Answer("All are in the log, and each node takes them in.", schemas.AdoptionList),
+            200: Answer("All were handed over before: what became of each, in order.", schemas.AdoptionList),
+        },
+        ("bad_json", "bad_field", "unknown_field", "forbidden", "past_due", "delay_too_long", "batch_too_large",
+         *_DOWN),
+        (), schemas.AdoptMany, notes=_ADOPT_MANY,
+        examples={"a file": {"files": [{"path": "/shared/a.parquet", "sha256": "0" * 64, "size": 812345,
+                                        "window": 1830297600000, "rows": 10000}]}},
+    ),
+    Endpoint(
         "GET", "/v1/adoptions", adopting.list_adoptions, "List files that were handed over", "adoptions",
         {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionList)},
         ("bad_query", *_DOWN), (_ADOPTION_STATE,),
@@ -199,6 +221,12 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/adoptions/{id}", adopting.get_adoption, "What became of a file", "adoptions",
         {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions/{id}/ids", adopting.get_ids, "The ids of a file's messages", "adoptions",
+        {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
+                     {"application/octet-stream": {"type": "string"}})},
+        ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,
     ),
     Endpoint(
         "GET", "/v1/cluster", service.cluster, "Nodes, shards and lag", "service",

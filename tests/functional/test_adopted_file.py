@@ -164,7 +164,8 @@ def test_what_a_table_of_before_says() -> None:
 def test_files_that_others_wrote_are_read_where_they_are_linked(tmp_path: Path) -> None:
     """Nulls in place of empty lists, row groups of any size, and nothing of Arrow in the file."""
     rows = [message(at, labels=["l"] if at % 5 == 0 else None, key=b"k" if at % 3 else None) for at in range(1_000)]
-    nullable = pa.schema([field.with_nullable(True) for field in SCHEMA])
+    nullable = pa.schema([*(field.with_nullable(True) for field in SCHEMA), pa.field("name", pa.string())])
+    rows = [row | {"name": f"n-{at}"} for at, row in enumerate(rows)]
     with pq.ParquetWriter(tmp_path / "source.parquet", nullable, store_schema=False) as writer:
         for start, end in ((0, 1), (1, 400), (400, 1_000)):
             writer.write_table(pa.Table.from_pylist(rows[start:end], nullable))

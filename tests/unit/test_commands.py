@@ -74,6 +74,9 @@ class Cluster:
     async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
         return []
 
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        return None
+
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
         return {shard: Found([], None) for shard in after}
 

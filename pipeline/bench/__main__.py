@@ -1,0 +1,20 @@
+"""`python -m duemq.pipeline.bench NAME [OPTIONS]`."""
+
+from __future__ import annotations
+
+import typer
+
+from duemq.pipeline.bench import schedule
+
+app = typer.Typer(no_args_is_help=True, help="Measure the pipeline.")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure the pipeline on this machine."""
+
+
+app.command("schedule")(schedule.schedule)
+
+if __name__ == "__main__":
+    app()

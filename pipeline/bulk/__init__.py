@@ -1,0 +1,1 @@
+"""Bulk schedule: a DataFrame becomes delay files, which are handed over as a whole (ADR 22)."""

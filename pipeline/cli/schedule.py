@@ -1,0 +1,219 @@
+"""`duemq spark schedule`: the rows of a table become messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.pipeline.cli.command import (
+    REFUSED,
+    AsJson,
+    Master,
+    Settings,
+    Url,
+    echo_json,
+    examples,
+    settings_of,
+    spark_session,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duemq.pipeline.bulk.columns import Columns
+    from duemq.pipeline.bulk.job import Scheduled
+    from duemq.pipeline.bulk.rules import Rules
+    from duemq.pipeline.progress import Teller
+
+EXAMPLES = examples(
+    "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --stage /shared/jobs",
+    "duemq spark schedule orders.csv --due due --topic topic --payload id,amount --name id --stage /shared/jobs "
+    "--ids /data/ids",
+    "duemq spark schedule --jdbc jdbc:postgresql://db/shop --table invoices --due due_at --to dunning --payload text "
+    "--job dunning-2027-01 --stage /shared/jobs --conf spark.jars=/opt/postgresql.jar",
+    "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --dry-run",
+)
+
+
+def schedule(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="A path (Parquet, CSV, JSON, ORC) or a name in the catalog.")
+    ] = None,
+    due: Annotated[str, typer.Option(help="The column that says when: a time with a zone, or epoch ms.")] = "due",
+    payload: Annotated[str, typer.Option(help="The column of the payload; several (a,b,c) become JSON.")] = "payload",
+    topic: Annotated[str | None, typer.Option(help="The column of the topic.")] = None,
+    to: Annotated[str | None, typer.Option(help="The one topic of all rows.")] = None,
+    key: Annotated[str | None, typer.Option(help="The column of the key.")] = None,
+    headers: Annotated[
+        str | None, typer.Option(help="A column of maps, or headers from columns: name=column,name=column.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="A column of lists, or columns with a label each: a,b.")] = None,
+    expires: Annotated[str | None, typer.Option(help="The column that says until when.")] = None,
+    name: Annotated[str | None, typer.Option(help="A column of your own unique names, to join the ids by.")] = None,
+    order: Annotated[str | None, typer.Option(help="Columns that order what is due in one millisecond.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="The job's id: once is enough.", show_default="made of the table's files and the columns"),
+    ] = None,
+    stage: Annotated[
+        Path | None, typer.Option(help="A folder below the server's far.adopt_from; needed but for --dry-run.")
+    ] = None,
+    rejects: Annotated[Path | None, typer.Option(help="A folder for the rows that cannot be scheduled.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="Write a table of the ids to this folder (Parquet).")] = None,
+    kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
+    jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
+    jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
+    ] = None,
+    lead: Annotated[
+        str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
+    ] = "10m",
+    link: Annotated[bool, typer.Option(help="Let the server link the files in place of writing them anew.")] = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Schedule nothing where a row is rejected (exit code 7).")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be scheduled, and rejected why.")
+    ] = False,
+    url: Url = None,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Schedule all rows of a table, exactly once however often the command is run or ended.
+
+    Rows that cannot be scheduled are counted and written to --rejects with the reason; the others are scheduled all the
+    same unless --strict is given. Run it again with the same --job to go on where it ended.
+    """
+    with spark_session("schedule", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.bulk.job import Options, RowsRejected
+        from duemq.pipeline.bulk.job import schedule as run
+        from duemq.pipeline.bulk.rules import Rules
+        from duemq.pipeline.bulk.server import Server
+        from duemq.pipeline.errors import BadInput
+
+        rules = Rules(lead_ms=_ms(lead))
+        columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
+        frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option))
+        if dry_run:
+            _look(frame, columns, rules, as_json)
+            return
+        if stage is None:
+            raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
+        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name)
+        try:
+            done = run(
+                frame, columns, job_id, Options(stage, rejects, link, strict), Server(url), rules=rules, source=about,
+                teller=teller,
+            )  # fmt: skip
+        except RowsRejected as error:
+            typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
+            raise typer.Exit(REFUSED) from error
+        except KeyboardInterrupt:
+            typer.secho(f"duemq: stopped. Run it again with --job {job_id} to go on", err=True, fg=typer.colors.YELLOW)
+            raise typer.Exit(130) from None
+        if ids is not None:
+            teller.step("writing the ids")
+            done.ids.write.mode("overwrite").parquet(f"file://{ids.absolute()}")
+        _tell(done, teller, ids, as_json)
+
+
+def _columns(
+    due: str,
+    payload: str,
+    topic: str | None,
+    to: str | None,
+    key: str | None,
+    headers: str | None,
+    labels: str | None,
+    expires: str | None,
+    name: str | None,
+    order: str | None,
+) -> Columns:
+    from duemq.pipeline.bulk.columns import Columns
+
+    def several(text: str | None) -> str | tuple[str, ...] | None:
+        return tuple(text.split(",")) if text and "," in text else text
+
+    mapped = headers
+    pairs: dict[str, str] | None = settings_of(headers.split(",")) if headers and "=" in headers else None
+    return Columns(
+        due, several(payload) or payload, topic, to, key, pairs or mapped, several(labels), expires, name,
+        tuple(order.split(",")) if order else (),
+    )  # fmt: skip
+
+
+def _ms(text: str) -> int:
+    from duemq.model.timing import parse_duration
+
+    return parse_duration(text, "lead", text=True)
+
+
+def _frame(
+    spark: SparkSession,
+    source: str | None,
+    kind: str | None,
+    jdbc: str | None,
+    name: str | None,
+    options: dict[str, str],
+) -> DataFrame:
+    from duemq.pipeline.errors import BadInput
+    from duemq.pipeline.sources import jdbc_table, table
+
+    if jdbc is not None and name is not None and source is None:
+        return jdbc_table(spark, jdbc, name, options)
+    if source is None or jdbc is not None or name is not None:
+        raise BadInput("either TABLE is needed, or both of --jdbc and --table")
+    return table(spark, source, kind=kind, options=options)
+
+
+def _identity(
+    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None
+) -> tuple[str, str]:
+    """The job's id, and what it is made of."""
+    from duemq.pipeline.bulk.manifest import print_of
+    from duemq.pipeline.errors import BadInput
+    from duemq.pipeline.sources import fingerprint
+
+    about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
+    if job is not None:
+        return job, about or "unknown"
+    if jdbc or about is None:
+        raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
+    return f"job-{print_of(columns.said(), about)[:16]}", about
+
+
+def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> None:
+    import time
+
+    from duemq.pipeline.bulk.rules import judged, reasons
+
+    counts = {
+        row["field"]: row["rows"] for row in reasons(judged(frame, columns, rules, int(time.time() * 1000))).collect()
+    }
+    accepted = counts.pop(None, 0)
+    if as_json:
+        echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
+        return
+    typer.echo(f"{accepted:,} rows can be scheduled")
+    for field, rows in counts.items():
+        typer.echo(f"{rows:,} rows cannot: {field}")
+
+
+def _tell(done: Scheduled, teller: Teller, ids: Path | None, as_json: bool) -> None:
+    made = done.manifest
+    said: dict[str, Any] = {
+        "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
+        "rejects": made.rejects, "files": len(made.files), "again": done.again,
+        "ids": None if ids is None else str(ids),
+    }  # fmt: skip
+    if as_json:
+        echo_json(said)
+        return
+    again = " before; nothing was changed" if done.again else ""
+    typer.echo(f"{made.accepted:,} of {made.rows:,} rows are scheduled (job {made.job}){again}")
+    if made.rejected:
+        typer.secho(f"{made.rejected:,} rows were rejected: {made.rejects}", fg=typer.colors.YELLOW)
