@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
 from duemq.pipeline import decode
 from duemq.pipeline.audit.changes import answers
-from duemq.pipeline.audit.job import Frames, Gathered, files_of, gathered, judge
+from duemq.pipeline.audit.job import Extent, Frames, Gathered, files_of, gathered, judge
 from duemq.pipeline.audit.violations import violations
+from duemq.storage.rows import WINDOW_MS
+from tests.audit_site import ADOPTED
 from tests.functional.test_spark_audit import Past, past
 from tests.spark_site import spark_tests
 
@@ -173,8 +176,8 @@ def read_once(spark: SparkSession, past: Past) -> Iterator[tuple[Gathered, Calla
         deliveries, letters = rows(frames.deliveries), rows(frames.dead_letters)
         answered = {(row["shard"], row["offset"]): row["answer"] for row in rows(answers(frames.entries))}
         local = Frames(
-            spark.createDataFrame(_tuples(entries, decode.ENTRIES), decode.ENTRIES).cache(),
-            spark.createDataFrame(_tuples(commands, decode.COMMANDS), decode.COMMANDS).cache(),
+            spark.createDataFrame(_tuples(entries), decode.ENTRIES).cache(),
+            spark.createDataFrame(_tuples(commands), decode.COMMANDS).cache(),
             frames.deliveries, frames.dead_letters,
         )  # fmt: skip
         by_id = [one for one in commands if one["first_offset"] is not None]
@@ -195,15 +198,15 @@ def read_once(spark: SparkSession, past: Past) -> Iterator[tuple[Gathered, Calla
         yield replace(found, frames=local), make
 
 
-def _tuples(rows: list[Record], schema: str) -> list[tuple[Any, ...]]:
+def _tuples(rows: list[Record]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows]
 
 
 def audited(spark: SparkSession, found: Gathered, logs: Logs) -> list[Found]:
     frames = replace(
         found.frames,
-        deliveries=spark.createDataFrame(_tuples(logs.deliveries, ""), decode.DELIVERIES),
-        dead_letters=spark.createDataFrame(_tuples(logs.letters, ""), decode.DEAD_LETTERS),
+        deliveries=spark.createDataFrame(_tuples(logs.deliveries), decode.DELIVERIES),
+        dead_letters=spark.createDataFrame(_tuples(logs.letters), decode.DEAD_LETTERS),
     )
     files = files_of(frames, frames.entries)
     table = judge(spark, frames, found.extent, files).fates
@@ -224,3 +227,67 @@ def test_exactly_what_was_put_in_is_found(
     for inject in (*ONCE, *[after_cancel] * chosen.randrange(1, 4)):
         expected += inject(chosen, logs)
     assert audited(spark, found, logs) == sorted(expected)
+
+
+def test_false_answers_and_stray_letters(
+    spark: SparkSession, read_once: tuple[Gathered, Callable[[], Logs]], past: Past
+) -> None:
+    found, make = read_once
+    logs = make()
+    letter = next(one for one in logs.letters if one["shard"] is not None)
+    logs.letters.append(letter | {"offset": 10**6, "at": letter["at"] - 1})
+    commands = [row.asDict() for row in found.frames.commands.collect()]
+    answered = {(row.shard, row.offset): row.answer for row in answers(found.frames.entries).collect()}
+    late = next(one for one in commands if answered.get((one["shard"], one["offset"])) == Answer.DELIVERED)
+    waiting = next(
+        one for one in commands
+        if one["kind"] == "schedule" and one["shard"] == late["shard"] and one["due"] > late["at"] + 3_600_000
+        and (one["shard"], one["offset"]) not in logs.changed and one["name"] is None
+    )  # fmt: skip
+    late["first_offset"] = waiting["offset"]  # as if the cancel of a message that waits had been called too late
+    frames = replace(found.frames, commands=spark.createDataFrame(_tuples(commands), decode.COMMANDS))
+    assert audited(spark, replace(found, frames=frames), logs) == [
+        ("false_answer", waiting["shard"], waiting["offset"], 0), _found("stray_letter", letter),
+    ]  # fmt: skip
+
+
+def test_records_that_the_ledger_does_not_know_of(
+    spark: SparkSession, read_once: tuple[Gathered, Callable[[], Logs]]
+) -> None:
+    """As if a shard had delivered, and its ledger had come only so far."""
+    found, make = read_once
+    logs = make()
+    plain = sorted(
+        (one for one in logs.plain() if one["shard"] == 1), key=lambda one: (one["due"], one["first_offset"])
+    )
+    last = plain[-6]
+    cursor = last["due"], last["first_offset"], 0
+    window = replace(found.extent.windows[1], cursor=cursor)
+    extent = replace(found.extent, windows={**found.extent.windows, 1: window})
+    expected = [_found("unrecorded", one) for one in plain[-5:]]
+    wrong = audited(spark, replace(found, extent=extent), logs)
+    assert [one for one in wrong if (one[1], one[2]) not in logs.changed] == sorted(expected)
+
+
+def test_a_file_that_is_gone(spark: SparkSession, read_once: tuple[Gathered, Callable[[], Logs]]) -> None:
+    found, _ = read_once
+    (file,) = files_of(found.frames, found.frames.entries)
+    gone = replace(file, why_not="No such file or directory")
+
+    def counts(extent: Extent) -> dict[str, int]:
+        table = judge(spark, found.frames, extent, [gone]).fates.where(F.col("offset") == file.offset)
+        return {
+            row.fate: row["count"]
+            for row in table.where(F.col("shard") == file.shard).groupBy("fate").count().collect()
+        }
+
+    assert counts(found.extent) == {"pending": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    window = found.extent.windows[file.shard]
+
+    def at(due: int) -> Extent:
+        return replace(found.extent, windows={**found.extent.windows, file.shard: replace(window, cursor=(due, 0, 0))})
+
+    assert counts(at(file.window + 5)) == {"unproven": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    assert counts(at(file.window + WINDOW_MS)) == {"lost": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    not_all = replace(at(file.window + WINDOW_MS), anywhere_from=None)
+    assert counts(not_all) == {"unproven": ADOPTED - 2, "delivered": 1, "cancelled": 1}
