@@ -111,13 +111,14 @@ class _Plot:
                     said = f"{at(bar.at_ms)}: {topic} {messages:,}"
                     self._bar(bar.at_ms, y(above), y(below), f'fill="{colour}"', said)
                     below = above
-        self._capacity_line(y, top)
+        if self._capacity <= 2 * top:  # else it is above what the plot shows
+            self._capacity_line(y)
         return self._svg()
 
     def dots(self) -> str:
         top = max(bar.peak for bar in self._bars)
         low, high = 0, max(1, math.ceil(math.log10(max(top, self._capacity) * 1.1)))
-        if (lowest := min(bar.peak for bar in self._bars)) >= 10:
+        if (lowest := min(self._capacity, *(bar.peak for bar in self._bars))) >= 10:
             low = math.floor(math.log10(lowest))
 
         def y(value: float) -> float:
@@ -131,7 +132,7 @@ class _Plot:
             look = 'class="bad" r="4"' if late else f'fill="{_COLOURS[0]}" r="2.5"'
             said = f"{at(bar.at_ms)}: {bar.peak:,} in one second"
             self._parts.append(f'<circle cx="{x:.1f}" cy="{y(bar.peak):.1f}" {look}><title>{said}</title></circle>')
-        self._capacity_line(y, self._capacity)
+        self._capacity_line(y)
         return self._svg()
 
     def late(self) -> str:
@@ -144,7 +145,7 @@ class _Plot:
 
     def _linear(self, top: float, also: float) -> Callable[[float], float]:
         """An axis from 0 on that has room for `top`, and for `also` where that does not dwarf it."""
-        highest = max(top, also) if also <= 2 * top else top
+        highest = (max(top, also) if also <= 2 * top else top) * 1.05
         ticks = _round_ticks(highest)
 
         def y(value: float) -> float:
@@ -168,11 +169,8 @@ class _Plot:
     def _text(self, x: float, y: float, text: str, anchor: str, look: str = "") -> None:
         self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {look}>{text}</text>')
 
-    def _capacity_line(self, y: Callable[[float], float], top: float) -> None:
+    def _capacity_line(self, y: Callable[[float], float]) -> None:
         at_y, text = y(self._capacity), f"capacity {_short(self._capacity)}/s"
-        if self._capacity > 2 * top:  # above what the plot shows
-            self._text(_WIDTH - _RIGHT, _TOP + 10, f"{text}, far above", "end", 'class="capacity"')
-            return
         self._line("capacity", at_y)
         self._text(_WIDTH - _RIGHT, at_y + (14 if at_y < _TOP + 14 else -5), text, "end", 'class="capacity"')
 

@@ -4,7 +4,7 @@
     fates/batch=0000000007/date=2028-01-01/fate=cancelled/part-....parquet
     deliveries/batch=0000000000-0000000006/...     batches that were merged
     _checkpoint/                                   Spark's: up to where the topics were read
-    _staging/                                      batches that are being written
+    _staging/, _merging/                           what is being written
 
 A batch is written below `_staging` and renamed, which happens or does not: its folder is there as a whole or not at
 all. A batch that is run again after a crash reads the same offsets, finds its folder and writes nothing, so every
@@ -28,7 +28,7 @@ from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.rows import DELIVERIES, FATES
 
-CHECKPOINT, _STAGING = "_checkpoint", "_staging"
+CHECKPOINT, _STAGING, _MERGING = "_checkpoint", "_staging", "_merging"
 SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
 PARTITIONS: Final = {"deliveries": ("date", "topic"), "fates": ("date", "fate")}
 _SORTED: Final = {"deliveries": "delivered_ms", "fates": "at_ms"}
@@ -122,10 +122,10 @@ class HistoryTable:
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
         """Write a batch, unless it is there. One without rows leaves no folder."""
         if not self.has(kind, number):
-            self._put(kind, Batches(number, number), rows)
+            self._put(kind, Batches(number, number), rows, _STAGING)
 
-    def _put(self, kind: str, batches: Batches, rows: DataFrame) -> None:
-        staging = f"{self.path}/{_STAGING}/{kind}-{batches.name}-{uuid.uuid4().hex}"
+    def _put(self, kind: str, batches: Batches, rows: DataFrame, below: str) -> None:
+        staging = f"{self.path}/{below}/{kind}-{batches.name}-{uuid.uuid4().hex}"
         by = PARTITIONS[kind]
         rows.repartition(*by).sortWithinPartitions(*by, _SORTED[kind]).write.partitionBy(*by).parquet(staging)
         self._fault(f"written {kind}")
@@ -154,8 +154,10 @@ class HistoryTable:
     def merge(self, kind: str, below_bytes: int) -> tuple[int, int]:
         """Merge folders beside one another that together have less than so many bytes; how many became how many.
 
-        A job may be adding batches meanwhile. Who reads the files while they are replaced has to ask again.
+        A job may be adding batches meanwhile, but nobody else may be merging.
+        Who reads the files while they are replaced has to ask again.
         """
+        self._files.delete(self._path(self.path, _MERGING), True)
         self._remove_merged(kind)
         before = self.batches(kind)
         groups = self._groups(kind, before, below_bytes)
@@ -163,7 +165,8 @@ class HistoryTable:
             folders = [f"{self.path}/{kind}/{one.name}" for one in group]
             reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", f"{self.path}/{kind}")
             names = [field.split()[0] for field in SCHEMAS[kind].split(", ")]
-            self._put(kind, Batches(group[0].first, group[-1].last), reader.parquet(*folders).select(names))
+            rows = reader.parquet(*folders).select(names)
+            self._put(kind, Batches(group[0].first, group[-1].last), rows, _MERGING)
             self._remove_merged(kind)
         return sum(map(len, groups)), len(groups)
 

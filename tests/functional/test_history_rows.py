@@ -109,19 +109,28 @@ def test_dead_letters(spark: SparkSession) -> None:
 
 def test_questions(spark: SparkSession) -> None:
     delivered = [
-        ("a", 0, NOW + late, late, 1, partition, topic)
+        ("a", 0, NOW, 1, partition, NOW + late, late, 1, partition, topic)
         for partition, (late, topic) in enumerate([(1, "x"), (3, "x"), (-2, "x"), (9, "y")])
-    ] + [("a", 65_535, NOW, 50, 1, 9, "x"), ("b", 0, NOW + 3_600_000, 7, 1, 9, "x")]  # fmt: skip
-    columns = "id string, shard int, delivered_ms bigint, lateness_ms bigint, attempt int, partition int, topic string"
+    ] + [
+        ("a", 65_535, NOW, 1, 9, NOW, 50, 1, 9, "x"), ("b", 0, NOW, 2, 0, NOW + 3_600_000, 7, 1, 9, "x"),
+        ("c", 0, NOW, 3, 0, NOW + 3_600_000, -9_000, 1, 8, "x"),
+    ]  # fmt: skip
+    columns = (
+        f"id string, {rows.MESSAGE}, delivered_ms bigint, lateness_ms bigint, attempt int, partition int, topic string"
+    )
     frame = spark.createDataFrame(delivered, columns)
-    hours = lateness_by_hour(frame).orderBy("hour_ms", "topic").drop("hour", "p90_ms", "p999_ms").collect()
+    # The third one was sent at once, and so was not early; a cancel of the second one is another fate.
+    told = spark.createDataFrame(
+        [(0, NOW, 3, 0, "sent_now"), (0, NOW, 2, 0, "too_late")], f"{rows.MESSAGE}, fate string"
+    )
+    hours = lateness_by_hour(frame, told).orderBy("hour_ms", "topic").drop("hour", "p90_ms", "p999_ms").collect()
     hour_before = NOW - 3_600_000
     assert [tuple(row) for row in hours] == [
         (hour_before, "x", 1, 1, -2.0, -2.0, -2), (NOW, "x", 2, 0, 2.0, 2.98, 3), (NOW, "y", 1, 0, 9.0, 9.0, 9),
         (NOW + 3_600_000, "x", 1, 0, 7.0, 7.0, 7),
     ]  # fmt: skip
     numbered = frame.selectExpr("*", "partition as offset")
-    assert sorted(row.partition for row in once(numbered).collect()) == [2, 9], "the first one of each id"
+    assert sorted(row.partition for row in once(numbered).collect()) == [2, 8, 9], "the first one of each id"
     assert repeated(numbered).count() == 4
     days = spark.createDataFrame([(date(2028, 1, 1), "x", "moved", 1), (date(2028, 1, 1), "x", "moved", 1)],
                                  "date date, topic string, fate string, messages bigint")  # fmt: skip
