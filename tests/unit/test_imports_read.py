@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,17 @@ def task(**headers: Any) -> dict[str, Any]:
     return {"body": body, "headers": {"id": "t1", "task": "t", **headers}, "properties": about}
 
 
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose zone is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
 def test_celery_tasks_and_what_is_none() -> None:
     read = CeleryOptions("held").read
     found = read(task(eta="2031-01-01T08:00:00.000100+01:00", retries=2, expires="2031-01-02T00:00:00"))

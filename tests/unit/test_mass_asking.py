@@ -67,7 +67,8 @@ def test_patience_ends_with_an_error_where_nothing_answers_and_with_pending_wher
 
 def test_patience_begins_anew_with_each_answer() -> None:
     busy = Unavailable("busy", 6)
-    said: list[Answer] = [busy, [CancelResult("a", "cancelled"), pending("b")], busy, [CancelResult("b", "cancelled")]]
+    said: list[Answer] = [busy, [CancelResult("a", "cancelled"), pending("b")], busy, busy]
+    said.append([CancelResult("b", "cancelled")])
     assert [told.status for told in Script(*said)("a", "b", patience_s=10)] == ["cancelled"] * 2
 
 
