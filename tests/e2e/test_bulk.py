@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -21,6 +24,7 @@ from tests.spark_site import spark_tests
 pytestmark = spark_tests
 ROOT = Path(__file__).parents[2]
 ROWS, BAD = 3_000, 7
+RUN_S = 240.0
 STEPS = [
     "writing",
     "written",
@@ -50,11 +54,20 @@ def table_of(path: Path, rows: int = ROWS) -> Path:
 
 
 def one_run(table: Path, stage: Path, url: str, job: str, step: str = "") -> subprocess.CompletedProcess[str]:
-    arguments = [table, stage, url, job, step]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.bulk_run", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, env=environment() | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    """To its end. Its Java ends by itself when it is killed, and is killed for sure."""
+    out, err = stage.with_name("out"), stage.with_name("err")
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bulk_run", *map(str, (table, stage, url, job, step))], cwd=ROOT,
+            stdout=stdout, stderr=stderr, start_new_session=True, env=environment() | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            code = process.wait(RUN_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return subprocess.CompletedProcess([], code, out.read_text(), err.read_text())
 
 
 def pending(client: Client) -> list[tuple[str, str]]:
