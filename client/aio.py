@@ -21,7 +21,17 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Adoption, Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
+from duemq.client.values import (
+    Adoption,
+    Cancelled,
+    CancelReport,
+    Cluster,
+    MessageState,
+    MoveReport,
+    Record,
+    RecordPage,
+    Topic,
+)
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -112,11 +122,16 @@ class AsyncClient:
     async def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
         return await self._run(plans.cancel(message_id, wait_s, time.monotonic))
 
-    async def cancel_many(self, ids: Iterable[str] | None = None, *, filter: Filter | None = None) -> CancelReport:
-        return await self._run(plans.cancel_many(ids, filter))
+    async def cancel_many(
+        self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
+    ) -> CancelReport:
+        return await self._run(plans.cancel_many(ids, filter, times))
 
     async def reschedule(self, message_id: str, **when: Unpack[When]) -> AsyncMessage:
         return AsyncMessage(self, await self._run(plans.reschedule(message_id, when)))
+
+    async def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
+        return await self._run(plans.reschedule_many(moves, times))
 
     async def deliver_now(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(plans.deliver_now(message_id)))

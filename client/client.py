@@ -19,7 +19,17 @@ from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.exchange import Call, Plan, error_of, unreachable
 from duemq.client.follow import Follow
 from duemq.client.handle import Handle
-from duemq.client.values import Adoption, Cancelled, CancelReport, Cluster, MessageState, Record, RecordPage, Topic
+from duemq.client.values import (
+    Adoption,
+    Cancelled,
+    CancelReport,
+    Cluster,
+    MessageState,
+    MoveReport,
+    Record,
+    RecordPage,
+    Topic,
+)
 
 T = TypeVar("T")
 log = logging.getLogger("duemq.client")
@@ -133,13 +143,25 @@ class Client:
         """
         return self._run(plans.cancel(message_id, wait_s, time.monotonic))
 
-    def cancel_many(self, ids: Iterable[str] | None = None, *, filter: Filter | None = None) -> CancelReport:
-        """Cancel a number of messages, or all that match a filter; the report tells the fate of each."""
-        return self._run(plans.cancel_many(ids, filter))
+    def cancel_many(
+        self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
+    ) -> CancelReport:
+        """Cancel a number of messages, or all that match a filter; the report tells the fate of each.
+
+        With `times` it also tells when each ended, which costs a look at every one that had ended before.
+        """
+        return self._run(plans.cancel_many(ids, filter, times))
 
     def reschedule(self, message_id: str, **when: Unpack[When]) -> Message:
         """Move a message to another time, given as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`."""
         return Message(self, self._run(plans.reschedule(message_id, when)))
+
+    def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
+        """Move a number of messages, each to a time of its own, given as in `send`; the report tells the fate of each.
+
+        What speaks of an absolute time can be sent again at will.
+        """
+        return self._run(plans.reschedule_many(moves, times))
 
     def deliver_now(self, message_id: str) -> Message:
         """Deliver a message at once instead of when it is due."""

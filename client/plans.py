@@ -19,6 +19,8 @@ from duemq.client.values import (
     CancelResult,
     Cluster,
     MessageState,
+    MoveReport,
+    MoveResult,
     Page,
     Record,
     RecordPage,
@@ -111,17 +113,18 @@ def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[C
         pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, left_s)
 
 
-def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[CancelReport]:
+def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
     """Exactly one of the two. Ids go in requests of at most 10,000."""
     if (ids is None) == (filters is None):
         raise TypeError("cancel_many takes either ids or a filter")
+    more = {"times": True} if times else {}
     if filters is not None:
-        return (yield from _cancel_request({"filter": filter_fields(filters)}, _CANCEL_ALL_S))
+        return (yield from _cancel_request({"filter": filter_fields(filters)} | more, _CANCEL_ALL_S))
     results: list[CancelResult] = []
     counts: dict[str, int] = {}
     wanted = list(ids or ())
     for start in range(0, len(wanted), BATCH_ITEMS):
-        report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]})
+        report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]} | more)
         results += report.results
         for status, count in report.counts.items():
             counts[status] = counts.get(status, 0) + count
@@ -130,8 +133,25 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None) -> Plan[Cance
 
 def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelReport]:
     answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body), hold_s=hold_s)))
-    results = tuple(CancelResult(item["id"], item["status"]) for item in answer["results"])
-    return CancelReport(results, answer["counts"])
+    return CancelReport(tuple(map(CancelResult.from_json, answer["results"])), answer["counts"])
+
+
+def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
+    """In requests of at most 10,000."""
+    results: list[MoveResult | RejectedError | Unavailable] = []
+    counts: dict[str, int] = {}
+    wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
+    for start in range(0, len(wanted), BATCH_ITEMS):
+        body = {"moves": wanted[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
+        response = yield Call("POST", "/v1/messages:move", body=orjson.dumps(body))
+        answer = json_of(response)
+        request_id = response.headers.get("X-Request-ID")
+        for item in answer["results"]:
+            refused = item.get("error")
+            results.append(MoveResult.from_json(item) if refused is None else from_problem(refused, request_id))
+        for status, count in answer["counts"].items():
+            counts[status] = counts.get(status, 0) + count
+    return MoveReport(tuple(results), counts)
 
 
 def reschedule(message_id: str, when: When) -> Plan[MessageState]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import orjson
 
+from duemq.client.errors import RejectedError, Unavailable
 from duemq.client.instants import from_ms
 
 Json = dict[str, Any]
@@ -85,10 +86,16 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """One of many. `status`: "cancelled", "already_delivered", "unknown", or "pending" (not known yet: ask again)."""
+    """One of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or "pending" (not known yet:
+    ask again). `at_ms`: when the message ended, where times were asked for and it is known."""
 
     id: str
     status: str
+    at_ms: int | None = None
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(body["id"], body["status"], _ended_at(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,30 @@ class CancelReport:
     """What became of each, in the order asked, and how many there are of each status."""
 
     results: tuple[CancelResult, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """One of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead", "unknown", or "pending"
+    (not known yet: with an absolute time it can be asked again). `at_ms`: when it is due now, where it was moved; else
+    when it ended, where times were asked for and it is known."""
+
+    id: str
+    status: str
+    at_ms: int | None = None
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(body["id"], body["status"], body.get("deliver_at_ms") or _ended_at(body))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What became of each, in the order asked (the error where a move was refused), and how many there are of each
+    status; refused ones count as "rejected"."""
+
+    results: tuple[MoveResult | RejectedError | Unavailable, ...]
     counts: Mapping[str, int]
 
 
@@ -246,6 +277,10 @@ class Cluster:
     def from_json(cls, body: Json) -> Self:
         nodes = tuple(Node.from_json(node) for node in body["nodes"])
         return cls(body["cluster"], nodes, tuple(Shard.from_json(shard) for shard in body["shards"]), body)
+
+
+def _ended_at(body: Json) -> int | None:
+    return body.get("cancelled_at_ms") or body.get("delivered_at_ms") or body.get("dead_at_ms")
 
 
 def _payload(body: Json) -> bytes | None:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 from duemq.bus.base import Batches, Bus, Landed, Partition
@@ -216,17 +216,20 @@ class CommandGateway:
 
     # --- changing -------------------------------------------------------------------------------------------------
 
-    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
+    async def change(
+        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[Outcome]:
         self._check()
+        dues = repeat(due) if isinstance(due, int) else due
         by_id, find = self._addresses.by_id, self._addresses.find
         meant = [by_id(target) or await find(target) for target in targets]
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
-        for one in meant:
+        for one, at in zip(meant, dues, strict=False):
             if isinstance(one, Address):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
-                batch.append(change_frame(kind, one.first_key, due))
+                batch.append(change_frame(kind, one.first_key, at))
             else:
                 positions.append(-1)
         landed: Landed = {}
@@ -238,7 +241,8 @@ class CommandGateway:
                     for (topic, shard), batch in batches.items()
                 )
             )
-        outcomes = []
+        outcomes: list[Outcome] = []
+        ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
         for target, one, position in zip(targets, meant, positions, strict=True):
             if one is None:
                 outcomes.append(Outcome(target, Answer.UNKNOWN))
@@ -253,10 +257,15 @@ class CommandGateway:
                     outcome = Outcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
                 else:
                     outcome = Outcome(one.id, answered.answer)
-                    if len(targets) <= _WITH_TIME and answered.answer in _ENDED:
-                        at = await self._backend.reader.when_ended(one.shard, one.first_key, offset)
-                        outcome = outcome._replace(at=at)
+                    if answered.answer in _ENDED:
+                        ended.setdefault(one.shard, []).append((len(outcomes), one.first_key, offset))
                 outcomes.append(outcome)
+        if times or len(targets) <= _WITH_TIME:
+            for shard, places in ended.items():
+                keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
+                found = await self._backend.reader.when_ended(shard, keys, last)
+                for (place, _, _), at in zip(places, found, strict=True):
+                    outcomes[place] = outcomes[place]._replace(at=at)
         return outcomes
 
     # --- adopting files -------------------------------------------------------------------------------------------

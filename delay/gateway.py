@@ -120,11 +120,13 @@ class Gateway(Protocol):
         """
         ...
 
-    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
-        """Cancel, move (to `due`), deliver now or redrive (kinds of `model/message.py`).
+    async def change(
+        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[Outcome]:
+        """Cancel, move (to `due`: one for all, or one for each), deliver now or redrive (kinds of `model/message.py`).
 
-        One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up where there
-        are at most 16 of them.
+        One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up with `times`,
+        and where there are at most 16 of them.
         """
         ...
 

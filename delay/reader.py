@@ -6,7 +6,7 @@ A proxy has no store: its reader (`proxy/remote.py`) asks the nodes, whose door 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from duemq.bus.base import Bus
@@ -38,8 +38,8 @@ class ShardReader(Protocol):
         """The message that holds this name."""
         ...
 
-    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
-        """When a message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
         ...
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
@@ -90,8 +90,8 @@ class LocalReader:
         first_key = self._holder_of(shard, name)
         return None if first_key is None else await reads.state(first_key)
 
-    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
-        return await (await self._applied(shard, offset)).when_ended(first_key)
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        return await (await self._applied(shard, offset)).when_ended(first_keys)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._caught_up(shard)

@@ -37,22 +37,27 @@ class Reads:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
 
-    def current_key(self, first_key: bytes) -> bytes:
-        return self._shard.store.moved([first_key])[0] or first_key
+    def _current_keys(self, first_keys: Sequence[bytes]) -> list[bytes]:
+        return [now or first for now, first in zip(self._shard.store.moved(first_keys), first_keys, strict=True)]
 
     async def state(self, first_key: bytes) -> MessageState | None:
+        ((key, ended, row),) = await self._look_up([first_key])
+        if ended is not None:
+            return self._ended(ended)
+        return None if row is None else self._live(key, row)
+
+    async def _look_up(
+        self, first_keys: Sequence[bytes], *, payload: bool = True
+    ) -> list[tuple[bytes, Ended | None, bytes | None]]:
+        """Where each is now, how it ended, and its row."""
         store = self._shard.store
         ahead = ReadAhead(store)
         with self._damage_told(store):
-            await ahead.read([self.current_key(first_key)])
+            await ahead.read(self._current_keys(first_keys), payload=payload)
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
-            key = self.current_key(first_key)
-            (ended,) = store.ended([key])
-            if ended is not None:
-                return self._ended(ended)
-            (row,) = ahead.rows([key])
-            return None if row is None else self._live(key, row)
+            keys = self._current_keys(first_keys)
+            return list(zip(keys, store.ended(keys), ahead.rows(keys), strict=True))
 
     @contextmanager
     def _damage_told(self, store: ShardStore) -> Iterator[None]:
@@ -62,10 +67,19 @@ class Reads:
             self._shard.lose(store, error)
             raise Unavailable(f"shard {self._shard.number}: {error}", retry_after_s=5) from error
 
-    async def when_ended(self, first_key: bytes) -> int:
-        """When a message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
-        state = await self.state(first_key)
-        return 0 if state is None else state.delivered_at or state.cancelled_at or state.dead_at
+    async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        times: list[int] = []
+        for start in range(0, len(first_keys), _PART):
+            for key, ended, row in await self._look_up(first_keys[start : start + _PART], payload=False):
+                times.append(self._delivered_at(key, row) if ended is None else ended.at)
+            await asyncio.sleep(0)
+        return times
+
+    def _delivered_at(self, key: bytes, row: bytes | None) -> int:
+        if row is None or key > self._shard.replica.entry.cursor:
+            return 0
+        return self._shard.store.delivered_at(key, offset_of(key))
 
     def _live(self, key: bytes, row: bytes) -> MessageState:
         if key > self._shard.replica.entry.cursor:

@@ -43,7 +43,7 @@ CONFIG_VARIABLE = "DUEMQ_CONFIG"
 _PREFIX = "DUEMQ_"
 _SECRETS = frozenset(("password", "token"))
 # Others that may begin like ours: the client's, and what Kubernetes sets beside a service called duemq.
-_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|CONFIG|TEST_CLOCK|SERVICE_.*|PORT|PORT_.*)")
+_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|SPARK_JARS|CONFIG|TEST_CLOCK|SERVICE_.*|PORT|PORT_.*)")
 
 
 class Settings(BaseSettings):

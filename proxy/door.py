@@ -32,6 +32,7 @@ from duemq.proxy.wire import TOKEN_HEADER, adoption_to_json, found_to_json, quer
 
 _INTERNAL = "/internal/"
 _SEARCH_BYTES = 1 << 20
+_KEYS_BYTES = 4 << 20  # for 10,000 keys, in hexadecimal, four times what it takes
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -46,7 +47,7 @@ def create_door(
         routes=[
             Route(f"{shard}/state", reads.state),
             Route(f"{shard}/named", reads.named),
-            Route(f"{shard}/ended", reads.ended),
+            Route(f"{shard}/ended", reads.ended, methods=["POST"]),
             Route(f"{shard}/holder", reads.holder),
             Route(f"{shard}/adoption", reads.adoption),
             Route(f"{shard}/adoptions", reads.adoptions),
@@ -92,8 +93,13 @@ class _Reads:
         return _state(await self._reader.by_name(_shard(request), _hex(request, "name"), _offset(request)))
 
     async def ended(self, request: Request) -> Response:
-        at = await self._reader.when_ended(_shard(request), _key(request), _offset(request))
-        return JsonResponse({"at": at})
+        try:
+            keys = [bytes.fromhex(key) for key in orjson.loads(await read_body(request, _KEYS_BYTES))["first_keys"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Rejected("bad_json", f"not a list of keys: {error}") from error
+        if any(len(key) != KEY_BYTES for key in keys):
+            raise Rejected("bad_json", f"first_keys must have {KEY_BYTES} bytes each", "first_keys")
+        return JsonResponse({"at": await self._reader.when_ended(_shard(request), keys, _offset(request))})
 
     async def holder(self, request: Request) -> Response:
         first_key = await self._reader.holder(_shard(request), _hex(request, "name"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -49,8 +49,9 @@ class RemoteReader:
     async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
         return await self._state(shard, "named", {"name": name.hex(), "offset": offset})
 
-    async def when_ended(self, shard: int, first_key: bytes, offset: int) -> int:
-        at: int = (await self._get(shard, "ended", {"first_key": first_key.hex(), "offset": offset}))["at"]
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
+        at: list[int] = (await self._get(shard, "ended", {"offset": offset}, content))["at"]
         return at
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
@@ -109,11 +110,13 @@ class RemoteReader:
         found = (await self._get(shard, what, query))["state"]
         return None if found is None else state_from_json(found)
 
-    async def _get(self, shard: int, what: str, query: Mapping[str, str | int]) -> Any:
+    async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
         """The answer of the first node that has one. Raises Unavailable where none has."""
+        method = "GET" if content is None else "POST"
         reason: Unavailable | None = None
         for node in self._nodes(shard):
-            request = self._http.build_request("GET", f"{node.url}/internal/shards/{shard}/{what}", params=query)
+            url = f"{node.url}/internal/shards/{shard}/{what}"
+            request = self._http.build_request(method, url, params=query, content=content)
             try:
                 return await self._ask(node, request)
             except Unavailable as error:

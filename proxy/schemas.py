@@ -78,12 +78,29 @@ class CancelFilter(Closed):
 
 
 class CancelMany(Closed):
-    """Exactly one of the two."""
+    """Exactly one of ids and filter."""
 
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["filter"]}]})
 
     ids: list[str] = Field(default=[], max_length=10_000, description="Ids or names.")
     filter: CancelFilter = CancelFilter()
+    times: bool = Field(default=False, description="Have the answers say when each message ended.")
+
+
+class Move(Closed):
+    """Exactly one of the three times."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 2, "maxProperties": 2})
+
+    id: str = Field(description="An id or a name.")
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+
+
+class MoveMany(Closed):
+    moves: list[Move] = Field(max_length=10_000)
+    times: bool = Field(default=False, description="Have the answers say when messages ended that were not moved.")
 
 
 class Place(Closed):
@@ -207,7 +224,18 @@ class Pending(BaseModel):
     status: Literal["pending"]
 
 
-class CancelOutcome(BaseModel):
+class Ended(BaseModel):
+    """When it ended: only where times are asked for, and known."""
+
+    cancelled_at: Rfc3339 = ""
+    cancelled_at_ms: Ms = 0
+    delivered_at: Rfc3339 = ""
+    delivered_at_ms: Ms = 0
+    dead_at: Rfc3339 = ""
+    dead_at_ms: Ms = 0
+
+
+class CancelOutcome(Ended):
     id: str
     status: Literal["cancelled", "already_delivered", "already_dead", "unknown", "pending"]
 
@@ -215,6 +243,18 @@ class CancelOutcome(BaseModel):
 class CancelReport(BaseModel):
     results: list[CancelOutcome] = Field(description="In the order of the ids; by filter, soonest first.")
     counts: dict[str, int] = Field(description="How many there are of each status.")
+
+
+class MoveOutcome(Ended):
+    id: str
+    status: Literal["moved", "already_delivered", "already_cancelled", "already_dead", "unknown", "pending"]
+    deliver_at: Rfc3339 = Field(default="", description="When it is due now: where it was moved.")
+    deliver_at_ms: Ms = 0
+
+
+class MoveReport(BaseModel):
+    results: list[MoveOutcome | Refused] = Field(description="In the order of the moves.")
+    counts: dict[str, int] = Field(description="How many there are of each status, and of refused ones: rejected.")
 
 
 class Topic(BaseModel):

@@ -39,7 +39,8 @@ class FakeGateway:
         self.refused: dict[str, Rejected] = {}  # by topic
         self.mastered: list[int] = []
         self.queries: list[Query] = []
-        self.changes: list[tuple[int, tuple[str, ...], int]] = []
+        self.changes: list[tuple[int, tuple[str, ...], int | Sequence[int]]] = []
+        self.times: list[bool] = []  # of each change, whether times were asked for
         self._names: dict[bytes, tuple[bytes, Receipt]] = {}
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
@@ -59,8 +60,11 @@ class FakeGateway:
             receipts.append(receipt)
         return receipts
 
-    async def change(self, kind: int, targets: Sequence[str], due: int = 0) -> list[Outcome]:
+    async def change(
+        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[Outcome]:
         self.changes.append((kind, tuple(targets), due))
+        self.times.append(times)
         return [self.outcome or Outcome(target, Answer.UNKNOWN) for target in targets]
 
     async def state(self, target: str) -> MessageState | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.cli import check, schedule
+from duemq.pipeline.cli import audit, check, forecast, history, imports, mass, schedule
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +22,12 @@ def spark() -> None:
     """
 
 
+app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule)
+app.command("cancel", epilog=mass.CANCEL_EXAMPLES)(mass.cancel)
+app.command("move", epilog=mass.MOVE_EXAMPLES)(mass.move)
+app.add_typer(imports.app, name="import")
+app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+app.command("forecast", epilog=forecast.EXAMPLES)(forecast.forecast)
+app.command("history", epilog=history.EXAMPLES)(history.history)
 app.command("check", epilog=check.CHECK_EXAMPLES)(check.check)
 app.command("script", epilog=check.SCRIPT_EXAMPLES)(check.script)
-app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule)

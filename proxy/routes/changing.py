@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from duemq.model.timing import shown
 from duemq.proxy.body import SMALL_BODY_BYTES, read_body
 from duemq.proxy.endpoint import Service
 from duemq.proxy.ingress import parse_json
+from duemq.proxy.problem import rejection
 from duemq.proxy.query import FILTER_FIELDS, MAX_LIMIT, read_filter
 from duemq.proxy.render import times
 from duemq.proxy.reply import JsonResponse
@@ -24,6 +27,8 @@ from duemq.proxy.targets import may_exist, target_of, unknown
 
 MAX_IDS: Final = 10_000
 _MAX_IDS_BYTES: Final = 4 << 20
+_MAX_MOVES_BYTES: Final = 8 << 20
+_ITEMS_PER_TURN: Final = 250  # how many are read before others get a turn: about 1 ms
 _STATUS_OF: Final = {
     Answer.OK: "cancelled",
     Answer.CANCELLED_BEFORE: "cancelled",
@@ -32,6 +37,7 @@ _STATUS_OF: Final = {
     Answer.UNKNOWN: "unknown",
     None: "pending",
 }
+_MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFORE: "already_cancelled"}
 
 
 async def patch_message(service: Service, request: Request) -> Response:
@@ -74,32 +80,98 @@ async def delete_message(service: Service, request: Request) -> Response:
 
 async def cancel_many(service: Service, request: Request) -> Response:
     body = parse_json(await read_body(request, _MAX_IDS_BYTES, "batch_too_large"))
-    if not body.keys() <= {"ids", "filter"}:
-        name = next(name for name in body if name not in ("ids", "filter"))
-        raise Rejected("unknown_field", f"{shown(name)} is not a field here; known are ids, filter", name[:80])
-    if len(body) != 1:
-        raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if body else "ids")
-    results = await (_cancel_ids(service, body["ids"]) if "ids" in body else _cancel_matching(service, body["filter"]))
-    counts = dict.fromkeys(_STATUS_OF.values(), 0)
+    _only(body, ("ids", "filter", "times"))
+    timed = _flag(body, "times")
+    if len(body.keys() & {"ids", "filter"}) != 1:
+        raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if "filter" in body else "ids")
+    if "ids" in body:
+        results = await _cancel_ids(service, body["ids"], timed)
+    else:
+        results = await _cancel_matching(service, body["filter"], timed)
+    return _report(results, _STATUS_OF.values())
+
+
+async def move_many(service: Service, request: Request) -> Response:
+    """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
+    body = parse_json(await read_body(request, _MAX_MOVES_BYTES, "batch_too_large"))
+    _only(body, ("moves", "times"))
+    timed, items = _flag(body, "times"), body.get("moves")
+    if type(items) is not list:
+        raise Rejected("bad_field", "moves must be a list of objects with an id and a time", "moves")
+    if len(items) > MAX_IDS:
+        detail = f"at most {MAX_IDS} messages can be moved in one call, not {len(items)}"
+        raise Rejected("batch_too_large", detail, "moves")
+    now, read = service.clock(), service.ingress.when
+    asked: list[str] = []
+    dues: list[int] = []
+    places: list[int] = []
+    results: list[dict[str, Any]] = [{}] * len(items)
+    for at, item in enumerate(items):
+        try:
+            id_ = _id_of(item)
+            due = read({name: value for name, value in item.items() if name != "id"}, now)
+        except Rejected as error:
+            results[at] = {"error": rejection(error)}
+        else:
+            if may_exist(id_):
+                asked.append(id_)
+                dues.append(due)
+                places.append(at)
+            else:
+                results[at] = {"id": id_, "status": "unknown"}
+        if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    outcomes = await service.gateway.change(MOVE, asked, dues, times=timed) if asked else []
+    for at, due, outcome in zip(places, dues, outcomes, strict=True):
+        result = {"id": outcome.id, "status": _MOVE_STATUS_OF[outcome.answer]}
+        ended = _timed(result["status"], outcome.at) if timed else {}
+        results[at] = result | (times("deliver_at", due) if outcome.answer is Answer.OK else ended)
+    return _report(results, (*_MOVE_STATUS_OF.values(), "rejected"))
+
+
+def _id_of(move: Any) -> str:
+    if type(move) is not dict:
+        raise Rejected("bad_field", f"a move is a JSON object, not {shown(move)}", "moves")
+    if type(id_ := move.get("id")) is not str:
+        raise Rejected("bad_field", f"id must be the id or name of a message, not {shown(id_)}", "id")
+    return id_
+
+
+def _only(body: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in body:
+        if name not in known:
+            detail = f"{shown(name)} is not a field here; known are {', '.join(known)}"
+            raise Rejected("unknown_field", detail, name[:80])
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if type(value) is not bool:
+        raise Rejected("bad_field", f"{name} must be true or false, not {shown(value)}", name)
+    return value
+
+
+def _report(results: list[dict[str, Any]], statuses: Iterable[str]) -> Response:
+    counts = dict.fromkeys(statuses, 0)
     for result in results:
-        counts[result["status"]] += 1
+        counts[result.get("status", "rejected")] += 1
     return JsonResponse({"results": results, "counts": counts})
 
 
-async def _cancel_ids(service: Service, ids: Any) -> list[dict[str, Any]]:
+async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str, Any]]:
     if type(ids) is not list or not all(type(one) is str for one in ids):
         raise Rejected("bad_field", "ids must be a list of texts", "ids")
     if len(ids) > MAX_IDS:
         raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
     asked = [one for one in ids if may_exist(one)]
-    outcomes = await service.gateway.change(CANCEL, asked) if asked else []
+    outcomes = await service.gateway.change(CANCEL, asked, times=timed) if asked else []
+    answered = (_result(outcome, timed) for outcome in outcomes)
     if len(asked) == len(ids):
-        return list(map(_result, outcomes))
-    answered = iter(outcomes)
-    return [_result(next(answered)) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
+        return list(answered)
+    return [next(answered) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
 
 
-async def _cancel_matching(service: Service, fields: Any) -> list[dict[str, Any]]:
+async def _cancel_matching(service: Service, fields: Any, timed: bool) -> list[dict[str, Any]]:
     """Cancels page after page, each one after it was found, so that memory does not grow with what matches."""
     if type(fields) is not dict:
         raise Rejected("bad_field", "filter must be an object", "filter")
@@ -114,14 +186,21 @@ async def _cancel_matching(service: Service, fields: Any) -> list[dict[str, Any]
         page = await service.gateway.find(query)
         found = [state.id for state in page.messages]
         if found:
-            results += [_result(outcome) for outcome in await service.gateway.change(CANCEL, found)]
+            outcomes = await service.gateway.change(CANCEL, found, times=timed)
+            results += [_result(outcome, timed) for outcome in outcomes]
         if page.cursor is None:
             return results
         query = replace(query, cursor=page.cursor)
 
 
-def _result(outcome: Outcome) -> dict[str, Any]:
-    return {"id": outcome.id, "status": _STATUS_OF[outcome.answer]}
+def _result(outcome: Outcome, timed: bool) -> dict[str, Any]:
+    result = {"id": outcome.id, "status": _STATUS_OF[outcome.answer]}
+    return result | _timed(result["status"], outcome.at) if timed else result
+
+
+def _timed(status: str, at: int) -> dict[str, Any]:
+    """When it ended, under the name that a status has for it."""
+    return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
 async def _changed(service: Service, target: str, outcome: Outcome) -> Response:

@@ -157,6 +157,13 @@ ENDPOINTS = (
                   "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},
     ),
     Endpoint(
+        "POST", "/v1/messages:move", changing.move_many, "Move many messages, each to a time of its own", "messages",
+        {200: Answer("What became of each, in order.", schemas.MoveReport)},
+        ("bad_json", "bad_field", "unknown_field", "batch_too_large", *_DOWN), (), schemas.MoveMany,
+        examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
+                                    {"id": "order-18", "deliver_after": "2h"}]}},
+    ),
+    Endpoint(
         "GET", "/v1/messages", finding.list_messages, "List messages, soonest first", "messages",
         {200: Answer("A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
         _LIST, (*_FILTERS, _STATUS),

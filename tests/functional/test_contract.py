@@ -169,6 +169,29 @@ def test_a_name_stands_for_its_message_everywhere(api: Api, topic: str) -> None:
     assert api.state(name)["status"] == "cancelled"
 
 
+def test_many_are_moved_each_to_its_time_and_a_repeat_changes_nothing(api: Api, topic: str) -> None:
+    due = now_ms() + HOUR_MS
+    ids = [api.send(topic=topic, deliver_after="1h")["id"] for _ in range(20)]
+    delivered = api.send(topic=topic)["id"]
+    won = api.ask("DELETE", f"/v1/messages/{ids[0]}", 200)
+    moves = [{"id": id_, "deliver_at": due + at} for at, id_ in enumerate([*ids, delivered, "no-such-name"])]
+    for _ in range(2):
+        answer = api.ask("POST", "/v1/messages:move", 200, {"moves": moves, "times": True})
+        assert answer["counts"]["moved"] == 19
+        results = answer["results"]
+        assert results[0] == {"id": ids[0], "status": "already_cancelled"} | {
+            name: won[name] for name in ("cancelled_at", "cancelled_at_ms")
+        }
+        assert [result["deliver_at_ms"] for result in results[1:20]] == [due + at for at in range(1, 20)]
+        assert results[20]["status"] == "already_delivered" and results[20]["delivered_at_ms"] <= now_ms()
+        assert results[21] == {"id": "no-such-name", "status": "unknown"}
+    assert [api.state(id_)["deliver_at_ms"] for id_ in ids[1:]] == [due + at for at in range(1, 20)]
+    first = api.ask("POST", "/v1/messages:cancel", 200, {"ids": [*ids, delivered], "times": True})
+    assert first["results"][0]["cancelled_at_ms"] == won["cancelled_at_ms"]
+    assert api.ask("POST", "/v1/messages:cancel", 200, {"ids": [*ids, delivered], "times": True}) == first
+    assert first["results"][20]["delivered_at_ms"] == results[20]["delivered_at_ms"]
+
+
 def test_lists_are_complete_in_order_and_what_a_filter_cancels_is_gone(api: Api, topic: str) -> None:
     due = now_ms() + HOUR_MS
     for i in range(12):

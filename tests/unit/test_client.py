@@ -18,6 +18,7 @@ from duemq.client import (
     BatchInterrupted,
     Client,
     Draft,
+    MoveResult,
     NaiveTimeError,
     PendingError,
     Unavailable,
@@ -180,10 +181,24 @@ def test_cancel_many_reports_each_and_adds_up(server: Scripted) -> None:
     report = server(server.client.cancel_many, ["x"] * 10_001)
     assert [result.status for result in report.results] == ["unknown", "unknown"]
     assert report.counts == {"unknown": 2, "cancelled": 0}
-    server(server.client.cancel_many, filter={"topic": "orders"})
-    assert server.body() == {"filter": {"topic": "orders"}}
+    server(server.client.cancel_many, filter={"topic": "orders"}, times=True)
+    assert server.body() == {"filter": {"topic": "orders"}, "times": True}
     with pytest.raises(TypeError):
         server(server.client.cancel_many)
+
+
+def test_reschedule_many_reports_each_and_adds_up(server: Scripted) -> None:
+    moved = {"id": "m1", "status": "moved", "deliver_at_ms": 7}
+    late = {"id": "m1", "status": "already_delivered", "delivered_at_ms": 3}
+    naive = {"error": {"code": "naive_time", "detail": "no zone", "status": 400}}
+    answers = [{"results": [moved], "counts": {"moved": 1}}, {"results": [late, naive], "counts": {"rejected": 1}}]
+    server.answers = [httpx.Response(200, json=answer) for answer in answers]
+    moves = [("m1", {"deliver_at": datetime(1970, 1, 2, tzinfo=UTC)})] * 10_000 + [("m1", {"deliver_after": "1h"})]
+    report = server(server.client.reschedule_many, moves, times=True)
+    assert server.body(0)["moves"][0] == {"id": "m1", "deliver_at": 86_400_000}
+    assert server.body(1) == {"moves": [{"id": "m1", "deliver_after": "1h"}], "times": True}
+    assert report.results[:2] == (MoveResult("m1", "moved", 7), MoveResult("m1", "already_delivered", 3))
+    assert isinstance(report.results[2], NaiveTimeError) and report.counts == {"moved": 1, "rejected": 1}
 
 
 def test_records_and_places(server: Scripted) -> None:

@@ -14,7 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NoCluster, ProxyBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
-from duemq.delay.gateway import MessageState, Query, Receipt
+from duemq.delay.gateway import MessageState, Outcome, Query, Receipt
 from duemq.delay.reads import Found
 from duemq.delay.selection import ByKey
 from duemq.delay.targets import Targets
@@ -24,7 +24,7 @@ from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
-from duemq.model.message import CANCEL, Draft
+from duemq.model.message import CANCEL, MOVE, Draft, read_change
 from duemq.model.row import direct_frame
 from duemq.storage.adoptions import Adoption
 
@@ -58,9 +58,9 @@ class Cluster:
     async def by_name(self, *asked: Any) -> MessageState | None:
         return await self.state(*asked)
 
-    async def when_ended(self, *asked: Any) -> int:
-        self.asked.append(asked)
-        return 77
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        self.asked.append((shard, first_keys, offset))
+        return [77 + place for place in range(len(first_keys))]
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         return None
@@ -210,6 +210,32 @@ def test_an_answer_is_the_ledgers_or_that_it_is_not_known() -> None:
         assert site.cluster.asked[-1][2] == 2
         await site.gateway.state(receipt.id)
         assert site.cluster.asked[-1][2] == 2
+
+    at_site(scenario)
+
+
+def test_each_is_moved_to_its_own_time_and_of_many_the_times_are_looked_up_where_asked_for() -> None:
+    async def scenario(site: Site) -> None:
+        (receipt,) = await site.receipts(later())
+        site.gateway = CommandGateway(site.backend, site.selection, answer_s=5.0)
+
+        async def moved(times: bool) -> list[Outcome]:
+            first = await site.bus.end_offset(BUFFER, 0)
+            targets = ["nobody", *[receipt.id] * 17]
+            moving = asyncio.create_task(site.gateway.change(MOVE, targets, range(100, 118), times=times))
+            while await site.bus.end_offset(BUFFER, 0) < first + 17:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            records = await site.bus.read(BUFFER, 0, first, 1 << 20)
+            assert [found.due for one in records if (found := read_change(one.frame))] == list(range(101, 118))
+            said = {first + at: Answer.DELIVERED if at % 2 else Answer.OK for at in range(17)}
+            site.follower.progress[0].publish(Entry(1, first + 17, make_key(1, 0, 0), NOW, said))
+            return await moving
+
+        assert {outcome.at for outcome in await moved(False)} == {0}
+        outcomes = await moved(True)
+        assert [outcome.at for outcome in outcomes] == [0, *(0 if at % 2 == 0 else 77 + at // 2 for at in range(17))]
+        (asked,) = site.cluster.asked
+        assert asked[2] == await site.bus.end_offset(BUFFER, 0) - 2  # of the last one that was delivered
 
     at_site(scenario)
 

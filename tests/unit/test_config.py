@@ -132,6 +132,7 @@ def test_wrong_variables_and_missing_files(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(BadConfig, match="cannot be read"):
         Settings.load("no-such-file.toml")
     monkeypatch.setenv("DUEMQ_URL", "http://127.0.0.1:8787")
+    monkeypatch.setenv("DUEMQ_SPARK_JARS", "/jars")
     assert Settings.load() == Settings()
     monkeypatch.setenv("DUEMQ_LIMTS__MAX_DELAY", "1h")
     with pytest.raises(BadConfig, match="DUEMQ_LIMTS__MAX_DELAY is not a setting"):

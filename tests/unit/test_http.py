@@ -196,5 +196,48 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
         for body in wrong:
             refused(await ask("POST", "/v1/messages:cancel", json=body), 400, "bad_field")
         refused(await ask("POST", "/v1/messages:cancel", json={"ids": ["m"] * 10_001}), 413, "batch_too_large")
+        refused(await ask("POST", "/v1/messages:cancel", json={"ids": [], "times": 1}), 400, "bad_field")
+        assert not any(gateway.times)
+        answer = (await ask("POST", "/v1/messages:cancel", json={"ids": ["m1"], "times": True})).json()
+        assert gateway.times[-1]
+        cancelled = {"cancelled_at": NOW_TEXT, "cancelled_at_ms": NOW}
+        assert answer["results"] == [{"id": "m1", "status": "cancelled", **cancelled}]
+        gateway.outcome = Outcome("m1", Answer.DELIVERED, NOW)
+        gateway.pages.append(gateway.pages[1])
+        answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}, "times": True})).json()
+        assert answer["results"][0]["delivered_at_ms"] == NOW
+
+    with_app(scenario)
+
+
+def test_moving_many_answers_each_in_order() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        moves = [
+            {"id": "m1", "deliver_at": NOW + 5}, {"id": "a b", "deliver_at": NOW}, {"id": "m2", "deliver_after": "1h"},
+            {"id": "m3"}, {"id": "m4", "deliver_at": "2031-01-01T00:00:00"}, {"deliver_at": NOW}, 7,
+            {"id": "m5", "deliver_at": 5}, {"id": "m6", "deliver_at": NOW, "topic": "x"},
+        ]  # fmt: skip
+        answer = (await ask("POST", "/v1/messages:move", json={"moves": moves})).json()
+        assert gateway.changes == [(MOVE, ("m1", "m2", "m5"), [NOW + 5, NOW + 3_600_000, NOW])]
+        assert [result.get("status") or result["error"]["code"] for result in answer["results"]] == [
+            "moved", "unknown", "moved", "bad_field", "naive_time", "bad_field", "bad_field", "moved", "unknown_field",
+        ]  # fmt: skip
+        assert [result.get("deliver_at_ms") for result in answer["results"]][:3] == [NOW + 5, None, NOW + 3_600_000]
+        statuses = {"already_delivered": 0, "already_cancelled": 0, "already_dead": 0, "pending": 0}
+        assert answer["counts"] == statuses | {"moved": 3, "unknown": 1, "rejected": 5}
+        assert gateway.times == [False]
+        gateway.outcome = Outcome("m1", Answer.CANCELLED_BEFORE, NOW)
+        body = {"moves": [{"id": "m1", "deliver_at": NOW}]}
+        answer = (await ask("POST", "/v1/messages:move", json=body)).json()
+        assert answer["results"] == [{"id": "m1", "status": "already_cancelled"}]
+        answer = (await ask("POST", "/v1/messages:move", json=body | {"times": True})).json()
+        assert answer["results"][0]["cancelled_at_ms"] == NOW
+        gateway.outcome = Outcome("m1", None)
+        assert (await ask("POST", "/v1/messages:move", json=body)).json()["counts"]["pending"] == 1
+        wrongs: list[dict[str, Any]] = [{}, {"moves": {}}, {"moves": [], "times": "yes"}]
+        for wrong in wrongs:
+            refused(await ask("POST", "/v1/messages:move", json=wrong), 400, "bad_field")
+        refused(await ask("POST", "/v1/messages:move", json={"moves": [], "ids": []}), 400, "unknown_field")
+        refused(await ask("POST", "/v1/messages:move", json={"moves": [1] * 10_001}), 413, "batch_too_large")
 
     with_app(scenario)

@@ -41,7 +41,7 @@ class Nodes:
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.host)
         self.requests.append(request)
-        answer = self.answers.get(request.url.host, httpx.Response(200, json={"at": 5}))
+        answer = self.answers.get(request.url.host, httpx.Response(200, json={"at": [5]}))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -68,7 +68,7 @@ def test_the_master_is_asked_then_those_that_follow_most_closely_and_never_who_i
 
     async def scenario(reader: RemoteReader) -> None:
         with pytest.raises(Unavailable, match="new: shard 0 is catching up"):
-            await reader.when_ended(0, KEY, 7)
+            await reader.when_ended(0, [KEY], 7)
         assert nodes.asked == ["master", "near", "far", "new"]
         assert nodes.requests[0].headers[TOKEN_HEADER] == "secret"
         with pytest.raises(Unavailable, match="no node that holds shard 1"):
@@ -82,11 +82,11 @@ def test_a_node_that_does_not_answer_is_asked_last_for_a_while() -> None:
     nodes.answers["a"] = httpx.ConnectError("refused")
 
     async def scenario(reader: RemoteReader) -> None:
-        assert [await reader.when_ended(0, KEY, 7) for _ in range(3)] == [5, 5, 5]
+        assert [await reader.when_ended(0, [KEY], 7) for _ in range(3)] == [[5]] * 3
         assert nodes.asked == ["a", "b", "b", "b"]
         nodes.now += 10
         del nodes.answers["a"]
-        assert await reader.when_ended(0, KEY, 7) == 5
+        assert await reader.when_ended(0, [KEY], 7) == [5]
         assert nodes.asked[4:] == ["a"]
 
     reading(nodes, scenario)
@@ -98,10 +98,10 @@ def test_a_refusal_is_passed_on_and_a_wrong_token_is_no_refusal_of_the_request()
 
     async def scenario(reader: RemoteReader) -> None:
         with pytest.raises(Rejected) as raised:
-            await reader.when_ended(0, KEY, 7)
+            await reader.when_ended(0, [KEY], 7)
         assert (raised.value.code, raised.value.field) == ("bad_query", "f")
         nodes.answers["a"] = httpx.Response(401, json={"code": "unauthorised", "detail": "no"})
-        assert await reader.when_ended(0, KEY, 7) == 5
+        assert await reader.when_ended(0, [KEY], 7) == [5]
 
     reading(nodes, scenario)
 

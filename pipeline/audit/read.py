@@ -1,0 +1,106 @@
+"""What an audit reads, and in which order: so that nothing it sees contradicts itself only because time goes on.
+
+1. The ledger up to where it ends: with that it is fixed up to which cycle each shard is audited.
+2. The targets and dead letters up to where they end after that, once open transactions are over: all that these cycles
+   delivered is in there, and what is in there from later cycles is told by its time.
+3. The buffer up to where it ends after that: every id that was seen in a record is of a command before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiokafka.structs import TopicPartition
+
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.logs import BUFFER, DEAD_LETTERS, LEDGER
+from duemq.pipeline.ranges import Logs, TopicRange
+
+MARGIN_MS = 60_000
+"""How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and
+nodes."""
+_BACK = 64  # offsets: of entries, marks of their transactions, and aborted ones
+_PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What is read of the topics that messages are delivered to.
+
+    `known_from`: per topic the time (epoch ms) up to which records may have been dropped, or -1 where none were.
+    `all_read`: whether that are all topics of the cluster. `notes`: what was left out, in sentences.
+    """
+
+    ranges: Mapping[str, TopicRange]
+    known_from: Mapping[str, int]
+    letters: TopicRange | None
+    letters_from: int | None
+    all_read: bool
+    notes: tuple[str, ...]
+
+    @property
+    def anywhere_from(self) -> int | None:
+        """For messages whose topic is not known; None where not all topics were read."""
+        return max(self.known_from.values(), default=-1) if self.all_read else None
+
+
+def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange:
+    """With some entries before it, for the base (`window.py`).
+
+    Raises BadInput where there is no duemq on this Kafka, or the range is none.
+    """
+    if since is not None and until is not None and since >= until:
+        raise BadInput("the range ends before it begins")
+    for topic in (BUFFER, LEDGER):
+        if topic not in logs.topics():
+            raise BadInput(f"there is no topic {topic}: no duemq has run on this Kafka")
+    found = logs.ranges([LEDGER], since, until)[LEDGER]
+    return found.within({p: start - _BACK for p, start in found.starts.items()}, {})
+
+
+def target_ranges(
+    logs: Logs, topics: Sequence[str], since: int | None, until: int | None, dead_letters: str = DEAD_LETTERS
+) -> Targets:
+    """`topics`: those to read; none for all there are. To be asked after the ledger's range is fixed."""
+    existing = [topic for topic in logs.topics() if not topic.startswith("duemq.") and topic != dead_letters]
+    wanted = list(topics) or existing
+    if missing := sorted(set(wanted) - set(existing)):
+        raise BadInput(f"there is no topic {missing[0]} to deliver to")
+    has_letters = dead_letters in logs.topics()
+    reading = [*wanted, dead_letters] if has_letters else wanted
+    begin = None if since is None else since - MARGIN_MS
+    ends, still_open = logs.settled_ends(reading, _PATIENCE_S)
+    notes = [
+        f"{where}: a transaction is open since before this audit; what it holds back is not read"
+        for where in still_open
+    ]
+    ranges = logs.ranges(reading, begin, None if until is None else until + MARGIN_MS)
+    ranges = {topic: one.within({}, _least(one, ends)) for topic, one in ranges.items()}
+    firsts = logs.first_times(reading)
+    compacted = logs.compacted(reading)
+    known_from = {}
+    for topic, one in ranges.items():
+        known_from[topic] = max((firsts.get((topic, p), 2**63 - 1) for p in one.cut), default=-1)
+        if one.cut:
+            notes.append(f"{topic}: old records were dropped; whether they were there cannot be known")
+        if topic in compacted:
+            known_from[topic] = 2**63 - 1
+            notes.append(f"{topic} is compacted: whether a record was there cannot be known")
+    held_back = {where.rsplit(" ", 1)[0] for where in still_open}
+    known_from |= dict.fromkeys(held_back, 2**63 - 1)
+    letters = ranges.pop(dead_letters, None)
+    letters_from = known_from.pop(dead_letters, None)
+    left_out = sorted(set(existing) - set(wanted))
+    if left_out:
+        notes.append(f"not read: {_some(left_out)}")
+    return Targets(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
+
+
+def _least(one: TopicRange, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {p: min(end, ends.get(TopicPartition(one.topic, p), end)) for p, end in one.ends.items()}
+
+
+def _some(topics: Collection[str], most: int = 8) -> str:
+    listed = list(topics)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more topics" if len(listed) > most else "")

@@ -1,0 +1,262 @@
+"""How long an audit takes: fills the topics of an empty Kafka with a history, and audits it.
+
+    python -m duemq.pipeline.bench_audit --kafka HOST:PORT --messages 2000000
+
+The history has the form of a real one, made with the product's own writers: commands, ledger entries and deliveries of
+one transaction per cycle; 1 % cancelled, 1 % moved, 0.1 % dead, 2 % pending, 5 % with names. Only its times are made
+up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from duemq.bus.kafka.batches import batches_of
+from duemq.model.ids import IdCodec
+from duemq.model.key import KEY
+from duemq.model.ledger import Answer, Deferred, Entry, Fates
+from duemq.model.message import CANCEL, MOVE, Draft, change_frame, fingerprint, schedule_frame
+from duemq.model.record import pack_record
+from duemq.model.row import changed, dead_frame, frame_in, row_of
+from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.logs import BUFFER, DEAD_LETTERS, LEDGER
+from duemq.pipeline.progress import Silent
+from duemq.pipeline.ranges import Logs
+
+TOPICS: Final = ("bench-orders", "bench-mails", "bench-bills")
+SHARDS, PARTITIONS = 4, 2
+_CYCLE = 4_000
+_TICK_MS = 5_000  # between the moments at which a cycle's messages are due
+_BATCH_BYTES = 900_000
+_SECRET = bytes(range(32))
+
+
+def fill(bootstrap: str, messages: int, seed: int = 1) -> None:
+    """Raises BadInput where topics of these names exist."""
+    there = set(Logs(bootstrap).topics())
+    wanted = {BUFFER: SHARDS, LEDGER: SHARDS, DEAD_LETTERS: 1, **dict.fromkeys(TOPICS, PARTITIONS)}
+    if taken := sorted(there & wanted.keys()):
+        raise BadInput(f"topic {taken[0]} is there already: this fills an empty Kafka only")
+    asyncio.run(_make(bootstrap, wanted))
+    start = time.time_ns() // 1_000_000 - 3_600_000 - messages // SHARDS // _CYCLE * _TICK_MS
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, SHARDS)) as processes:
+        work = [processes.submit(_shard, bootstrap, shard, messages // SHARDS, start, seed) for shard in range(SHARDS)]
+        for one in work:
+            one.result()
+
+
+async def _make(bootstrap: str, topics: dict[str, int]) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in topics.items()])
+    finally:
+        await admin.close()
+
+
+def _shard(bootstrap: str, shard: int, count: int, start: int, seed: int) -> None:
+    asyncio.run(_History(shard, count, start, random.Random(seed * 1_000 + shard)).write(bootstrap))
+
+
+class _History:
+    """Of one shard: all commands first, then what they make due."""
+
+    def __init__(self, shard: int, count: int, start: int, chosen: random.Random) -> None:
+        self._shard, self._count, self._start, self._chosen = shard, count, start, chosen
+        self._ids = IdCodec(_SECRET)
+        self._number, self._applied, self._cursor = -1, 0, KEY.pack(0, 0, 0)
+        self._fates, self._pending = [0, 0, 0, 0], 0
+        self._producer: Any = None
+
+    async def write(self, bootstrap: str) -> None:
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=f"bench-{self._shard}", max_batch_size=1 << 20,
+            max_request_size=8 << 20,
+        )  # fmt: skip
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=8 << 20) as appender:
+            await self._producer.start()
+            try:
+                due = await self._commands(appender)
+                await self._deliver(due)
+            finally:
+                await self._producer.stop()
+
+    async def _commands(self, appender: Any) -> list[tuple[bytes, bytes, str]]:
+        """Key, row and topic of what they leave pending."""
+        chosen, n = self._chosen, self._count
+        first = self._start + n // _CYCLE * 2 + 10_000
+        waiting: dict[int, tuple[bytes, bytes, str]] = {}
+        frames: list[bytes] = []
+        answers: dict[int, Answer] = {}
+        about_to_change = chosen.sample(range(n), n // 50)
+        for offset in range(n + len(about_to_change)):
+            if offset < n:
+                tick = chosen.randrange(n // _CYCLE + 1) if chosen.random() > 0.02 else 10**6
+                due = first + tick * _TICK_MS + chosen.randrange(20)
+                topic = TOPICS[offset % len(TOPICS)]
+                payload = b'{"order": %d, "text": "%s"}' % (offset, b"x" * 80)
+                name = b"n:order-%d-%d" % (self._shard, offset) if offset % 20 == 0 else b""
+                draft = Draft(
+                    topic,
+                    payload,
+                    due,
+                    b"%d" % (offset % 999),
+                    name=name,
+                    fingerprint=fingerprint(payload) if name else b"",
+                )
+                frame = schedule_frame(draft, due)
+                id_ = self._ids.issue_bytes(self._shard, due, offset)
+                waiting[offset] = KEY.pack(due, offset, 0), row_of(frame, id_), topic
+                self._fates[0] += 1
+                if name:
+                    answers[offset] = Answer.ACCEPTED
+            else:
+                about = about_to_change[offset - n]
+                key, row, topic = waiting.pop(about)
+                if about % 2:
+                    frame = change_frame(CANCEL, key)
+                    self._fates[2] += 1
+                else:
+                    later = int.from_bytes(key[:8], "big") + _TICK_MS
+                    frame = change_frame(MOVE, key, later)
+                    waiting[offset] = KEY.pack(later, offset, 0), changed(row, due=later), topic
+                answers[offset] = Answer.OK
+            frames.append(frame)
+            if len(frames) == _CYCLE or offset == n + len(about_to_change) - 1:
+                stamp = self._start + offset // _CYCLE * 2
+                await _append(appender, BUFFER, self._shard, frames, stamp)
+                self._applied, self._pending = offset + 1, len(waiting)
+                await self._commit(stamp + 1, {}, answers)
+                frames, answers = [], {}
+        return sorted(waiting.values())
+
+    async def _deliver(self, due: list[tuple[bytes, bytes, str]]) -> None:
+        """Cycle by cycle, but what is due in the far future."""
+        chosen, end = self._chosen, self._start + 10**9
+        at = 0
+        while at < len(due) and int.from_bytes(due[at][0][:8], "big") < end:
+            cycle = due[at : at + _CYCLE]
+            while int.from_bytes(cycle[-1][0][:8], "big") - int.from_bytes(cycle[0][0][:8], "big") > _TICK_MS // 2:
+                cycle.pop()
+            at += len(cycle)
+            last = int.from_bytes(cycle[-1][0][:8], "big")
+            stamp = last + 1 + chosen.randrange(30)
+            batches: dict[tuple[str, int], list[bytes]] = {}
+            deferred = []
+            for key, row, topic in cycle:
+                if chosen.random() < 0.001:
+                    deferred.append(Deferred(key, None, 1, "expired"))
+                    batches.setdefault((DEAD_LETTERS, 0), []).append(dead_frame(row, "expired"))
+                else:
+                    batches.setdefault((topic, key[15] % PARTITIONS), []).append(frame_in(row))
+            self._pending -= len(cycle)
+            self._fates[1] += len(cycle) - len(deferred)
+            self._fates[3] += len(deferred)
+            self._cursor = cycle[-1][0]
+            await self._commit(stamp, batches, {}, deferred)
+
+    async def _commit(
+        self,
+        at: int,
+        batches: dict[tuple[str, int], list[bytes]],
+        answers: dict[int, Answer],
+        deferred: Sequence[Deferred] = (),
+    ) -> None:
+        self._number += 1
+        entry = Entry(
+            self._number, self._applied, self._cursor, at, answers, tuple(deferred), self._pending, 0,
+            Fates(*self._fates),
+        )  # fmt: skip
+        async with self._producer.transaction():
+            for (topic, partition), frames in batches.items():
+                await _append(self._producer, topic, partition, frames, at + 1, transactional=True)
+            ledger = [pack_record(None, (), entry.encode())]
+            await _append(self._producer, LEDGER, self._shard, ledger, at + 1, transactional=True)
+
+
+async def _append(
+    producer: Any, topic: str, partition: int, frames: list[bytes], stamp: int, *, transactional: bool = False
+) -> None:
+    parts = batches_of(frames, _BATCH_BYTES, stamp, transactional=transactional)
+    for part in parts:
+        await (await producer.send_batch(part.builder, topic, partition=partition))
+
+
+class _Steps(Silent):
+    """When each step began."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, float]] = []
+
+    def step(self, what: str) -> None:
+        self.begun.append((what, time.perf_counter()))
+
+    def seconds(self) -> dict[str, float]:
+        ends = [at for _, at in self.begun[1:]] + [time.perf_counter()]
+        return {what: round(end - at, 1) for (what, at), end in zip(self.begun, ends, strict=True)}
+
+
+def _cpu(spark: Any) -> tuple[float, float]:
+    """Seconds of a core that Spark's Java has taken, and its Python workers as far as they still run: on a machine that
+    does other work beside it, they say more than the time that went by."""
+    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
+    workers = java.descendants().toArray()
+    return round(_taken(java), 1), round(sum(_taken(one) for one in workers), 1)
+
+
+def _taken(process: Any) -> float:
+    spent = process.info().totalCpuDuration()
+    return float(spent.get().toMillis()) / 1000 if spent.isPresent() else 0.0
+
+
+def measure(bootstrap: str, memory: str, out: Path) -> dict[str, Any]:
+    """One audit in a session of its own. Raises JobFailed where the history is not found clean."""
+    from duemq.pipeline.audit.job import audit
+    from duemq.pipeline.session import running
+
+    began = time.perf_counter()
+    with running("duemq bench audit", kafka=True, settings={"spark.driver.memory": memory}) as spark:
+        started, steps = time.perf_counter(), _Steps()
+        result = audit(spark, bootstrap, out, teller=steps)
+        ended = time.perf_counter()
+        seconds = steps.seconds()
+        java, python = _cpu(spark)
+    if not result.clean:
+        raise JobFailed(f"a clean history was found violated: {dict(result.found)}, {result.shown[:3]}")
+    return {
+        "messages": result.accepted, "fates": dict(result.account), "driver_memory": memory,
+        "spark_starts_s": round(started - began, 1), "audit_s": round(ended - started, 1), "steps_s": seconds,
+        "messages_per_s": round(result.accepted / (ended - started)), "java_cpu_s": java, "python_cpu_s": python,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--kafka", required=True, help="HOST:PORT of an empty Kafka")
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--memory", default="2g", help="of Spark's driver")
+    parser.add_argument("--filled", action="store_true", help="the topics were filled before: measure only")
+    given = parser.parse_args()
+    began = time.perf_counter()
+    if not given.filled:
+        fill(given.kafka, given.messages)
+    filled = round(time.perf_counter() - began, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps({"fill_s": filled} | measure(given.kafka, given.memory, Path(folder)), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`duemq spark audit`: is every message accounted for?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.pipeline.cli.command import AsJson, Bootstrap, Master, Settings, echo_json, examples, spark_session
+
+if TYPE_CHECKING:
+    from duemq.pipeline.audit.job import Result
+
+VIOLATED = 1
+
+
+EXAMPLES = examples(
+    "duemq spark audit --kafka localhost:9092 --out audit",
+    "duemq spark audit --kafka localhost:9092 --since 2026-05-01T00:00:00Z --until 2026-05-02T00:00:00Z --out may-1st",
+    "duemq spark audit --kafka localhost:9092 --targets orders --targets invoices --out audit --json",
+)
+
+
+def audit(
+    out: Annotated[Path, typer.Option("--out", help="A folder for the tables and report.html.")],
+    bootstrap: Bootstrap = "127.0.0.1:9092",
+    since: Annotated[
+        str | None, typer.Option("--since", help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Ledger entries before then.")] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--targets", help="Read this topic; may be repeated.", show_default="all topics"),
+    ] = None,
+    tolerance_ms: Annotated[
+        int, typer.Option("--tolerance", min=0, help="How many ms a record may be early: clocks differ.")
+    ] = 0,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reconcile every message: accepted = delivered + cancelled + moved on + dead + pending.
+
+    Reads buffer, ledger, targets and dead letters, lists each violation (lost, twice, early, delivered after a won
+    cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
+    are clean, with 1 where they are violated (docs/pipeline/audit.md).
+    """
+    from duemq.model.timing import parse_instant
+
+    with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
+        from duemq.pipeline.audit.job import audit as run
+        from duemq.pipeline.audit.report import equation, report, verdict
+
+        result = run(
+            spark, bootstrap, out,
+            since=None if since is None else parse_instant(since, "--since", text=True),
+            until=None if until is None else parse_instant(until, "--until", text=True),
+            targets=targets or (), tolerance_ms=tolerance_ms, teller=teller,
+        )  # fmt: skip
+        page = out / "report.html"
+        page.write_text(report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000), "utf-8")
+    if as_json:
+        echo_json(_json(result, page))
+    else:
+        typer.secho(verdict(result), fg=typer.colors.GREEN if result.clean else typer.colors.RED, bold=True)
+        typer.echo(
+            f"{result.accepted:,} accepted = " + " + ".join(f"{n:,} {words}" for _, words, n in equation(result))
+        )
+        for kind, count in result.found.items():
+            typer.echo(f"{count:10,} {kind}")
+        for note in result.notes:
+            typer.echo(f"note: {note}")
+        typer.echo(f"report: {page}")
+    if not result.clean:
+        raise typer.Exit(VIOLATED)
+
+
+def _json(result: Result, page: Path) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from duemq.pipeline.audit.lateness import spreads
+    from duemq.pipeline.audit.report import verdict
+
+    late = {name: asdict(one) for name, one in spreads(result.late, "topic").items() if name is not None}
+    return {
+        "clean": result.clean, "verdict": verdict(result), "accepted": result.accepted, "fates": result.account,
+        "others": result.others, "violations": result.found, "notes": list(result.notes), "lateness_ms": late,
+        "read": {
+            one.topic: {str(p): [start, one.ends[p]] for p, start in one.starts.items()} for one in result.ranges
+        },
+        "report": str(page),
+    }  # fmt: skip

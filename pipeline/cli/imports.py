@@ -1,0 +1,204 @@
+"""`duemq spark import`: one command for each system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_instant
+from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, examples, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Pending messages of other systems as a table.")
+
+RABBITMQ_EXAMPLES = examples(
+    "duemq spark import rabbitmq rabbitmq_delayed.jsonl --out pending/",
+    "duemq spark import rabbitmq get.json --taken-at 2026-11-22T05:18:00Z --ttl 10m --topic orders --out pending/",
+)
+CELERY_EXAMPLES = examples(
+    "duemq spark import celery redis://localhost:6379/0 --queue celery --queue mail --out pending/",
+    "duemq spark import celery unacked.json celery.json --out pending/",
+)
+ROCKETMQ_EXAMPLES = examples(
+    "duemq spark import rocketmq rocketmq-export/rmq_sys_wheel_timer --taken-at 2026-11-22T05:18:00Z --out pending/",
+)
+CSV_EXAMPLES = examples(
+    "duemq spark import csv reminders.csv --due at --payload text --topic reminders --out pending/",
+    "duemq spark import csv 'dump/*.csv' --separator ';' --due run_at --zone Europe/Berlin --topic-column queue "
+    "--payload-base64 body --headers meta --out pending/",
+)
+
+Paths = Annotated[list[str], typer.Argument(help="Files, folders or patterns.")]
+Out = Annotated[str, typer.Option("--out", help="Write the messages here, as Parquet, for `duemq spark schedule`.")]
+Rejects = Annotated[str | None, typer.Option(
+    "--rejects", help="Write what cannot be imported here, with the reasons.", show_default="OUT-rejects")]  # fmt: skip
+Topic = Annotated[str | None, typer.Option("--topic", help="Deliver all to this topic.")]
+TakenAt = Annotated[str | None, typer.Option("--taken-at", help="When the dump was made: RFC 3339 with a zone, or ms.")]
+
+
+def rabbitmq(
+    paths: Paths, out: Out, rejects: Rejects = None, topic: Topic = None, taken_at: TakenAt = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", help="The x-message-ttl of a plain queue, such as 10m.")] = None,
+    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """RabbitMQ: dumps of the delayed-message exchange, and messages as the management API gives them.
+
+    Without --topic the routing key is the topic.
+    """
+    taken_ms, ttl_ms = _instant(taken_at), _duration(ttl)
+
+    def rows(spark: SparkSession) -> DataFrame:
+        from duemq.pipeline.imports import RabbitOptions, from_documents
+        from duemq.pipeline.imports.files import read_documents
+
+        return from_documents(read_documents(spark, paths), RabbitOptions(topic, taken_ms, ttl_ms).read)
+
+    _import(rows, out, rejects, master, conf, as_json)
+
+
+def celery(
+    paths: Annotated[list[str], typer.Argument(help="The URL of the Redis, or files as redis-cli --json writes them.")],
+    out: Out, rejects: Rejects = None,
+    topic: Annotated[str, typer.Option("--topic", help="The topic that the app's install names.")] = "celery",
+    queue: Annotated[list[str] | None, typer.Option(
+        "--queue", help="A queue to look into, beside what workers hold.", show_default="celery")] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="The transport's global_keyprefix.")] = "",
+    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Celery with Redis: tasks with an eta or countdown, as duemq holds them for its relay (docs/celery.md)."""
+
+    def rows(spark: SparkSession) -> DataFrame:
+        from duemq.pipeline.imports import CeleryOptions, from_documents, settled
+        from duemq.pipeline.imports.files import read_documents
+        from duemq.pipeline.imports.redis import read_redis
+
+        if "://" in paths[0] and paths[0].partition("://")[0] in ("redis", "rediss", "unix", "valkey", "valkeys"):
+            found = read_redis(spark, paths[0], queue or ("celery",), prefix)
+            return settled(from_documents(found, CeleryOptions(topic).read, single=True))
+        return settled(from_documents(read_documents(spark, paths), CeleryOptions(topic).read))
+
+    _import(rows, out, rejects, master, conf, as_json)
+
+
+def rocketmq(
+    paths: Paths, out: Out,
+    taken_at: Annotated[str, typer.Option("--taken-at", help="When the export was made: RFC 3339 with a zone, or ms.")],
+    rejects: Rejects = None, topic: Topic = None,
+    levels: Annotated[str, typer.Option("--levels", help="The broker's messageDelayLevel.")] = CLASSIC_LEVELS,
+    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """RocketMQ: timer messages (5.x) and those of the 18 delay levels, as `mqadmin exportMessage` writes them.
+
+    Without --topic each goes to its own topic.
+    """
+    taken_ms = _instant(taken_at) or 0
+
+    def rows(spark: SparkSession) -> DataFrame:
+        from duemq.pipeline.imports import RocketOptions, from_documents, settled
+        from duemq.pipeline.imports.files import read_documents
+
+        read = RocketOptions(taken_ms, topic, levels).read
+        return settled(from_documents(read_documents(spark, paths, by_line=True), read))
+
+    _import(rows, out, rejects, master, conf, as_json)
+
+
+def csv(
+    paths: Paths, out: Out, rejects: Rejects = None, topic: Topic = None,
+    due: Annotated[str, typer.Option("--due", help="The column with the due time.")] = "due",
+    unit: Annotated[str, typer.Option("--unit", help="What whole numbers are: ms or s since 1970.")] = "ms",
+    zone: Annotated[str | None, typer.Option("--zone", help="Of times that have none, such as Europe/Berlin.")] = None,
+    topic_column: Annotated[str, typer.Option("--topic-column", help="The column with the topic.")] = "topic",
+    payload: Annotated[str, typer.Option("--payload", help="The column with the payload, as text.")] = "payload",
+    payload_base64: Annotated[str | None, typer.Option("--payload-base64", help="The same, as base64.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The column with the record key.")] = None,
+    headers: Annotated[str | None, typer.Option(
+        "--headers", help="The column with headers, as a JSON object; columns header.NAME are headers too.")] = None,
+    labels: Annotated[str | None, typer.Option("--labels", help="The column with labels, at commas.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="The column that says until when.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The column with the name, or business key.")] = None,
+    separator: Annotated[str, typer.Option("--separator", help="Between columns.")] = ",",
+    quote: Annotated[str, typer.Option("--quote", help="Around values.")] = '"',
+    escape: Annotated[str, typer.Option("--escape", help="Before a quote within a value.")] = '"',
+    encoding: Annotated[str, typer.Option("--encoding", help="Of the file.")] = "UTF-8",
+    multiline: Annotated[bool, typer.Option(
+        "--multiline/--no-multiline", help="Quoted values may hold line breaks (one task for each file).")] = True,
+    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """CSV of any make, with a header: options say which column is what."""
+
+    def rows(spark: SparkSession) -> DataFrame:
+        from duemq.pipeline.imports import CsvOptions, from_csv
+        from duemq.pipeline.imports.files import read_csv
+
+        options = CsvOptions(
+            due, topic, topic_column, payload, payload_base64, key, headers, labels, expires, name, unit, zone
+        )
+        read = read_csv(
+            spark, paths, separator=separator, quote=quote, escape=escape, encoding=encoding, multiline=multiline
+        )
+        return from_csv(read, options)
+
+    _import(rows, out, rejects, master, conf, as_json)
+
+
+app.command("rabbitmq", epilog=RABBITMQ_EXAMPLES)(rabbitmq)
+app.command("celery", epilog=CELERY_EXAMPLES)(celery)
+app.command("rocketmq", epilog=ROCKETMQ_EXAMPLES)(rocketmq)
+app.command("csv", epilog=CSV_EXAMPLES)(csv)
+
+
+def _import(
+    rows: Callable[[SparkSession], DataFrame],
+    out: str,
+    rejects: str | None,
+    master: str | None,
+    conf: list[str] | None,
+    as_json: bool,
+) -> None:
+    rejects = rejects or f"{out.rstrip('/')}-rejects"
+    with spark_session("import", master, conf, as_json) as (spark, teller):
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as F
+
+        from duemq.pipeline.imports import divided
+        from duemq.pipeline.progress import step
+        from duemq.pipeline.workers import failures_told
+
+        with failures_told("What was written so far is not complete."):
+            read = rows(spark).persist(StorageLevel.DISK_ONLY)
+            messages, refused = divided(read)
+            with step(spark, teller, f"reading, and writing messages to {out}"):
+                messages.write.parquet(out)
+            with step(spark, teller, f"writing what was rejected to {rejects}"):
+                refused.write.parquet(rejects)
+                why = refused.groupBy("reason").count().orderBy(F.col("count").desc(), "reason").limit(10).collect()
+                counts = read.agg(F.count_if(F.col("reason").isNull()), F.count("reason")).first() or (0, 0)
+    imported, rejected = counts
+    if as_json:
+        reasons = {row["reason"]: row["count"] for row in why}
+        echo_json({"imported": imported, "rejected": rejected, "reasons": reasons, "out": out, "rejects": rejects})
+        return
+    typer.echo(f"{imported:,} messages imported, {rejected:,} rejected")
+    for row in why:
+        typer.echo(f"{row['count']:>10,}  {row['reason']}")
+
+
+def _instant(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_instant(text, "--taken-at", text=True)
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint="--taken-at") from error
+
+
+def _duration(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_duration(text, "--ttl", text=True)
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint="--ttl") from error

@@ -1,0 +1,208 @@
+"""`duemq spark cancel` and `duemq spark move`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from duemq.model.timing import parse_duration
+from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, echo_json, examples, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duemq.pipeline.mass import Server, Targets
+    from duemq.pipeline.progress import Teller
+
+CANCEL_EXAMPLES = examples(
+    "duemq spark cancel unsubscribed.csv --id message_id --answers answers/",
+    "duemq spark cancel orders.parquet --key order_no --ids /shared/jobs/7/ids --where \"country = 'FR'\"",
+    "duemq spark cancel warehouse.refunds --id message_id --dry-run",
+)
+MOVE_EXAMPLES = examples(
+    "duemq spark move late.parquet --id message_id --to new_time",
+    "duemq spark move orders.parquet --key order_no --ids /shared/jobs/7/ids --by 2h",
+    "duemq spark move flights.csv --id message_id --to departure --by -3h --answers answers/",
+)
+EXIT_OF: Final = {
+    "cancelled": 0, "moved": 0, "already_delivered": 3, "already_dead": 3, "unknown": 4, "pending": 5,
+    "already_cancelled": 6, "refused": 7,
+}  # fmt: skip
+_NO_ANSWER = "What was decided before stands; run the same again: nothing is done twice."
+
+Table = Annotated[str, typer.Argument(help="A file or folder (Parquet, CSV, JSON, ORC), or a table of the catalog.")]
+Format = Annotated[str | None, typer.Option("--format", help="Of the table: parquet, csv, json or orc.")]
+Where = Annotated[str | None, typer.Option("--where", help="Only rows for which this SQL condition holds.")]
+Id = Annotated[str | None, typer.Option("--id", help="The column with ids, or with names that senders chose.")]
+Key = Annotated[str | None, typer.Option("--key", help="The column with a business key; needs --ids.")]
+Ids = Annotated[str | None, typer.Option("--ids", help="The table that has the ids of a key, such as bulk schedule's.")]
+IdsKey = Annotated[str, typer.Option("--ids-key", help="The column of that table with the key.")]
+Answers = Annotated[str | None, typer.Option("--answers", help="Write the rows with their answers here, as Parquet.")]
+Connections = Annotated[int, typer.Option(min=1, max=256, help="Requests under way at the same time.")]
+Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Messages in one request.")]
+Patience = Annotated[float, typer.Option(min=0, help="Seconds to ask again for an answer that does not come.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many messages that would be.")]
+
+
+def cancel(
+    table: Table, id_: Id = None, key: Key = None, ids: Ids = None, ids_key: IdsKey = "name", where: Where = None,
+    table_format: Format = None, answers: Answers = None, dry_run: DryRun = False, connections: Connections = 8,
+    batch: Batch = 5_000, patience: Patience = 300.0, url: Url = None, master: Master = None, conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Cancel all messages that a table names, and tell truthfully what became of each.
+
+    The exit code is that of `duemq cancel` for many: 0 all cancelled (now or before), 3 some were delivered already,
+    4 some are unknown, 5 some are not known yet: run it again. The highest wins.
+    """
+    _check(id_, key, ids)
+    with _session("cancel", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.mass import mass_cancel
+
+        rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
+        if dry_run:
+            _tell_dry(spark, teller, targets.of(rows), as_json)
+            return
+        server = _server(url, batch, patience)
+        told = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), answers)
+    _tell(*told, as_json)
+
+
+def move(
+    table: Table, id_: Id = None, key: Key = None, ids: Ids = None, ids_key: IdsKey = "name",
+    to: Annotated[str | None, typer.Option(
+        "--to", help="When: a column or SQL expression; epoch ms, a TIMESTAMP, or text with a zone.",
+        show_default="due_ms, where --by is given")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Shift that by so much: 2h, 1d12h, -30m.")] = None,
+    where: Where = None, table_format: Format = None, answers: Answers = None, dry_run: DryRun = False,
+    connections: Connections = 8, batch: Batch = 5_000, patience: Patience = 300.0, url: Url = None,
+    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Move all messages that a table names, each to a time of its own.
+
+    The new time is absolute: --to, or the time in the column due_ms (of the table, or of --ids) shifted by --by. So the
+    command can be run again, and does not shift twice. Exit codes as `duemq spark cancel`, and 6 where some had been
+    cancelled, 7 where some moves were refused.
+    """
+    _check(id_, key, ids)
+    if to is None and by is None:
+        raise typer.BadParameter("say when: --to, or --by to shift from the column due_ms", param_hint="--to")
+    by_ms = _shift(by)
+    with _session("move", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.mass import mass_move
+
+        rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
+        server, when = _server(url, batch, patience), to or "due_ms"
+        moved = mass_move(rows, targets, server, when, by_ms, connections)
+        if dry_run:
+            _tell_dry(spark, teller, targets.of(rows), as_json)
+            return
+        told = _answered(spark, teller, "moving", lambda: moved, answers)
+    _tell(*told, as_json)
+
+
+@contextmanager
+def _session(
+    name: str, master: str | None, conf: list[str] | None, as_json: bool
+) -> Iterator[tuple[SparkSession, Teller]]:
+    with spark_session(name, master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.workers import failures_told
+
+        with failures_told(_NO_ANSWER):
+            yield spark, teller
+
+
+def _check(id_: str | None, key: str | None, ids: str | None) -> None:
+    if (id_ is None) == (key is None):
+        raise typer.BadParameter("say which messages: --id COLUMN, or --key COLUMN with --ids TABLE", param_hint="--id")
+    if (key is None) != (ids is None):
+        raise typer.BadParameter("--key and --ids go together", param_hint="--ids")
+
+
+def _shift(by: str | None) -> int:
+    from duemq.model.errors import Rejected
+
+    try:
+        ms = parse_duration((by or "0").removeprefix("-"), "--by", text=True)
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint="--by") from error
+    return -ms if by is not None and by.startswith("-") else ms
+
+
+def _rows(spark: SparkSession, table: str, kind: str | None, where: str | None) -> DataFrame:
+    from duemq.pipeline.tables import read_table
+
+    rows = read_table(spark, table, kind)
+    return rows if where is None else rows.where(where)
+
+
+def _targets(spark: SparkSession, id_: str | None, key: str | None, ids: str | None, ids_key: str) -> Targets:
+    from duemq.pipeline.mass import Targets
+    from duemq.pipeline.tables import read_table
+
+    if ids is None:
+        return Targets(id_ or "")
+    return Targets(key or "", read_table(spark, ids), ids_key)
+
+
+def _server(url: str | None, batch: int, patience_s: float) -> Server:
+    """What executors connect to: with what this process's environment says, for they may have another."""
+    import os
+
+    from duemq.client.connection import http_options
+    from duemq.pipeline.mass import Server
+
+    return Server(http_options(url, None, 1.0)["base_url"], os.environ.get("DUEMQ_API_KEY"), batch, patience_s)
+
+
+def _answered(
+    spark: SparkSession, teller: Teller, what: str, ask: Callable[[], DataFrame], folder: str | None
+) -> tuple[dict[str, int], float]:
+    """How many rows there are of each status, and in how many seconds. Computed once: what is counted is written."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    from duemq.pipeline.mass import STATUSES
+    from duemq.pipeline.progress import step
+
+    seen = Observation()
+    counts = [F.count_if(F.col("status") == status).alias(status) for status in STATUSES]
+    told = ask().observe(seen, *counts)
+    since = time.monotonic()
+    with step(spark, teller, what):
+        if folder is None:
+            told.write.format("noop").mode("overwrite").save()
+        else:
+            told.write.parquet(folder)
+    return {status: count for status, count in seen.get.items() if count}, time.monotonic() - since
+
+
+def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bool) -> None:
+    from pyspark.sql import functions as F
+
+    from duemq.pipeline.mass.targets import TARGET
+    from duemq.pipeline.progress import step
+
+    with step(spark, teller, "counting"):
+        total = meant.agg(F.count("*").alias("rows"), F.countDistinct(TARGET), F.count_if(F.col(TARGET).isNull()))
+        rows, messages, without = total.first() or (0, 0, 0)
+    if as_json:
+        echo_json({"rows": rows, "messages": messages, "without_id": without})
+    else:
+        typer.echo(f"{rows:,} rows name {messages:,} messages; {without:,} rows have no id. Nothing was asked.")
+
+
+def _tell(counts: dict[str, int], seconds: float, as_json: bool) -> None:
+    if as_json:
+        echo_json({"counts": counts, "seconds": round(seconds, 3)})
+    else:
+        told = [f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()]
+        typer.echo(", ".join(told) or "There was nothing to do.")
+    if code := max((EXIT_OF[status] for status in counts), default=0):
+        raise typer.Exit(code)

@@ -1,0 +1,54 @@
+"""How many messages a second a machine delivers: as told, or as measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import orjson
+
+from duemq.pipeline.errors import BadInput
+
+MEASURED: Final = 10_000.0  # docs/benchmarks.md, Steady: the rate that was asked for and held
+
+
+class Capacity(NamedTuple):
+    """`source`: where the figure is from, in words."""
+
+    per_second: float
+    source: str
+
+
+def capacity_of(text: str | None) -> Capacity:
+    """A number, the path of what `duemq bench steady --json FILE` wrote, or None for what docs/benchmarks.md says.
+
+    Raises BadInput.
+    """
+    if text is None:
+        return Capacity(MEASURED, "the steady figure of docs/benchmarks.md, two cores")
+    try:
+        told = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        return _of_report(Path(text))
+    if not math.isfinite(told) or told <= 0:
+        raise BadInput(f"capacity: {text} is no number of messages per second")
+    return Capacity(told, "as given")
+
+
+def _of_report(path: Path) -> Capacity:
+    """The highest rate that was accepted and delivered in a steady scenario without a fault."""
+    try:
+        scenarios = orjson.loads(path.read_bytes())["scenarios"]
+        rates = [
+            float(scenario["figures"]["rate"]["median"])
+            for scenario in scenarios
+            if scenario["name"] == "steady" and scenario["sound"]
+        ]
+    except OSError as error:
+        raise BadInput(f"capacity: {path} is neither a number nor a file that can be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"capacity: {path} is not a report of `duemq bench --json`") from error
+    if not rates or not max(rates) > 0:
+        raise BadInput(f"capacity: {path} has no sound `steady` scenario: make one with `duemq bench steady --json`")
+    return Capacity(max(rates), f"measured: {path.name}")

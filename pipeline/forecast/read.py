@@ -1,0 +1,179 @@
+"""What is pending in a data folder at rest or in a backup, as DataFrames: Spark reads delay files and stores.
+
+Nothing but counts leaves the executors: `shard, topic, second_ms, messages`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.storagelevel import StorageLevel
+
+from duemq.model.errors import FolderRefused
+from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.forecast import store
+from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
+from duemq.storage.backup import names, read_backup
+from duemq.storage.folder import BACKUP, LOCK, RESTORE, read_info, take_lock
+
+_KEY = ["shard", "due_ms", "offset", "row"]
+_PLACE = r"/shards/(\d+)/far/\d+/a?(\d+)\.parquet$"
+_SEALED, _ADOPTED = "due_ms bigint, offset bigint, row int, topic string", "due_ms bigint, topic string"
+_VERIFY = "parquet.page.verify-checksum.enabled"
+Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """All that waits. `rows`: shard, topic, second_ms, messages, in Spark's cache.
+
+    `as_of_ms`: when the backup was begun, or when the last cycle of a stopped server was; 0 if there was none.
+    """
+
+    folder: Path
+    as_of_ms: int
+    shards: Sequence[Store]
+    rows: DataFrame
+
+    @property
+    def messages(self) -> int:
+        return sum(shard.pending for shard in self.shards)
+
+
+@contextmanager
+def pending(spark: SparkSession, folder: Path) -> Iterator[Pending]:
+    """What is pending in a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
+
+    The folder has to be there for all executors. Raises BadInput for a folder that is neither, or that a running server
+    holds; JobFailed where fewer or more messages are read than the stores say they have.
+    """
+    place = find(folder)
+    with _held(place):
+        shards = [store.describe(place / "shards" / f"{n:03d}") for n in range(read_info(place).shards)]
+        with _told():
+            rows = counted(spark, shards).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            with _told():
+                _compare(rows, shards)
+            last = max((shard.at for shard in shards), default=0)
+            yield Pending(place, read_backup(place).made_at if (place / BACKUP).exists() else last, shards, rows)
+        finally:
+            rows.unpersist()
+
+
+def find(folder: Path) -> Path:
+    """The folder itself, or the newest backup in it. Raises BadInput."""
+    if (folder / RESTORE).exists():
+        raise BadInput(f"{folder} is not complete: a restore was cut short. Run `duemq restore` again.")
+    if folder.is_dir() and (backups := names(folder)):
+        return folder / backups[-1]
+    try:
+        read_info(folder)
+    except FolderRefused as error:
+        raise BadInput(
+            f"{error}. Name a backup, a folder of backups, or the data of a server that is stopped"
+        ) from error
+    return folder
+
+
+@contextmanager
+def _held(place: Path) -> Iterator[None]:
+    """Data folders are held, so that no server changes them meanwhile; nothing ever changes a backup."""
+    if (place / BACKUP).exists():
+        yield
+        return
+    if not (place / LOCK).exists() and not os.access(place, os.W_OK):
+        raise BadInput(f"{place}: it can only be read as the user of its server; or make a backup, and read that")
+    try:
+        lock = take_lock(place)
+    except (FolderRefused, OSError) as error:
+        raise BadInput(f"{error}. Or make a backup, and read that: `duemq backup INTO --data {place}`") from error
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def counted(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
+    """How many messages are pending per shard, topic and second (epoch ms)."""
+    counts = _scan(spark, shards, store.count, COUNTED)
+    if any(shard.files for shard in shards):
+        messages = _in_files(spark, shards)
+        if stale := [shard for shard in shards if shard.dropped]:
+            gone = _scan(spark, stale, store.not_in_files, KEYS).distinct()
+            messages = messages.join(gone, _KEY, "left_anti")
+        second = F.col("due_ms") - F.col("due_ms") % SECOND_MS
+        one = F.lit(1).cast("bigint").alias("messages")
+        counts = counts.unionByName(messages.select("shard", "topic", second.alias("second_ms"), one))
+    return counts.groupBy("shard", "topic", "second_ms").agg(F.sum("messages").alias("messages"))
+
+
+def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
+    """The key and topic of all rows of delay files, pending or not. Rows of adopted files are numbered by place."""
+    paths: dict[bool, list[str]] = {True: [], False: []}
+    for shard in shards:
+        for file in shard.files:
+            paths[file.about.offset is None].append((shard.path / file.name).resolve().as_uri())
+    found = []
+    for sealed, some in paths.items():
+        if some:
+            place = F.col("_metadata.file_path")
+            offset = F.col("offset") if sealed else F.regexp_extract(place, _PLACE, 2).cast("bigint")
+            row = F.col("row").cast("bigint") if sealed else F.col("_metadata.row_index")
+            # With the columns told, Spark reads no footer before the tasks do.
+            files = spark.read.schema(_SEALED if sealed else _ADOPTED).option(_VERIFY, "true").parquet(*some)
+            found.append(files.select(
+                F.regexp_extract(place, _PLACE, 1).cast("int").alias("shard"),
+                "due_ms", offset.alias("offset"), row.alias("row"), "topic",
+            ))  # fmt: skip
+    return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+
+
+def _scan(spark: SparkSession, shards: Sequence[Store], scan: Scan, schema: pa.Schema) -> DataFrame:
+    """What `scan` finds in each store, a task per shard."""
+
+    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for shard, path in zip(batch["shard"].to_pylist(), batch["path"].to_pylist(), strict=True):
+                yield from scan(shard, Path(path))
+
+    places = [(shard.shard, str(shard.path.resolve())) for shard in shards]
+    frame = spark.createDataFrame(places, "shard int, path string").repartitionByRange(len(places), "shard")
+    return frame.mapInArrow(each, from_arrow_schema(schema))
+
+
+def _compare(rows: DataFrame, shards: Sequence[Store]) -> None:
+    """Every message is counted, and once: the stores know how many there are."""
+    sums = rows.groupBy("shard").agg(F.sum("messages").alias("messages")).collect()
+    found = {row.shard: row.messages for row in sums}
+    for shard in shards:
+        if (number := found.get(shard.shard, 0)) != shard.pending:
+            raise JobFailed(
+                f"{shard.path}: {number:,} messages were read, and its store says {shard.pending:,}: it is damaged. "
+                "Read another backup"
+            )
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise JobFailed(f"a store or a delay file cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The line that says what it was: Spark wraps it in traces of two languages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith("duemq.model.errors.") or "SparkException: [" in line]
+    return telling[-1].partition(": ")[2] if telling else lines[0]

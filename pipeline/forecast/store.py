@@ -1,0 +1,181 @@
+"""What the store of a shard at rest says is pending: its own rows counted, and which rows of its delay files are not.
+
+A store is opened to be read only, so that a backup stays as it is; its files have to be readable where these functions
+run, which is on Spark's executors but for `describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from rocksdict import AccessType, Options, Rdict
+
+from duemq.model.errors import CorruptStore
+from duemq.model.foreign import translated
+from duemq.model.key import KEY_BYTES, KEY_DTYPE, first_key_at
+from duemq.model.row import topic_of
+from duemq.storage.delay_file import About
+from duemq.storage.far import Sealed
+from duemq.storage.rows import DROPPED, DROPS, FAR, LOADING, POSITION, ROW, U32, U64, WINDOW_MS, Position
+
+COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),
+                            ("messages", pa.int64())])  # fmt: skip
+KEYS: Final = pa.schema([("shard", pa.int32()), ("due_ms", pa.int64()), ("offset", pa.int64()),
+                         ("row", pa.int64())])  # fmt: skip
+SECOND_MS: Final = 1_000
+_PART: Final = 50_000
+_TOPIC_SHIFT: Final = 44  # bits for a second's number: more than due times have
+
+Columns = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A shard at rest. `pending`: how many messages it says are pending as of `at` (epoch ms, 0: it never had any).
+
+    `files`: its delay files. `dropped`: whether rows of them are not pending any more, or are in RocksDB as well.
+    """
+
+    shard: int
+    path: Path
+    at: int
+    pending: int
+    files: tuple[Sealed, ...]
+    dropped: bool
+
+
+def describe(path: Path) -> Store:
+    """The store in this folder. Raises CorruptStore or StoreFailed."""
+    with _opened(path) as database:
+        raw = database.get(POSITION)
+        entry = (Position() if raw is None else Position.decode(raw)).entry
+        files = tuple(
+            Sealed(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0]) for key, about in _each(database, FAR)
+        )
+        dropped = any(U64.unpack(count)[0] for _, count in _each(database, DROPS)) or bool(_loading(database))
+    return Store(int(path.name), path, entry.at, entry.pending, files, dropped)
+
+
+def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
+    """The messages pending in RocksDB, as `COUNTED`: a second may come in two batches. Raises CorruptStore."""
+    with _opened(path) as database:
+        raw = database.get(POSITION)
+        if raw is None:
+            return
+        cursor = Position.decode(raw).entry.cursor
+        loading, gone = _loading(database), _dropped_while_loading(database)
+        for keys, rows in _parts(database, ROW, ROW + cursor + b"\x00"):
+            dues = _fields(keys)["due"].astype(np.int64)
+            topics = pa.array(map(topic_of, rows), pa.binary()).dictionary_encode()
+            codes = topics.indices.to_numpy().astype(np.int64)
+            if gone:
+                kept = _not_in(keys, dues, gone, loading)
+                dues, codes = dues[kept], codes[kept]
+            pairs, counts = np.unique((codes << _TOPIC_SHIFT) | dues // SECOND_MS, return_counts=True)
+            yield pa.record_batch(
+                [
+                    pa.array(np.full(len(pairs), shard, np.int32)),
+                    topics.dictionary.cast(pa.string()).take(pa.array(pairs >> _TOPIC_SHIFT)),
+                    pa.array((pairs & ((1 << _TOPIC_SHIFT) - 1)) * SECOND_MS),
+                    pa.array(counts.astype(np.int64)),
+                ],
+                schema=COUNTED,
+            )
+
+
+def not_in_files(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
+    """The keys of rows in delay files that are not to be counted there, as `KEYS`; some come twice.
+
+    They were cancelled, moved or died, or are in RocksDB already because their window is being loaded.
+    """
+    with _opened(path) as database:
+        ranges = [(DROPPED, DROPPED, DROPPED + b"\xff")]
+        ranges += [
+            (ROW, ROW + first_key_at(window), ROW + first_key_at(window + WINDOW_MS)) for window in _loading(database)
+        ]
+        for prefix, start, end in ranges:
+            for keys, _ in _parts(database, prefix, start, end):
+                fields = _fields(keys)
+                columns = [fields[name].astype(np.int64) for name in ("due", "offset", "row")]
+                yield pa.record_batch(
+                    [pa.array(np.full(len(keys), shard, np.int32)), *map(pa.array, columns)], schema=KEYS
+                )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    with translated(path), TemporaryDirectory(prefix="duemq-") as logs:
+        if not (path / "CURRENT").is_file():
+            raise CorruptStore(f"{path} is no store: it has no file CURRENT")
+        options = Options(raw_mode=True)
+        options.set_db_log_dir(logs)  # RocksDB writes one even where it only reads, and a backup must stay as it is
+        database = Rdict(str(path), options, access_type=AccessType.read_only())
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+def _each(database: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in database.items(from_key=prefix):
+        if key[:1] != prefix:
+            return
+        yield key, value
+
+
+def _loading(database: Any) -> set[int]:
+    return {U64.unpack(key[1:])[0] for key, _ in _each(database, LOADING)}
+
+
+def _dropped_while_loading(database: Any) -> frozenset[bytes]:
+    """Keys whose rows may be in RocksDB although they are not pending: a load brings back what it has read before."""
+    return frozenset(
+        key[1:]
+        for window in _loading(database)
+        for keys, _ in _parts(
+            database, DROPPED, DROPPED + first_key_at(window), DROPPED + first_key_at(window + WINDOW_MS)
+        )
+        for key in keys
+    )
+
+
+def _not_in(keys: list[bytes], dues: Columns, gone: frozenset[bytes], loading: set[int]) -> Columns:
+    """Places of the keys that are pending. Few windows are being loaded at a time, so few keys are looked at."""
+    kept = np.ones(len(keys), np.bool_)
+    for at in np.flatnonzero(np.isin(dues - dues % WINDOW_MS, list(loading))).tolist():
+        kept[at] = keys[at][1:] not in gone
+    return np.flatnonzero(kept)
+
+
+def _parts(
+    database: Any, prefix: bytes, start: bytes, end: bytes | None = None
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Rows of one kind in parts; keys with their prefix. Raises CorruptStore for a damaged block."""
+    last = end or prefix + b"\xff" * (KEY_BYTES + 1)
+    rows = database.iter()
+    rows.seek(start)
+
+    def each() -> Iterator[tuple[bytes, bytes]]:
+        while rows.valid() and (key := rows.key()) < last:
+            yield key, rows.value()
+            rows.next()
+        rows.status()  # a damaged block ends an iteration without a word
+
+    found = each()
+    while part := list(islice(found, _PART)):
+        yield [key for key, _ in part], [row for _, row in part]
+
+
+def _fields(keys: list[bytes]) -> Columns:
+    """`KEY_DTYPE` of keys with their prefix."""
+    dtype = np.dtype([("prefix", "S1"), *((name, KEY_DTYPE[name]) for name in KEY_DTYPE.names or ())])
+    return np.frombuffer(b"".join(keys), dtype)

@@ -1,0 +1,49 @@
+"""A forecast in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from duemq.pipeline.forecast.job import Forecast
+
+
+def at(ms: int) -> str:
+    """A time of day in UTC."""
+    return f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(ms: int) -> str:
+    """A length of time, in two units at most."""
+    if ms < 60_000:
+        return f"{ms / 1_000:.1f} s" if ms else "0"
+    minutes, seconds = divmod(ms // 1_000, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def sentences(done: Forecast) -> Iterator[str]:
+    """What a forecast comes to: the first one answers, the others say of what."""
+    capacity = f"{done.capacity.per_second:,.0f} messages/s ({done.capacity.source})"
+    if not done.counted:
+        yield f"Nothing is due until {at(done.until_ms)}."
+    elif done.late_minutes:
+        some = "1 minute is" if done.late_minutes == 1 else f"{done.late_minutes:,} minutes are"
+        yield (
+            f"{some} over capacity or late by a second or more, from {at(done.late[0].minute_ms)} on; "
+            f"the latest message by {duration(done.most_late_ms)}. Capacity: {capacity}."
+        )
+    else:
+        yield f"All of it can be delivered on time. Capacity: {capacity}."
+    beyond = f", {done.beyond:,} later" if done.beyond else ""
+    overdue = f", {done.overdue:,} of them overdue" if done.overdue else ""
+    yield (
+        f"{done.pending:,} messages pending: {done.counted:,} due from {at(done.from_ms)} until {at(done.until_ms)}"
+        f"{overdue}{beyond}."
+    )
+    if done.as_of_ms:
+        yield f"Read from {done.folder}, which is as of {at(done.as_of_ms)}."
+    else:
+        yield f"Read from {done.folder}, which has never held a message."

@@ -1,0 +1,89 @@
+"""The usual questions to a history: DataFrame in, DataFrame out. Frames are those of `HistoryTable.read`."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from duemq.model.ids import DIRECT, peek
+from duemq.pipeline.errors import BadInput
+
+_SHARES = (0.5, 0.9, 0.99, 0.999)
+_MESSAGE = ["shard", "first_due_ms", "first_offset", "first_row"]
+_HOUR_MS = 3_600_000
+
+
+def once(deliveries: DataFrame) -> DataFrame:
+    """Each delivery once, the first of those with the same id and attempt.
+
+    The job writes every record of a topic once, and duemq delivers every message once. A topic that was mirrored, or
+    filled again from a backup, may hold a delivery twice all the same.
+    """
+    first = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
+    return deliveries.withColumn("nth", F.row_number().over(first)).where("nth = 1").drop("nth")
+
+
+def repeated(deliveries: DataFrame) -> DataFrame:
+    """The deliveries that `once` leaves out."""
+    first = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
+    return deliveries.withColumn("nth", F.row_number().over(first)).where("nth > 1").drop("nth")
+
+
+def lateness_by_hour(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
+    """Per topic and hour of delivery: hour_ms, hour (timestamp), topic, messages, early (before their time), p50_ms,
+    p90_ms, p99_ms, p999_ms, max_ms.
+
+    Left out is of what nothing was promised: messages without delay, and those that were sent before their time because
+    somebody asked for it, which show the time they had.
+    """
+    hour = F.col("delivered_ms") - F.col("delivered_ms") % _HOUR_MS
+    # Exact ones: an approximation would say that 1 % more or fewer were late than were.
+    shares = F.percentile("lateness_ms", list(_SHARES)).alias("shares")
+    return (
+        deliveries.where(f"shard < {DIRECT} and lateness_ms is not null")
+        .join(fates.where("fate = 'sent_now'").select(_MESSAGE).distinct(), _MESSAGE, "left_anti")
+        .groupBy(hour.alias("hour_ms"), "topic")
+        .agg(
+            F.count("*").alias("messages"),
+            F.count_if(F.col("lateness_ms") < 0).alias("early"),
+            shares,
+            F.max("lateness_ms").alias("max_ms"),
+        )
+        .select(
+            "hour_ms", F.timestamp_millis("hour_ms").alias("hour"), "topic", "messages", "early",
+            *(F.col("shares")[n].alias(f"p{str(share)[2:].ljust(2, '0')}_ms") for n, share in enumerate(_SHARES)),
+            "max_ms",
+        )
+    )  # fmt: skip
+
+
+def volume_by_day(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
+    """Per day and topic what was delivered, and what became of others: date, topic (null where the ledger alone tells
+    of it), fate, messages."""
+    delivered = deliveries.groupBy("date", "topic", F.lit("delivered").alias("fate")).agg(
+        F.count("*").alias("messages")
+    )
+    others = fates.groupBy("date", "topic", "fate").agg(F.sum("messages").alias("messages"))
+    return delivered.unionByName(others)
+
+
+def fates_of(deliveries: DataFrame, fates: DataFrame, message: str) -> DataFrame:
+    """All that happened to one message, given by its id: at_ms, at (timestamp), fate, topic, due_ms, attempt, answer,
+    reason. Oldest first. Raises BadInput for what is no id."""
+    try:
+        key = peek(message)
+    except ValueError as error:
+        raise BadInput(f"{message!r} is no id of a message") from error
+    of = (
+        (F.col("shard") == key.shard)
+        & (F.col("first_due_ms") == key.due)
+        & (F.col("first_offset") == key.offset)
+        & (F.col("first_row") == key.row)
+    )
+    told = fates.where(of).select("at_ms", "fate", "topic", "due_ms", "attempt", "answer", "reason")
+    nothing = F.lit(None).cast("string")
+    delivered = deliveries.where(of).select(
+        F.col("delivered_ms").alias("at_ms"), F.lit("delivered").alias("fate"), "topic", "due_ms", "attempt",
+        nothing.alias("answer"), nothing.alias("reason"),
+    )  # fmt: skip
+    return told.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "fate")

@@ -1,0 +1,130 @@
+"""The rows of the history, out of the frames of `pipeline/logs.py`. All times are epoch ms in `bigint` columns, UTC.
+
+A message is known by the key it was first placed under, which its id says: shard, first_due_ms, first_offset,
+first_row. Only records that duemq delivered say the id itself; the ledger says keys.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duemq.model.ledger import Answer
+from duemq.pipeline.logs import DEAD_LETTERS, LEDGER, header
+
+MESSAGE: Final = "shard int, first_due_ms bigint, first_offset bigint, first_row bigint"
+DELIVERIES: Final = (
+    f"id string, {MESSAGE}, key binary, due_ms bigint, delivered_ms bigint, lateness_ms bigint, attempt int, "
+    "partition int, offset bigint, date date, topic string"
+)
+FATES: Final = (
+    f"at_ms bigint, id string, {MESSAGE}, name string, topic string, due_ms bigint, attempt int, reason string, "
+    "command bigint, answer string, messages bigint, partition int, offset bigint, date date, fate string"
+)
+_ID: Final = "^[A-Za-z0-9_-]{32}$"
+_WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
+# Answers that are no fate of a message: plain acceptance, and what dead letters and adoptions say themselves.
+_NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOWN)
+
+
+def delivered(records: DataFrame) -> DataFrame:
+    """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters."""
+    raw = F.hex(F.unbase64(F.translate("id", "-_", "+/")))
+    delivered_ms = F.unix_millis("timestamp")
+    return (
+        records.where(~F.col("topic").isin(LEDGER, DEAD_LETTERS))
+        .withColumn("id", header("duemq-id").cast("string"))
+        .where("id is not null")
+        .withColumn("raw", F.when(F.col("id").rlike(_ID), raw))
+        .withColumn("due_ms", header("duemq-due").cast("string").try_cast("bigint"))
+        .select(
+            "id", *_message_in("raw"), "key", "due_ms", delivered_ms.alias("delivered_ms"),
+            (delivered_ms - F.col("due_ms")).alias("lateness_ms"),
+            header("duemq-attempt").cast("string").try_cast("int").alias("attempt"),
+            "partition", "offset", _date(delivered_ms), "topic",
+        )
+    )  # fmt: skip
+
+
+def _message_in(raw: str) -> list[Column]:
+    """What an id says, of its bytes in hex (model/ids.py)."""
+    places = (("shard", 1, 4, "int"), ("first_due_ms", 5, 12, "bigint"), ("first_offset", 17, 12, "bigint"),
+              ("first_row", 29, 8, "bigint"))  # fmt: skip
+    return [F.conv(F.substring(raw, at, size), 16, 10).cast(type_).alias(name) for name, at, size, type_ in places]
+
+
+def answered(entries: DataFrame) -> DataFrame:
+    """The answers of the ledger that are about a message: shard, command (its offset), answer, at_ms, ledger_offset."""
+    each = entries.select("shard", "at", "ledger_offset", F.explode("answers").alias("one"))
+    return each.where(~F.col("one.answer").isin([int(one) for one in _NO_FATE])).select(
+        "shard", F.col("one.offset").alias("command"), F.col("one.answer").alias("answer"),
+        F.col("at").alias("at_ms"), "ledger_offset",
+    )  # fmt: skip
+
+
+def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
+    """The fates that answers speak of, as `FATES`, given the commands they are answers to (`logs.commands`).
+
+    What won has the fates cancelled, moved, sent_now and redriven; what came too late, or of no message, is too_late,
+    with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no longer has is
+    unknown_command.
+    """
+    asked = commands.select(
+        "shard", F.col("offset").alias("command"), "kind", "name", "topic", F.col("due").alias("due_ms"),
+        F.col("first_due").alias("first_due_ms"), "first_offset", "first_row",
+    )  # fmt: skip
+    known = answers.join(asked, ["shard", "command"], "left")
+    won = F.create_map(*[F.lit(text) for pair in _WON.items() for text in pair])
+    names = F.create_map(*[part for one in Answer for part in (F.lit(int(one)), F.lit(one.name.lower()))])
+    fate = (
+        F.when(F.col("kind").isNull(), F.lit("unknown_command"))
+        .when(F.col("answer") == int(Answer.DUPLICATE), F.lit("duplicate"))
+        .when(F.col("answer") == int(Answer.CONFLICT), F.lit("conflict"))
+        .when(F.col("answer") == int(Answer.OK), F.coalesce(won[F.col("kind")], F.col("kind")))
+        .otherwise(F.lit("too_late"))
+    )
+    return _fates(
+        known.withColumn("fate", fate)
+        .withColumn("answer", names[F.col("answer")])
+        .withColumns({"partition": F.col("shard"), "offset": F.col("ledger_offset"), "messages": F.lit(1)})
+    )
+
+
+def died(dead_letters: DataFrame) -> DataFrame:
+    """The fates that dead letters tell, as `FATES`: dead, or malformed for a record that was never a message."""
+    return _fates(
+        dead_letters.select(
+            F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
+            "first_row", F.col("target").alias("topic"), F.col("due").alias("due_ms"), "attempt", "reason", "command",
+            F.lit(1).alias("messages"), "partition", "offset",
+            F.when(F.col("id").isNull(), F.lit("malformed")).otherwise(F.lit("dead")).alias("fate"),
+        )
+    )  # fmt: skip
+
+
+def adopted(entries: DataFrame) -> DataFrame:
+    """The files that were adopted or refused, as `FATES`: `messages` says how many they hold, `command` which."""
+    each = entries.select("shard", "at", "ledger_offset", F.explode("adopted").alias("one"))
+    return _fates(
+        each.select(
+            F.col("at").alias("at_ms"), "shard", F.col("one.offset").alias("command"),
+            F.col("one.rows").alias("messages"), F.nullif("one.reason", F.lit("")).alias("reason"),
+            F.col("shard").alias("partition"), F.col("ledger_offset").alias("offset"),
+            F.when(F.col("one.reason") == "", F.lit("adopted")).otherwise(F.lit("file_refused")).alias("fate"),
+        )
+    )  # fmt: skip
+
+
+def _fates(rows: DataFrame) -> DataFrame:
+    """All columns of `FATES`, null where a fate has none."""
+    rows = rows.withColumn("date", _date(F.col("at_ms")))
+    fields = [field.split() for field in FATES.split(", ")]
+    return rows.select(
+        *((F.col(name) if name in rows.columns else F.lit(None)).cast(type_).alias(name) for name, type_ in fields)
+    )
+
+
+def _date(ms: Column) -> Column:
+    return F.to_date(F.timestamp_millis(ms)).alias("date")

@@ -1,0 +1,54 @@
+"""Which messages the rows of a table speak of. DataFrame in, DataFrame out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duemq.pipeline.errors import BadInput
+
+TARGET: Final = "__duemq_target"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """How a row names its messages: by `column`, which holds ids, or names that senders chose.
+
+    With `ids` (a table such as bulk schedule writes) `column` holds a business key, which `ids` has in its column
+    `key`; every id that it has for the key is meant, and stands in the answers' column `id`.
+    """
+
+    column: str
+    ids: DataFrame | None = None
+    key: str = "name"
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """The rows with the id of a message in the column `TARGET`: null where there is none, once for each of several.
+
+        With `ids` the rows also get its `due_ms`, unless they have a column of that name. Raises BadInput.
+        """
+        _need(rows, self.column, "the table")
+        if self.ids is None:
+            return rows.withColumn(TARGET, _text(self.column))
+        for column in (self.key, "id"):
+            _need(self.ids, column, "the table of ids")
+        if "id" in rows.columns:
+            raise BadInput("column id: the answers have it for the ids found by key; rename that of the table")
+        key = "__duemq_key"
+        due = ["due_ms"] if "due_ms" in self.ids.columns and "due_ms" not in rows.columns else []
+        known = self.ids.select(_text(self.key).alias(key), _text("id").alias("id"), *due)
+        found = rows.withColumn(key, _text(self.column)).join(known.dropDuplicates([key, "id"]), key, "left").drop(key)
+        return found.withColumn(TARGET, F.col("id"))
+
+
+def _text(column: str) -> Column:
+    """Text without spaces around it; nothing for an empty one."""
+    return F.nullif(F.trim(F.col(f"`{column}`").cast("string")), F.lit(""))
+
+
+def _need(table: DataFrame, column: str, what: str) -> None:
+    if column not in table.columns:
+        raise BadInput(f"column {column}: {what} does not have it; it has {', '.join(table.columns)}")

@@ -1,0 +1,37 @@
+"""What went wrong in Spark as one of our errors, in a sentence: it comes wrapped into pages of tracebacks and plans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, PythonException
+
+from duemq.client.errors import BY_CODE
+from duemq.model.errors import DuemqError, Rejected, Unavailable
+from duemq.pipeline.errors import BadInput, JobFailed
+
+_AWAY = ("Unavailable", "DiskFull", "Unreachable")
+_SAID = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def failures_told(and_then: str) -> Iterator[None]:
+    """An error of ours that ended an executor's work is raised anew. `and_then`: what that means for the job, in a
+    sentence. SQL that Spark does not understand, and names that it does not know, are BadInput."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
+    except PythonException as error:
+        if (found := _SAID.search(str(error))) is None:
+            raise
+        raise _made(found[1], f"{found[2]}. {and_then}") from error
+
+
+def _made(name: str, detail: str) -> DuemqError:
+    if name in _AWAY:
+        return Unavailable(detail)
+    code = next((code for code, kind in BY_CODE.items() if kind.__name__ == name), None)
+    return JobFailed(detail) if code is None else Rejected(code, detail)

@@ -1,0 +1,298 @@
+"""`duemq spark history` on a real Kafka: every delivery and every fate is in the table once, whatever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from duemq.model.message import CLIENT_NAME, shard_of_name
+from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.history.questions import fates_of, lateness_by_hour, once, repeated, volume_by_day
+from duemq.pipeline.history.stream import Source, Writer, pattern, run
+from duemq.pipeline.history.table import HistoryTable
+from duemq.pipeline.progress import Silent
+from duemq.proxy.local.kafka import KafkaServers
+from tests.e2e.server import DUEMQ, Server, environment, wait_for
+from tests.spark_site import spark_jars, spark_tests
+
+pytestmark = spark_tests
+
+COUNT = 150
+NO_NEW_TOPICS = ("--set", "topics.partitions=0", "--set", "delivery.max_attempts=1")
+NAME, NOBODY = [name for name in map("n{}".format, range(20)) if shard_of_name(CLIENT_NAME + name.encode(), 2) == 0][:2]
+
+
+@dataclass
+class World:
+    """A Kafka of its own on which a server has delivered, and what became of its messages."""
+
+    bootstrap: str
+    delivered: dict[str, str] = field(default_factory=dict)
+    fates: Counter[str] = field(default_factory=Counter)
+    moved: str = ""
+
+    def make(self, *topics: str) -> None:
+        async def make() -> None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await admin.start()
+            answer = await admin.create_topics([NewTopic(topic, 2, 1) for topic in topics])
+            await admin.close()
+            assert not any(error[1] for error in answer.topic_errors)
+
+        asyncio.run(make())
+
+    def plain(self, *records: dict[str, str]) -> None:
+        """Records of a plain Kafka client for the commands' topic, in the first shard."""
+
+        async def send() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
+                for headers in records:
+                    packed = [(name, value.encode()) for name, value in headers.items()]
+                    await producer.send_and_wait("duemq.buffer", b"x", headers=packed, partition=0)
+
+        asyncio.run(send())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("history")
+    with (
+        KafkaServers(folder / "kafka") as kafka,
+        Server(folder / "data", "--shards", "2", "--kafka", kafka.bootstrap, *NO_NEW_TOPICS) as server,
+    ):
+        world = World(kafka.bootstrap)
+        world.make("orders", "letters")
+        fill(world, server.start())
+        assert server.stop() == 0, server.log
+        yield world
+
+
+def fill(world: World, server: Server) -> None:
+    def send(topic: str, count: int, after: str) -> list[str]:
+        messages = [{"topic": topic, "payload": "x", "key": f"k{n}", "deliver_after": after} for n in range(count)]
+        answer = server.call("POST", "/v1/messages:batch", {"messages": messages})
+        return [one["id"] for one in answer.json()["results"]]
+
+    far = send("orders", 12, "4h")
+    for id_ in far[:5]:
+        assert server.call("DELETE", f"/v1/messages/{id_}").status_code == 200
+    for id_ in far[5:8]:
+        assert server.call("PATCH", f"/v1/messages/{id_}", {"deliver_after": "100ms"}).status_code == 200
+    assert server.call("POST", f"/v1/messages/{far[8]}:deliver-now").status_code == 200
+    orders = send("orders", COUNT, "500ms") + far[5:9]
+    direct = server.call("POST", "/v1/messages", {"topic": "letters", "payload": "now", "key": "k"}).json()["id"]
+    last = send("letters", 1, "600ms")
+    world.delivered |= dict.fromkeys(orders, "orders") | dict.fromkeys([direct, *last], "letters")
+    world.moved = far[5]
+
+    def status(id_: str) -> str:
+        text: str = server.state(id_)["status"]
+        return text
+
+    wait_for(lambda: all(status(id_) == "delivered" for id_ in (*last, *far[5:9], *orders[:COUNT])), "all deliveries")
+    world.plain(
+        {"duemq-topic": "nowhere", "duemq-deliver-at": "1000000000000"},  # dead: there is no such topic
+        {"duemq-delay": "5"},  # malformed: no topic
+        {"duemq-topic": "orders", "duemq-delay": "9h", "duemq-name": NAME},
+        {"duemq-topic": "orders", "duemq-delay": "9h", "duemq-name": NAME},
+        {"duemq-topic": "others", "duemq-delay": "9h", "duemq-name": NAME},
+        {"duemq-cancel": NOBODY},
+        {"duemq-cancel": NAME},
+    )
+    wait_for(lambda: server.call("GET", f"/v1/messages/{NAME}").json().get("status") == "cancelled", "the last cancel")
+    world.fates = Counter(
+        cancelled=6, moved=3, sent_now=1, dead=1, malformed=1, duplicate=1, conflict=1, too_late=1
+    )  # fmt: skip
+
+
+def contents(spark: SparkSession, path: Path) -> tuple[dict[str, str], Counter[str]]:
+    """Topic by id, and how many of each fate. Every record of a topic is there once."""
+    table = HistoryTable(spark, str(path))
+    rows = table.read("deliveries").collect()
+    assert len({(row.topic, row.partition, row.offset) for row in rows}) == len(rows)
+    assert len({row.id for row in rows}) == len(rows)
+    fates = table.read("fates").collect()
+    return {row.id: row.topic for row in rows}, Counter(row.fate for row in fates)
+
+
+def fill_table(spark: SparkSession, world: World, path: Path, most: int = 100_000, fault: Any = None) -> Writer:
+    table = HistoryTable(spark, str(path), fault) if fault else HistoryTable(spark, str(path))
+    return run(spark, table, Source(world.bootstrap, most=most), Silent(), threading.Event(), once=True)
+
+
+def test_each_delivery_and_each_fate_is_there_once(world: World, spark: SparkSession, tmp_path: Path) -> None:
+    done = fill_table(spark, world, tmp_path)
+    delivered, fates = contents(spark, tmp_path)
+    assert delivered == world.delivered and fates == world.fates
+    assert (done.deliveries, done.fates) == (len(delivered), fates.total())
+    assert fill_table(spark, world, tmp_path).deliveries == 0
+    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+
+    table = HistoryTable(spark, str(tmp_path))
+    deliveries, told = table.read("deliveries"), table.read("fates")
+    hours = lateness_by_hour(deliveries, told).collect()
+    assert {row.topic for row in hours} == {"orders", "letters"}
+    assert sum(row.messages for row in hours) == len(delivered) - 2  # one had no delay, one was sent now
+    assert all(0 == row.early <= row.p50_ms <= row.p99_ms <= row.p999_ms <= row.max_ms for row in hours)
+    volume: Counter[str] = Counter()
+    for row in volume_by_day(deliveries, told).collect():
+        volume[row.fate] += row.messages
+    assert volume == fates + Counter(delivered=len(delivered))
+    assert [row.fate for row in fates_of(deliveries, told, world.moved).collect()] == ["moved", "delivered"]
+    with pytest.raises(BadInput, match="no id"):
+        fates_of(deliveries, told, "x")
+    (cancel,) = told.where("fate = 'too_late'").collect()
+    assert (cancel.answer, cancel.name) == ("unknown", f"n:{NOBODY}")
+    (row,) = told.where("fate = 'dead'").collect()
+    assert row.topic == "nowhere" and row.reason and row.due_ms == 1_000_000_000_000
+    (repeat,) = repeated(deliveries.union(deliveries.where(deliveries.id == world.moved))).collect()
+    assert repeat.id == world.moved
+    assert once(deliveries.union(deliveries)).count() == len(delivered)
+
+
+STEPS = ["written deliveries", "named deliveries", "written fates", "named fates", "added"]
+
+
+def test_a_crash_at_every_step_repeats_and_loses_nothing(world: World, spark: SparkSession, tmp_path: Path) -> None:
+    """The query fails in the middle of a batch, and a new one goes on with the checkpoint."""
+    left = list(STEPS)
+
+    def fault(step: str) -> None:
+        if left and step == left[0]:
+            left.pop(0)
+            raise RuntimeError(f"crash: {step}")
+
+    class CrashingWriter(Writer):
+        def add(self, batch: Any, number: int) -> None:
+            super().add(batch, number)
+            fault("added")
+
+    while left:
+        before = len(left)
+        table = HistoryTable(spark, str(tmp_path), fault)
+        with pytest.raises(JobFailed, match="crash"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr("duemq.pipeline.history.stream.Writer", CrashingWriter)
+            run(spark, table, Source(world.bootstrap, most=400), Silent(), threading.Event(), once=True)
+        assert len(left) == before - 1
+    fill_table(spark, world, tmp_path)
+    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    assert not list((tmp_path / "_staging").glob("*"))
+
+
+def test_merged_batches_hold_the_same_whatever_dies_meanwhile(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    fill_table(spark, world, tmp_path, most=100)
+
+    def fault(step: str) -> None:
+        if step == "named deliveries":
+            raise RuntimeError("crash")
+
+    before = len(HistoryTable(spark, str(tmp_path)).batches("deliveries"))
+    assert before > 1
+    with pytest.raises(RuntimeError, match="crash"):
+        HistoryTable(spark, str(tmp_path), fault).merge("deliveries", 1 << 30)
+    assert len(list((tmp_path / "deliveries").iterdir())) == before + 1, "merged, and its sources still there"
+    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    table = HistoryTable(spark, str(tmp_path))
+    assert table.merge("deliveries", 1 << 30) == (0, 0)
+    assert table.merge("fates", 1 << 30)[1] == 1
+    assert [len(list((tmp_path / kind).iterdir())) for kind in ("deliveries", "fates")] == [1, 1]
+    assert fill_table(spark, world, tmp_path).batches == 0
+    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+
+
+def test_a_table_without_its_checkpoint_is_not_filled_a_second_time(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    fill_table(spark, world, tmp_path)
+    (tmp_path / "_checkpoint").rename(tmp_path / "_elsewhere")
+    with pytest.raises(JobFailed, match="nobody knows up to where"):
+        fill_table(spark, world, tmp_path)
+    with pytest.raises(BadInput, match="no history"):
+        HistoryTable(spark, str(tmp_path / "x")).read("fates")
+
+
+def test_what_is_subscribed_to(world: World) -> None:
+    import re
+
+    some = re.compile(pattern("orders|mail.*"))
+    names = ("orders", "mail-1", "duemq.ledger", "duemq.dlq", "duemq.buffer", "__consumer_offsets", "ordersx", "x")
+    assert [name for name in names if some.fullmatch(name)] == ["orders", "mail-1", "duemq.ledger", "duemq.dlq"]
+    with pytest.raises(BadInput, match="no regular expression"):
+        pattern("(")
+
+
+class Job:
+    """`duemq spark history` as a process."""
+
+    def __init__(self, world: World, path: Path, *options: str) -> None:
+        self.log = path.with_name(f"{path.name}.log")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [DUEMQ, "spark", "history", "--kafka", world.bootstrap, "--into", path, "--conf",
+                 "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=2", "--every", "0.1", *options],
+                stdout=subprocess.PIPE, stderr=log, env=environment() | {JARS_VARIABLE: str(spark_jars())},
+                start_new_session=True,
+            )  # fmt: skip
+
+    def end(self, number: int) -> tuple[int, str]:
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=90)
+        return self.process.returncode, out.decode()
+
+
+@pytest.mark.usefixtures("not_for_ever")
+def test_a_process_killed_in_the_middle_of_a_batch_and_one_that_is_stopped(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    first = Job(world, table, "--most", "60")
+    wait_for(lambda: len(list(table.glob("deliveries/batch=*"))) >= 1, "a batch", 90)
+    wait_for(lambda: list(table.glob("_staging/*/*")), "another one that is being written", 60)
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.communicate()
+    assert contents(spark, table) != (world.delivered, world.fates), "it was killed before its end"
+
+    second = Job(world, table, "--most", "300", "--json")
+
+    def all_there() -> bool:
+        assert second.process.poll() is None, second.log.read_text()
+        time.sleep(0.5)  # Spark is asked
+        return contents(spark, table)[0] == world.delivered
+
+    wait_for(all_there, "all deliveries", 90)
+    late = f"late-{time.time_ns()}"  # a topic that appears while the job runs
+
+    async def deliver() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=world.bootstrap) as producer:
+            headers = [("duemq-id", b"A" * 32), ("duemq-due", b"1000"), ("duemq-attempt", b"2")]
+            await producer.send_and_wait(late, b"x", key=b"k", headers=headers)
+            await producer.send_and_wait(late, b"not duemq's")
+
+    asyncio.run(deliver())
+    wait_for(lambda: list(table.glob(f"deliveries/*/*/topic={late}")), "the new topic", 90)
+    code, out = second.end(signal.SIGTERM)
+    assert code == 0, second.log.read_text()
+    assert orjson.loads(out)["deliveries"] > 0
+    delivered, fates = contents(spark, table)
+    assert delivered == world.delivered | {"A" * 32: late} and fates == world.fates
+    (row,) = HistoryTable(spark, str(table)).read("deliveries").where(f"topic = '{late}'").collect()
+    assert (row.attempt, row.due_ms, bytes(row.key)) == (2, 1_000, b"k")
+    assert row.lateness_ms == row.delivered_ms - 1_000

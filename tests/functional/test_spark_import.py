@@ -1,0 +1,140 @@
+"""Imports as DataFrames: real samples of RabbitMQ and RocketMQ, CSV of several makes, and a Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.imports import CsvOptions, RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
+from duemq.pipeline.imports.files import read_csv, read_documents
+from duemq.pipeline.imports.redis import read_redis
+from tests.spark_site import spark_tests
+
+pytestmark = spark_tests
+SAMPLES = Path(__file__).parents[1] / "samples" / "imports"
+
+
+def test_rabbitmqs_dumps_become_rows_and_rejects(spark: SparkSession) -> None:
+    files = [str(SAMPLES / f"rabbitmq_get_{queue}.json") for queue in ("reminders", "waiting")]
+    held = read_documents(spark, [str(SAMPLES / "rabbitmq_delayed.jsonl")])
+    found = divided(from_documents(held.unionByName(read_documents(spark, files)), RabbitOptions().read))
+    schema = (
+        "due_ms bigint, topic string, payload binary, key binary, headers map<string,binary>, labels array<string>, "
+        "expires_ms bigint, name string"
+    )
+    empty: Any = {"key": None, "headers": {}, "labels": [], "expires_ms": None, "name": None}
+    named = {"content-type": b"application/json", "correlation-id": b"c-1", "message-id": b"m-1", "customer": b"17"}
+    own = {"score": b"1.5", "tries": b"3", "vip": b"true"}
+    expected = [
+        {"due_ms": 1795411029863, "topic": "reminders.eu", "payload": b'{"order": 17}', **empty, "name": "m-1",
+         "headers": named | own},
+        {"due_ms": 1795497429898, "topic": "reminders.us", "payload": b"\x00\x01\xff\x80", **empty},
+        {"due_ms": 1795414629920, "topic": "reminders", "payload": "grüß".encode(), **empty,
+         "expires_ms": 1795418229920},
+        {"due_ms": 1795860000000, "topic": "waiting", "payload": b"by ttl", **empty, "headers": {"a": b"b"}},
+        {"due_ms": 1795255205000, "topic": "waiting", "payload": b"\x00\xff", **empty, "name": "t-2",
+         "headers": {"message-id": b"t-2"}},
+    ]  # fmt: skip
+    rows = [{name: row.get(name) for name in ("due_ms", "topic", "payload", *empty)} for row in expected]
+    assertDataFrameEqual(found.messages, spark.createDataFrame([tuple(row.values()) for row in rows], schema))
+    rejects = {row.source: row.reason for row in found.rejects.collect()}
+    assert rejects.keys() == {"rabbitmq_get_reminders.json[0]", "rabbitmq_get_waiting.json[2]"}
+
+
+def test_rocketmqs_log_is_settled(spark: SparkSession, tmp_path: Path) -> None:
+    log = (SAMPLES / "rocketmq_timer.jsonl").read_text()
+    rolled = log.splitlines()[0].replace('"queueOffset":0', '"queueOffset":9')
+    (tmp_path / "0").write_text(f"{log}{rolled}\n")
+    found = from_documents(read_documents(spark, [str(tmp_path)], by_line=True), RocketOptions(1_795_326_200_000).read)
+    messages, rejects = divided(settled(found))
+    assert sorted(bytes(row.payload) for row in messages.collect()) == [b"\x00\xff\x80", b'{"order": 17}']
+    assert sorted(row.reason for row in rejects.collect()) == [
+        "it was due before the export was made: RocketMQ has delivered it", "it was taken back",
+        "no message: it takes back another one", "the same message stands there again",
+    ]  # fmt: skip
+
+
+def test_csv_columns_are_mapped_and_bad_lines_are_rejected_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "at;queue;body;meta;header.x;labels;order;until\n"
+        '1830297600000;orders;"two ""quoted""\nlines; one field";{"a": "b", "x": "json"};own;red, blue;o-1;\n'
+        "2028-01-01T00:00:00.0005+01:00;orders;;;;;;2028-01-02T00:00:00Z\n"
+        "2028-07-01 12:00:00;orders;naive;;;;;\n"
+        "soon;orders;no time;;;;;\n"
+        ";orders;empty;;;;;\n"
+        "1830297600000;or ders;bad topic;;;;;\n"
+        "1830297600000;orders;bad headers;[1];;;;\n"
+        "1830297600000;orders;bad end;;;;;never\n"
+        "1830297600000;orders\n"
+    )
+    options = CsvOptions(
+        due="at", topic_column="queue", payload="body", headers="meta", labels="labels", key="order", name="order",
+        expires="until",
+    )  # fmt: skip
+    rows = read_csv(spark, [str(tmp_path / "a.csv")], separator=";")
+    messages, rejects = divided(from_csv(rows, options))
+    first, second = sorted(messages.collect(), key=lambda row: -len(row.payload))
+    assert (first.due_ms, first.topic, bytes(first.key), first.name) == (1830297600000, "orders", b"o-1", "o-1")
+    assert bytes(first.payload) == b'two "quoted"\nlines; one field' and first.labels == ["red", "blue"]
+    assert {name: bytes(value) for name, value in first.headers.items()} == {"a": b"b", "x": b"own"}
+    assert (second.due_ms, second.expires_ms, bytes(second.payload)) == (1830294000001, 1830384000000, b"")
+    assert (second.key, second.headers, second.labels, second.name) == (None, {}, [], None)
+    assert sorted(row.reason for row in rejects.collect()) == [
+        "at has no zone, and --zone is not given: 2028-07-01 12:00:00", "at is empty",
+        "at is no time: epoch ms or s, or ISO 8601: soon", "meta is no JSON object: [1]",
+        "not the name of a topic: or ders", "the line has too few or too many columns",
+        "until is no time: epoch ms or s, or ISO 8601: never",
+    ]  # fmt: skip
+    short = rejects.where("reason LIKE 'the line%'").collect()[0]
+    assert (short.source, short.raw) == ("a.csv", "1830297600000;orders")
+
+    zoned = divided(from_csv(rows, CsvOptions("at", "t", payload="body", zone="Europe/Berlin"))).messages
+    (naive,) = zoned.where("payload = CAST('naive' AS BINARY)").collect()
+    assert (naive.due_ms, naive.topic) == (1846058400000, "t")  # 10:00 UTC: Berlin has summer time
+
+
+def test_csv_of_seconds_and_base64(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("1830297600", "AAH/"), ("1830297600", "?"), ("9" * 18, "")], "t string, b string")
+    found = divided(from_csv(rows, CsvOptions("t", "orders", payload_base64="b", unit="s")))
+    good = {row.due_ms: bytes(row.payload or b"") for row in found.messages.collect()}
+    assert good == {1830297600000: b"\x00\x01\xff"}
+    assert {row.reason.partition(":")[0] for row in found.rejects.collect()} == {"b is not base64", "t is no time"}
+
+
+def test_csv_options_that_do_not_fit_name_the_column(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([], "due string, payload string")
+    with pytest.raises(BadInput, match=r"column topic \(of --topic\): the file does not have it; it has due, payload"):
+        from_csv(rows, CsvOptions())
+    with pytest.raises(BadInput, match="Mars/Base is no time zone"):
+        from_csv(rows, CsvOptions(topic="t", zone="Mars/Base"))
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_csv(spark, ["no-such-file.csv"])
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_documents(spark, ["no-such-file.json"])
+
+
+def test_a_redis_is_read_whole(spark: SparkSession, redis_url: str) -> None:
+    import redis
+
+    prefix = f"{token_hex(4)}:"
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.hset(f"{prefix}unacked", mapping={f"tag{at}": orjson.dumps(["m", "", at]) for at in range(1500)})
+        connection.rpush(f"{prefix}mail", *(f"m{at}" for at in range(1100)))
+        connection.rpush(f"{prefix}mail\x06\x163", "urgent")
+        connection.rpush(f"{prefix}celery", "other")
+        found = {row.source: row.value for row in read_redis(spark, redis_url, ["mail"], prefix).collect()}
+        assert len(found) == 1500 + 1101
+        assert found[f"{prefix}unacked/tag7"] == '["m","",7]' and found[f"{prefix}mail[1099]"] == "m1099"
+        assert found[f"{prefix}mail (priority 3)[0]"] == "urgent"
+        assert read_redis(spark, redis_url, ["none"], "none:").count() == 0
+    with pytest.raises(BadInput, match="not the URL of a Redis"):
+        read_redis(spark, "nonsense")
+    with pytest.raises(JobFailed, match="does not answer"):
+        read_redis(spark, "redis://127.0.0.1:9/0")
