@@ -1,9 +1,13 @@
-"""Tables that commands are given: files and folders by their format, and tables of Spark's catalog."""
+"""Tables that commands are given: files and folders by their format, tables of Spark's catalog, or behind JDBC."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlparse
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,29 +21,62 @@ _BY_SUFFIX: Final = {
 }  # fmt: skip
 
 
-def read_table(spark: SparkSession, table: str, kind: str | None = None) -> DataFrame:
-    """A file, a folder or a pattern of files, or a table of the catalog.
+def read_table(
+    spark: SparkSession, name: str, kind: str | None = None, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """A file, a folder or a pattern of files (local, or with a scheme), or a table of the catalog.
 
-    `kind` is one of FORMATS; without it the name says which it is, or that of a file in the folder. CSV has a header,
-    and its columns are text: an id such as 0012 is no number. Raises BadInput.
+    `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
+    header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Raises
+    BadInput.
     """
-    kind = kind or _kind_of(table)
+    if kind is None and not _is_path(name):
+        return _found(lambda: spark.table(name), name)
+    kind = kind or _kind_of(name)
+    if kind not in FORMATS:
+        raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
+    of_csv = {"header": "true", "sep": "\t" if name.endswith(".tsv") else ",", "escape": '"'}
+    reader = spark.read.format(kind).options(**(of_csv if kind == "csv" else {}) | dict(options or {}))
+    return _found(lambda: reader.load(name), name)
+
+
+def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
+    """A table behind JDBC; its driver is one of Spark's jars. Raises BadInput."""
+    reader = spark.read.format("jdbc").options(**({"url": url, "dbtable": name} | dict(options or {})))
+    return _found(reader.load, name)
+
+
+def fingerprint(frame: DataFrame) -> str | None:
+    """Differs where the files of a table, or its columns, are others; None where that cannot be told."""
+    files = sorted(frame.inputFiles())
+    if not files:
+        return None
+    said = [frame.schema.json()]
+    for file in files:
+        parsed = urlparse(file)
+        if parsed.scheme != "file":
+            said.append(file)
+            continue
+        status = os.stat(unquote(parsed.path))
+        said.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or Path(name).exists() or Path(name).suffix.lower() in _BY_SUFFIX
+
+
+def _kind_of(name: str) -> str:
+    path = Path(name)
+    files = [path] if not path.is_dir() else [one for one in path.rglob("*.*") if one.name[0] not in "._"]
+    kinds = {_BY_SUFFIX.get(one.suffix.lower()) for one in files} - {None}
+    if len(kinds) != 1:
+        raise BadInput(f"what kind of files {name} has cannot be told by their names: say --format")
+    return kinds.pop() or ""
+
+
+def _found(load: Callable[[], DataFrame], name: str) -> DataFrame:
     try:
-        if kind is None:
-            return spark.table(table)
-        reader = spark.read.format(kind)
-        if kind == "csv":
-            reader = reader.options(header="true", sep="\t" if table.endswith(".tsv") else ",", escape='"')
-        return reader.load(table)
+        return load()
     except AnalysisException as error:
-        raise BadInput(f"{table} cannot be read: {str(error.getMessage()).splitlines()[0]}") from error
-
-
-def _kind_of(table: str) -> str | None:
-    path = Path(table)
-    if found := _BY_SUFFIX.get(path.suffix.lower()):
-        return found
-    if path.is_dir():
-        files = (file for file in path.rglob("*") if not file.name.startswith(("_", ".")))
-        return next((_BY_SUFFIX[file.suffix] for file in files if file.suffix in _BY_SUFFIX), "parquet")
-    return "parquet" if "/" in table else None
+        raise BadInput(f"{name} cannot be read: {str(error.getMessage()).splitlines()[0]}") from error

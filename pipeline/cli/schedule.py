@@ -161,13 +161,13 @@ def _frame(
     options: dict[str, str],
 ) -> DataFrame:
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources import jdbc_table, table
+    from duemq.pipeline.tables import jdbc_table, read_table
 
     if jdbc is not None and name is not None and source is None:
         return jdbc_table(spark, jdbc, name, options)
     if source is None or jdbc is not None or name is not None:
         raise BadInput("either TABLE is needed, or both of --jdbc and --table")
-    return table(spark, source, kind=kind, options=options)
+    return read_table(spark, source, kind, options)
 
 
 def _identity(
@@ -176,7 +176,7 @@ def _identity(
     """The job's id, and what it is made of."""
     from duemq.pipeline.bulk.manifest import print_of
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources import fingerprint
+    from duemq.pipeline.tables import fingerprint
 
     about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
     if job is not None:
