@@ -308,6 +308,7 @@ def test_a_process_killed_in_the_middle_of_a_batch_and_one_that_is_stopped(
                 await producer.send_and_wait(late, b"x", key=b"k", headers=headers)
                 await producer.send_and_wait(late, b"not duemq's")
 
+        world.make(late)
         asyncio.run(deliver())
         second.wait_for(lambda: list(table.glob(f"deliveries/*/*/topic={late}")), "the new topic")
         code, out = second.end(signal.SIGTERM)
