@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
+from duemq.model.errors import DuemqError
 from duemq.pipeline import logs
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
@@ -74,6 +75,8 @@ class Writer:
         self._table, self._source, self._teller = table, source, teller
         self.batches = self.deliveries = self.fates = 0
         self.at_work = threading.Event()
+        self.failed: Exception | None = None
+        """Why the last batch was not written: Spark tells it wrapped in traces of two languages."""
 
     def add(self, batch: DataFrame, number: int) -> None:
         self.at_work.set()
@@ -81,6 +84,9 @@ class Writer:
         try:
             delivered = self._write("deliveries", number, rows.delivered(batch))
             fates = self._write("fates", number, self._fates(batch)) if not self._table.has("fates", number) else 0
+        except Exception as error:
+            self.failed = error
+            raise
         finally:
             batch.unpersist()
             self.at_work.clear()
@@ -144,7 +150,8 @@ def run(
 ) -> Writer:  # fmt: skip
     """Fill the table until `stop` is set; with `once` up to what the topics hold now. What was done, in the end.
 
-    A batch that is under way when it is to stop is finished. Raises JobFailed; the job can be run again then.
+    A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
+    again then.
     """
     table.begin()
     writer = Writer(table, source, teller)
@@ -159,7 +166,9 @@ def run(
     except (PySparkException, Py4JError) as error:
         raise JobFailed(_reason(error)) from error
     if (failed := query.exception()) is not None:
-        raise JobFailed(_reason(failed))
+        if isinstance(writer.failed, DuemqError):
+            raise writer.failed
+        raise JobFailed(_reason(writer.failed or failed)) from failed
     return writer
 
 
