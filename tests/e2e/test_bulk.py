@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 ROWS, BAD = 3_000, 7
 RUN_S = 240.0
 STEPS = (
-    "writing", "written", "rejects", "before_manifest", "manifest", "before_hand_over", "handed_over", "waiting", "done",
+    "writing", "written", "rejects", "before_manifest", "manifest", "before_hand_over", "handed_over", "waiting",
+    "done",
 )  # fmt: skip
 HANDING_OVER = ("before_hand_over", "handed_over", "waiting")
 """What comes before is the same on every log."""
