@@ -104,14 +104,14 @@ class Judged:
 def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[AdoptedFile] = ()) -> Judged:
     """One row per message, of logs that were read."""
     entries = window.of_range(frames.entries, extent.windows)
-    answered = changes.answered(frames.commands, changes.answers(entries))
-    changed = changes.changes(answered).persist()
+    answers = changes.answers(entries)
+    changed = changes.changes(frames.commands, answers).persist()
     deferred = changes.deferrals(entries, changed).persist()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     grouped = fates.messages(
         fates.events(
-            changes.schedules(answered), adopted.rows_of(spark, files), changes.summary(changed, deferred),
+            frames.commands, answers, adopted.rows_of(spark, files), changes.summary(changed, deferred),
             frames.deliveries, frames.dead_letters,
         )
     )  # fmt: skip
@@ -207,8 +207,7 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
 
 def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
     """The files that were adopted, looked at."""
-    wanted = frames.commands.where("kind = 'adopt'").join(changes.answers(entries), ["shard", "offset"])
-    files = adopted.adopted_files(wanted, entries)
+    files = adopted.adopted_files(frames.commands, changes.answers(entries), entries)
     return [replace(file, why_not=adopted.why_unreadable(file)) for file in files]
 
 
