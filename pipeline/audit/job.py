@@ -226,10 +226,11 @@ def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | N
             )
     judged = judge(spark, frames, extent, files)
     with step(spark, told, "reconciling messages"):
-        _write(judged.fates, out / "fates")
+        table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
+        _write(table, out / "fates")
     table = spark.read.parquet(str(out / "fates"))
     with step(spark, told, "naming violations"):
-        wrong = violations.violations(table, extent.letters_from, extent.tolerance_ms)
+        wrong = violations.violations(table)
         findings = [*found.findings, *_replayed(judged, table, extent, files)]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
@@ -251,6 +252,8 @@ def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | N
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
         said = entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
+    judged.changes.unpersist()
+    judged.deferrals.unpersist()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
     for row in parts:
