@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.model.message import Draft
+from duemq.proxy.local.kafka import KafkaServers
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, wait_for
+from tests.real_servers import need_servers
 
 SHARDS = 2
 ADOPTED = 40
@@ -195,3 +198,28 @@ class Site:
         self._call("POST", f"/v1/messages/{near}:deliver-now")
         self._call("DELETE", f"/v1/messages/{gone}")
         self.history.delivered.append(near)
+
+
+@dataclass
+class Past:
+    """A history that is over."""
+
+    bootstrap: str
+    history: History
+
+
+@pytest.fixture(scope="session")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+    """One for all tests, which leave it as it is."""
+    need_servers()
+    folder = tmp_path_factory.mktemp("audit")
+    shared = folder / "shared"
+    shared.mkdir()
+    with KafkaServers(folder / "kafka") as kafka:
+        settings = {
+            "topics.partitions": 0, "delivery.max_attempts": 2, "delivery.retry_delays": "100ms",
+            "far.adopt_from": shared,
+        }  # fmt: skip
+        options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        with Server(folder / "data", "--kafka", kafka.bootstrap, "--shards", str(SHARDS), *options) as server:
+            yield Past(kafka.bootstrap, Site(server, kafka.bootstrap, shared).make())

@@ -37,13 +37,15 @@ class AdoptedFile:
     why_not: str = ""
 
 
-def adopted_files(answered: DataFrame, entries: DataFrame) -> list[AdoptedFile]:
+def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[AdoptedFile]:
     """The files that were adopted in the range by commands of the range."""
     said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("adopted").alias("one")).where(
         "one.reason = ''"
     )
     taken = said.select("shard", "taken_at", "one.offset", F.col("one.rows").alias("taken"))
-    wanted = answered.where((F.col("kind") == "adopt") & (F.col("answer") == int(Answer.WANTED)))
+    wanted = commands.where("kind = 'adopt'").join(
+        answers.where(F.col("answer") == int(Answer.WANTED)), ["shard", "offset"]
+    )
     found = wanted.join(taken, ["shard", "offset"]).orderBy("shard", "offset").collect()
     return [
         AdoptedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)

@@ -24,29 +24,19 @@ def answers(entries: DataFrame) -> DataFrame:
     return entries.select("shard", F.explode("answers").alias("one")).select("shard", "one.offset", "one.answer")
 
 
-def answered(commands: DataFrame, answers: DataFrame) -> DataFrame:
-    """Commands with their `answer`. Without one, a command was a plain schedule, and was accepted."""
-    return commands.join(answers, ["shard", "offset"], "left")
-
-
-def schedules(answered: DataFrame) -> DataFrame:
-    """The messages that single commands made."""
-    new = F.col("answer").isNull() | (F.col("answer") == int(Answer.ACCEPTED))
-    return answered.where((F.col("kind") == "schedule") & new)
-
-
-def changes(answered: DataFrame) -> DataFrame:
+def changes(commands: DataFrame, answers: DataFrame) -> DataFrame:
     """Cancels, moves, deliver-nows and redrives: `shard`, `at`, `command` (its offset), `kind`, `answer`, `due`, and
     the message, `offset` and `row`: null where it was named by a name that nothing in the range has."""
-    said = answered.where(F.col("kind").isin(*_CHANGES) & F.col("answer").isNotNull())
+    said = commands.where(F.col("kind").isin(*_CHANGES)).join(answers, ["shard", "offset"])
     by_id = said.where("first_offset is not null").select(
         "shard", "at", F.col("offset").alias("command"), "kind", "answer", "due", F.col("first_offset").alias("offset"),
         F.col("first_row").alias("row"),
     )  # fmt: skip
     named = said.where("first_offset is null and name is not null")
-    holders = schedules(answered).where("name is not null").join(
+    spoken_of = commands.where("kind = 'schedule' and name is not null").join(
         F.broadcast(named.select("shard", "name").distinct()), ["shard", "name"], "left_semi"
-    )  # fmt: skip
+    )
+    holders = spoken_of.join(answers, ["shard", "offset"]).where(F.col("answer") == int(Answer.ACCEPTED))
     both = holders.select("shard", "name", "offset", "at", "due", F.lit(None).cast("string").alias("kind"), "answer")
     both = both.unionByName(named.select("shard", "name", "offset", "at", "due", "kind", "answer"))
     # A name belongs to the last message that was accepted under it: it may be taken again once it is forgotten.
@@ -81,7 +71,7 @@ def deferrals(entries: DataFrame, changes: DataFrame) -> DataFrame:
 def summary(changes: DataFrame, deferrals: DataFrame) -> DataFrame:
     """One row per message: `due`, `place_offset`, `place_row` (its key after all of it; null where it kept its first
     one), `asked` (when it was last asked to be delivered, null as before) and `asked_at` (when that was said),
-    `cancels` that won, `buried`, `redriven` (how often), `is_dead`, `cancel_at`, and how often it was called
+    `cancels` that won, `buried`, `redriven` (how often), `is_dead`, `moves`, and how often it was called
     delivered (`told_delivered`), cancelled before (`told_cancelled`) and dead (`told_dead`)."""
     ok = F.col("answer") == int(Answer.OK)
     done = changes.where("offset is not null").select(
@@ -111,7 +101,6 @@ def summary(changes: DataFrame, deferrals: DataFrame) -> DataFrame:
         last("due", commanded).alias("asked"),
         last("at", commanded).alias("asked_at"),
         times(ok & (kind == "cancel")).alias("cancels"),
-        F.min(F.when(ok & (kind == "cancel"), F.col("at"))).alias("cancel_at"),
         times(kind == "dead").alias("buried"),
         times(ok & (kind == "redrive")).alias("redriven"),
         F.coalesce(last("kind", placing | (kind == "dead")) == "dead", F.lit(False)).alias("is_dead"),

@@ -7,66 +7,77 @@ payloads as xxhash64), so that Spark can group them without making objects.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.ids import DIRECT
+from duemq.model.ledger import Answer
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.changes import MESSAGE
 
 PLACE_BITS: Final = 48
-_ACCEPTED, _CHANGED, _DELIVERED, _BURIED = range(4)
-_NUMBERS: Final = (
-    "due", "at", "topic", "content", "mac", "place", "asked", "asked_at", "place_offset", "place_row", "cancels",
-    "cancel_at", "buried", "redriven", "is_dead", "told_delivered", "told_cancelled", "told_dead", "moves", "counted",
+_SENT, _ANSWERED, _ADOPTED, _CHANGED, _DELIVERED, _BURIED = range(6)
+_NUMBERS: Final = ("due", "at", "topic", "content", "mac", "place", "asked")
+_FLAG_BITS: Final = 7
+_FLAGS: Final = (
+    "cancels", "buried", "redriven", "is_dead", "told_delivered", "told_cancelled", "told_dead", "moves",
 )  # fmt: skip
+"""Of a message that was changed, each up to 127, in one number."""
 
 
-def _event(frame: DataFrame, kind: int, **columns: Column | str) -> DataFrame:
+def _event(frame: DataFrame, kind: int, row: Column | None = None, **columns: Column | str) -> DataFrame:
+    """All kinds share few columns, whatever they mean for each: what is narrow is sorted and spilled soon."""
     given = {name: F.col(of) if isinstance(of, str) else of for name, of in columns.items()}
     return frame.select(
-        F.col("shard"), F.col("offset").cast("bigint").alias("offset"), F.col("row").cast("bigint").alias("row"),
-        F.lit(kind).cast("tinyint").alias("event"),
+        F.col("shard").cast("int").alias("shard"), F.col("offset").cast("bigint").alias("offset"),
+        (F.col("row") if row is None else row).cast("bigint").alias("row"), F.lit(kind).cast("tinyint").alias("event"),
         *(given.get(name, F.lit(None)).cast("bigint").alias(name) for name in _NUMBERS),
     )  # fmt: skip
 
 
 def events(
-    schedules: DataFrame, adopted: DataFrame, changes: DataFrame, deliveries: DataFrame, dead_letters: DataFrame
+    commands: DataFrame,
+    answers: DataFrame,
+    adopted: DataFrame,
+    changes: DataFrame,
+    deliveries: DataFrame,
+    dead_letters: DataFrame,
 ) -> DataFrame:
     """All that speaks of messages, below one another.
 
-    `schedules`: see `changes.schedules`; `adopted`: `adopted.rows_of`; `changes`: `changes.summary`; the others:
-    `logs.deliveries` and `logs.dead_letters`. Records whose id is none have the shard -1.
+    `commands`, `deliveries`, `dead_letters`: see `logs`; `answers`: `changes.answers`; `adopted`: `adopted.rows_of`;
+    `changes`: `changes.summary`. Records whose id is none have the shard -1.
     """
-    made = _event(
-        schedules.withColumn("row", F.lit(0)), _ACCEPTED, due="due", at="at", topic=F.xxhash64("topic"),
+    first = F.lit(0)
+    sent = _event(
+        commands.where("kind = 'schedule'"), _SENT, first, due="due", at="at", topic=F.xxhash64("topic"),
         content="content",
     )  # fmt: skip
-    in_files = _event(
-        adopted, _ACCEPTED, due="due", at="at", counted="counted",
-        topic=F.when(F.col("topic").isNotNull(), F.xxhash64("topic")),
-    )  # fmt: skip
+    answered = _event(answers, _ANSWERED, first, content="answer")
+    topic = F.when(F.col("topic").isNotNull(), F.xxhash64("topic"))
+    in_files = _event(adopted, _ADOPTED, due="due", at="at", topic=topic, place=F.col("counted").cast("int"))
+    flags = F.lit(0).cast("bigint")
+    for at, name in enumerate(_FLAGS):
+        few = F.least(F.col(name).cast("bigint"), F.lit((1 << _FLAG_BITS) - 1))
+        flags = flags + F.shiftleft(few, at * _FLAG_BITS)
     changed = _event(
-        changes, _CHANGED,
-        **{name: name for name in _NUMBERS if name not in ("at", "topic", "content", "mac", "place", "counted")},
-    )  # fmt: skip
+        changes, _CHANGED, due="due", at="asked_at", asked="asked", place="place_offset", mac="place_row", content=flags
+    )
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS) + F.col("offset")
     seen = deliveries.select(
         F.coalesce("shard", F.lit(-1)).alias("shard"), F.coalesce("first_offset", F.xxhash64("id")).alias("offset"),
         F.coalesce("first_row", F.lit(0)).alias("row"), "at", F.col("first_due").alias("asked"), "mac", "content",
         F.col("due"), F.xxhash64("topic").alias("topic"), place.alias("place"),
     )  # fmt: skip
-    shown = _event(seen, _DELIVERED, due="due", at="at", topic="topic", content="content", mac="mac", asked="asked",
-                   place="place")  # fmt: skip
+    shown = _event(seen, _DELIVERED, None, **{name: name for name in _NUMBERS})
     letters = dead_letters.where("shard is not null").select(
         "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), "at"
     )
-    return made.unionByName(in_files).unionByName(changed).unionByName(shown).unionByName(
-        _event(letters, _BURIED, at="at")
-    )  # fmt: skip
+    buried = _event(letters, _BURIED, at="at")
+    return reduce(DataFrame.unionByName, (sent, answered, in_files, changed, shown, buried))
 
 
 def messages(events: DataFrame) -> DataFrame:
@@ -78,23 +89,26 @@ def messages(events: DataFrame) -> DataFrame:
     def one(event: int, column: str) -> Column:
         return F.max(of(event, column))  # there is one row of this kind
 
-    def flag(column: str) -> Column:
-        return F.coalesce(one(_CHANGED, column), F.lit(0)).alias(column)
+    def made(column: str) -> Column:
+        return F.max(F.when(F.col("event").isin(_SENT, _ADOPTED), F.col(column)))
 
-    return events.groupBy(*MESSAGE).agg(
-        F.count_if(F.col("event") == _ACCEPTED).alias("accepts"),
-        one(_ACCEPTED, "due").alias("first_due"),
-        one(_ACCEPTED, "at").alias("accepted_at"),
-        one(_ACCEPTED, "topic").alias("topic_hash"),
-        one(_ACCEPTED, "content").alias("content"),
-        (F.coalesce(one(_ACCEPTED, "counted"), F.lit(0)) == 1).alias("counted"),
-        *(one(_CHANGED, name).alias(name) for name in (
-            "asked", "asked_at", "place_offset", "place_row", "cancel_at",
-        )),
+    # Shuffled as they are: nearly every message has one event of a kind, so that to group them before would only make
+    # wide rows of narrow ones.
+    grouped = events.repartition(*MESSAGE).groupBy(*MESSAGE).agg(
+        F.count_if(F.col("event") == _SENT).alias("sent"),
+        one(_ANSWERED, "content").alias("answer"),
+        F.count_if(F.col("event") == _ADOPTED).alias("adopted"),
+        made("due").alias("first_due"),
+        made("at").alias("accepted_at"),
+        made("topic").alias("topic_hash"),
+        one(_SENT, "content").alias("content"),
+        (F.coalesce(one(_ADOPTED, "place"), F.lit(0)) == 1).alias("counted"),
+        one(_CHANGED, "asked").alias("asked"),
+        one(_CHANGED, "at").alias("asked_at"),
         one(_CHANGED, "due").alias("place_due"),
-        *map(flag, (
-            "cancels", "buried", "redriven", "is_dead", "told_delivered", "told_cancelled", "told_dead", "moves",
-        )),
+        one(_CHANGED, "place").alias("place_offset"),
+        one(_CHANGED, "mac").alias("place_row"),
+        F.coalesce(one(_CHANGED, "content"), F.lit(0)).alias("flags"),
         F.count_if(F.col("event") == _DELIVERED).alias("records"),
         F.min(of(_DELIVERED, "at")).alias("delivered_at"),
         *(
@@ -107,6 +121,15 @@ def messages(events: DataFrame) -> DataFrame:
         F.min(of(_DELIVERED, "due")).alias("shown_due"),
         F.count_if(F.col("event") == _BURIED).alias("letters"),
         F.max(of(_BURIED, "at")).alias("letter_at"),
+    )  # fmt: skip
+    new = (F.col("sent") > 0) & (F.col("answer").isNull() | (F.col("answer") == int(Answer.ACCEPTED)))
+    accepts = F.when(new | (F.col("adopted") > 0), 1).otherwise(0)
+    # Groups of commands that are no message: of changes, and of schedules that were refused.
+    speaks = (F.col("accepts") > 0) | (F.col("records") > 0) | (F.col("letters") > 0) | (F.col("flags") > 0)
+    mask = (1 << _FLAG_BITS) - 1
+    flags = {name: F.shiftright("flags", at * _FLAG_BITS).bitwiseAND(F.lit(mask)) for at, name in enumerate(_FLAGS)}
+    return grouped.withColumn("accepts", accepts).where(speaks).withColumns(flags).drop(
+        "sent", "answer", "adopted", "flags"
     )  # fmt: skip
 
 

@@ -104,14 +104,14 @@ class Judged:
 def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[AdoptedFile] = ()) -> Judged:
     """One row per message, of logs that were read."""
     entries = window.of_range(frames.entries, extent.windows)
-    answered = changes.answered(frames.commands, changes.answers(entries))
-    changed = changes.changes(answered).persist()
+    answers = changes.answers(entries)
+    changed = changes.changes(frames.commands, answers).persist()
     deferred = changes.deferrals(entries, changed).persist()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     grouped = fates.messages(
         fates.events(
-            changes.schedules(answered), adopted.rows_of(spark, files), changes.summary(changed, deferred),
+            frames.commands, answers, adopted.rows_of(spark, files), changes.summary(changed, deferred),
             frames.deliveries, frames.dead_letters,
         )
     )  # fmt: skip
@@ -207,8 +207,7 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
 
 def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
     """The files that were adopted, looked at."""
-    wanted = frames.commands.where("kind = 'adopt'").join(changes.answers(entries), ["shard", "offset"])
-    files = adopted.adopted_files(wanted, entries)
+    files = adopted.adopted_files(frames.commands, changes.answers(entries), entries)
     return [replace(file, why_not=adopted.why_unreadable(file)) for file in files]
 
 
@@ -227,10 +226,11 @@ def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | N
             )
     judged = judge(spark, frames, extent, files)
     with step(spark, told, "reconciling messages"):
-        _write(judged.fates, out / "fates")
+        table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
+        _write(table, out / "fates")
     table = spark.read.parquet(str(out / "fates"))
     with step(spark, told, "naming violations"):
-        wrong = violations.violations(table, extent.letters_from, extent.tolerance_ms)
+        wrong = violations.violations(table)
         findings = [*found.findings, *_replayed(judged, table, extent, files)]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
@@ -252,6 +252,8 @@ def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | N
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
         said = entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
+    judged.changes.unpersist()
+    judged.deferrals.unpersist()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
     for row in parts:

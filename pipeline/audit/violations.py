@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -27,8 +29,15 @@ KINDS: Final = {
 """What each kind means. `ledger` is about a shard, all others about a message."""
 
 
-def violations(fates: DataFrame, letters_from: int | None, tolerance_ms: int = 0) -> DataFrame:
-    """Of `fates.fates`: `kind`, `shard`, `id`, `topic`, `asked`, `delivered_at`, `records`, `detail`, `offset`, `row`.
+_COLUMNS: Final = (
+    "shard", "offset", "row", "part", "fate", "topic", "accepts", "first_due", "asked", "asked_at", "accepted_at",
+    "passed", "records", "delivered_at", "late", "letters", "cancels", "moves", "buried", "redriven", "is_dead",
+    "least_asked", "least_mac", "least_place", "most_place",
+)  # fmt: skip
+
+
+def judged(fates: DataFrame, letters_from: int | None, tolerance_ms: int = 0) -> DataFrame:
+    """`fates.fates` with `violated`: a bit for each of `KINDS`, in their order. The table that is kept of each message.
 
     `letters_from`: dead letters up to this time (epoch ms) may have been dropped; None where they were not read.
     `tolerance_ms`: how much earlier than due a record may be: brokers' and nodes' clocks differ.
@@ -71,11 +80,21 @@ def violations(fates: DataFrame, letters_from: int | None, tolerance_ms: int = 0
         "stray_letter": of_range & (c("letters") > c("buried")) & (c("letter_at") < c("ended_at")),
         "false_answer": of_range & told,
     }  # fmt: skip
-    kinds = F.array_compact(F.array(*(F.when(holds, F.lit(kind)) for kind, holds in found.items())))
+    bits = [F.when(found[kind], F.lit(1 << at)).otherwise(0) for at, kind in enumerate(KINDS) if kind in found]
+    return fates.select(*_COLUMNS, reduce(add, bits).alias("violated"))
+
+
+def violations(judged: DataFrame) -> DataFrame:
+    """A row for each kind of violation of each message: `kind`, `shard`, `id`, `topic`, `asked`, `delivered_at`,
+    `records`, `detail`, `offset`, `row`."""
+    kinds = F.array_compact(
+        F.array(*(
+            F.when(F.col("violated").bitwiseAND(F.lit(1 << at)) != 0, F.lit(kind)) for at, kind in enumerate(KINDS)
+        ))
+    )  # fmt: skip
     return (
-        fates.withColumn("kinds", kinds)
-        .where(F.size("kinds") > 0)
-        .withColumn("kind", F.explode("kinds"))
+        judged.where("violated != 0")
+        .withColumn("kind", F.explode(kinds))
         .select(
             "kind", "shard", id_of().alias("id"), "topic", "asked", "delivered_at", "records",
             _detail().alias("detail"), "offset", "row",

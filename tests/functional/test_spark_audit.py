@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.audit.job import Result, audit
-from duemq.proxy.local.kafka import KafkaServers
-from tests.audit_site import ADOPTED, SHARDS, History, Site
-from tests.e2e.server import Server
-from tests.real_servers import need_servers
+from tests.audit_site import ADOPTED, Past
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests
-
-
-@dataclass
-class Past:
-    """A history that is over."""
-
-    bootstrap: str
-    history: History
-
-
-@pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    need_servers()
-    folder = tmp_path_factory.mktemp("audit")
-    shared = folder / "shared"
-    shared.mkdir()
-    with KafkaServers(folder / "kafka") as kafka:
-        settings = {
-            "topics.partitions": 0, "delivery.max_attempts": 2, "delivery.retry_delays": "100ms",
-            "far.adopt_from": shared,
-        }  # fmt: skip
-        options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        with Server(folder / "data", "--kafka", kafka.bootstrap, "--shards", str(SHARDS), *options) as server:
-            yield Past(kafka.bootstrap, Site(server, kafka.bootstrap, shared).make())
 
 
 def said(result: Result) -> str:

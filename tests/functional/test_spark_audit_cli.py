@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import orjson
 import pyarrow.parquet as pq
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from duemq.pipeline.connector import JARS_VARIABLE
+from tests.audit_site import Past, make_topics
+from tests.consumer_site import until
 from tests.e2e.server import DUEMQ, environment
-from tests.functional.test_spark_audit import Past, past
 from tests.spark_site import spark_jars, spark_tests
 
 pytestmark = spark_tests
-__all__ = ("past",)
+
+COPIES = "copies"
 
 
 class Page(HTMLParser):
@@ -42,46 +48,60 @@ class Page(HTMLParser):
         self.text += data
 
 
-async def repeat_a_record(bootstrap: str) -> str:
-    """Deliver a message once more; returns its id."""
+async def copy_a_record(bootstrap: str) -> str:
+    """Deliver a message once more, to another topic; returns its id."""
     async with AIOKafkaConsumer(
         "other", bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
     ) as consumer:
         first = await consumer.getone()
+    await make_topics(bootstrap, {COPIES: 1})
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
-        await producer.send_and_wait("other", first.value, first.key, headers=list(first.headers))
+        await producer.send_and_wait(COPIES, first.value, first.key, headers=list(first.headers))
     id_: bytes = dict(first.headers)["duemq-id"]
     return id_.decode()
 
 
-def test_clean_and_violated(past: Past, tmp_path: Path) -> None:
+async def remove_the_copy(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics([COPIES])
+        await until(partial(gone, admin), "the topic is gone")
+    finally:
+        await admin.close()
+
+
+async def gone(admin: AIOKafkaAdminClient) -> bool:
+    return COPIES not in await admin.list_topics()
+
+
+@pytest.fixture
+def copied(past: Past) -> Iterator[str]:
+    """The id of a message that somebody has copied, until the end of the test."""
+    yield asyncio.run(copy_a_record(past.bootstrap))
+    asyncio.run(remove_the_copy(past.bootstrap))
+
+
+def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> None:
+    out = tmp_path / "audit"
     settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=4")
-    command = (DUEMQ, "spark", "audit", "--kafka", past.bootstrap, "--out", tmp_path / "audit", *settings)
-
-    def audited(*options: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [*map(str, command), *options], capture_output=True, text=True, timeout=300,
-            env=environment() | {JARS_VARIABLE: str(spark_jars())},
-        )  # fmt: skip
-        assert done.returncode in (0, 1), done.stderr
-        return done.returncode, done.stdout
-
-    code, text = audited()
-    assert code == 0 and text.startswith("Every message is accounted for"), text
-    page = Page()
-    page.feed((tmp_path / "audit" / "report.html").read_text())
-    assert page.links == [] and page.open == [] and "Every message is accounted for" in page.text
-
-    id_ = asyncio.run(repeat_a_record(past.bootstrap))
-    code, text = audited("--json")
-    said = orjson.loads(text)
-    assert (code, said["clean"], said["violations"]) == (1, False, {"twice": 1})
+    done = subprocess.run(
+        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json"],
+        capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = orjson.loads(done.stdout)
+    assert (said["clean"], said["violations"]) == (False, {"twice": 1, "wrong_topic": 1})
     assert said["accepted"] == sum(said["fates"].values())
-    (wrong,) = pq.read_table(tmp_path / "audit" / "violations").to_pylist()
-    assert (wrong["kind"], wrong["id"], wrong["topic"], wrong["records"]) == ("twice", id_, "other", 2)
-    fates = pq.read_table(tmp_path / "audit" / "fates").to_pylist()
+    wrong = pq.read_table(out / "violations").to_pylist()
+    assert {(one["kind"], one["id"], one["topic"], one["records"]) for one in wrong} == {
+        ("twice", copied, "other", 2), ("wrong_topic", copied, "other", 2),
+    }  # fmt: skip
+    fates = pq.read_table(out / "fates").to_pylist()
     assert sum(one["part"] == "range" and one["fate"] != "none" for one in fates) == said["accepted"]
-    late = pq.read_table(tmp_path / "audit" / "lateness").to_pylist()
+    late = pq.read_table(out / "lateness").to_pylist()
     assert sum(one["messages"] for one in late) == sum(one["records"] > 0 for one in fates)
-    html = (tmp_path / "audit" / "report.html").read_text()
-    assert "1 violation<" in html and id_ in html
+    page = Page()
+    page.feed((out / "report.html").read_text())
+    assert page.links == [] and page.open == []
+    assert "2 violations" in page.text and copied in page.text

@@ -15,14 +15,13 @@ from duemq.model.ledger import Answer
 from duemq.pipeline import decode
 from duemq.pipeline.audit.changes import answers
 from duemq.pipeline.audit.job import Extent, Frames, Gathered, files_of, gathered, judge
+from duemq.pipeline.audit.violations import judged as marked
 from duemq.pipeline.audit.violations import violations
 from duemq.storage.rows import WINDOW_MS
-from tests.audit_site import ADOPTED
-from tests.functional.test_spark_audit import Past, past
+from tests.audit_site import ADOPTED, Past
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests
-__all__ = ("past",)
 
 Record = dict[str, Any]
 Found = tuple[str, int, int, int]
@@ -210,7 +209,7 @@ def audited(spark: SparkSession, found: Gathered, logs: Logs) -> list[Found]:
     )
     files = files_of(frames, frames.entries)
     table = judge(spark, frames, found.extent, files).fates
-    wrong = violations(table, found.extent.letters_from).collect()
+    wrong = violations(marked(table, found.extent.letters_from)).collect()
     return sorted((row.kind, row.shard, row.offset if row.shard >= 0 else 0, row.row) for row in wrong)
 
 
