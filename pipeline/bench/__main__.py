@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.bench import schedule
+from duemq.pipeline.bench import audit, schedule
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline.")
 
@@ -15,6 +15,7 @@ def bench() -> None:
 
 
 app.command("schedule")(schedule.schedule)
+app.command("audit")(audit.audit)
 
 if __name__ == "__main__":
     app()

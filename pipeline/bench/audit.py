@@ -1,6 +1,6 @@
 """How long an audit takes: fills the topics of an empty Kafka with a history, and audits it.
 
-    python -m duemq.pipeline.bench_audit --kafka HOST:PORT --messages 2000000
+    python -m duemq.pipeline.bench audit --kafka HOST:PORT --messages 2000000
 
 The history has the form of a real one, made with the product's own writers: commands, ledger entries and deliveries of
 one transaction per cycle; 1 % cancelled, 1 % moved, 0.1 % dead, 2 % pending, 5 % with names. Only its times are made
@@ -9,9 +9,7 @@ up.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import tempfile
@@ -19,8 +17,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
@@ -31,6 +30,7 @@ from duemq.model.ledger import Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, fingerprint, schedule_frame
 from duemq.model.record import pack_record
 from duemq.model.row import changed, dead_frame, frame_in, row_of
+from duemq.pipeline.cli.command import echo_json, told
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS, LEDGER
 from duemq.pipeline.progress import Silent
@@ -224,13 +224,13 @@ def _taken(process: Any) -> float:
 
 def measure(bootstrap: str, memory: str, out: Path) -> dict[str, Any]:
     """One audit in a session of its own. Raises JobFailed where the history is not found clean."""
-    from duemq.pipeline.audit.job import audit
+    from duemq.pipeline.audit.job import audit as run
     from duemq.pipeline.session import running
 
     began = time.perf_counter()
     with running("duemq bench audit", kafka=True, settings={"spark.driver.memory": memory}) as spark:
         started, steps = time.perf_counter(), _Steps()
-        result = audit(spark, bootstrap, out, teller=steps)
+        result = run(spark, bootstrap, out, teller=steps)
         ended = time.perf_counter()
         seconds = steps.seconds()
         java, python = _cpu(spark)
@@ -243,20 +243,17 @@ def measure(bootstrap: str, memory: str, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--kafka", required=True, help="HOST:PORT of an empty Kafka")
-    parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--memory", default="2g", help="of Spark's driver")
-    parser.add_argument("--filled", action="store_true", help="the topics were filled before: measure only")
-    given = parser.parse_args()
+def audit(
+    kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="An empty Kafka.")],
+    messages: Annotated[int, typer.Option(help="How many.")] = 2_000_000,
+    memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
+    filled: Annotated[bool, typer.Option("--filled", help="The topics were filled before: only measure.")] = False,
+) -> None:
+    """Fill the topics of an empty Kafka with a history, and audit it."""
     began = time.perf_counter()
-    if not given.filled:
-        fill(given.kafka, given.messages)
-    filled = round(time.perf_counter() - began, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({"fill_s": filled} | measure(given.kafka, given.memory, Path(folder)), indent=2))
-
-
-if __name__ == "__main__":
-    main()
+    with told(True):
+        if not filled:
+            fill(kafka, messages)
+        fill_s = round(time.perf_counter() - began, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            echo_json({"fill_s": fill_s} | measure(kafka, memory, Path(folder)))
