@@ -101,7 +101,8 @@ def _span(result: Result) -> str:
     began = [one.began_at for one in result.shards if one.began_at]
     until = _time(max(one.ended_at for one in result.shards))
     since = f"after {_time(min(began))}" if began and len(began) == len(result.shards) else "since the beginning"
-    return f"What {len(result.shards)} shards did {since}, until {until}."
+    shards = "1 shard" if len(result.shards) == 1 else f"{len(result.shards)} shards"
+    return f"What {shards} did {since}, until {until}."
 
 
 def _equation(result: Result) -> str:

@@ -174,11 +174,13 @@ def read_once(spark: SparkSession, past: Past) -> Iterator[tuple[Gathered, Calla
         entries, commands = rows(frames.entries), rows(frames.commands)
         deliveries, letters = rows(frames.deliveries), rows(frames.dead_letters)
         answered = {(row["shard"], row["offset"]): row["answer"] for row in rows(answers(frames.entries))}
-        local = Frames(
-            spark.createDataFrame(_tuples(entries), decode.ENTRIES).cache(),
-            spark.createDataFrame(_tuples(commands), decode.COMMANDS).cache(),
-            frames.deliveries, frames.dead_letters,
-        )  # fmt: skip
+        local = Frames(*(
+            spark.createDataFrame(_tuples(of), schema).cache()
+            for of, schema in (
+                (entries, decode.ENTRIES), (commands, decode.COMMANDS), (deliveries, decode.DELIVERIES),
+                (letters, decode.DEAD_LETTERS),
+            )
+        ))  # fmt: skip
         by_id = [one for one in commands if one["first_offset"] is not None]
         dead = {(one["shard"], d["offset"]) for one in entries for d in one["deferred"] or ()}
 
