@@ -40,7 +40,9 @@ def environment() -> dict[str, str]:
     return kept | marks | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 
 
-def run(*arguments: object, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, stdin: str = "", url: str | None = None, within_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
     """A `duemq` command to its end."""
     extra = {} if url is None else {"DUEMQ_URL": url}
     return subprocess.run(
@@ -48,7 +50,7 @@ def run(*arguments: object, stdin: str = "", url: str | None = None) -> subproce
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=within_s,
         env=environment() | extra,
     )
 
