@@ -2,11 +2,12 @@
 
 1. the jars of a folder, where `DUEMQ_SPARK_JARS` names one (no network is needed then);
 2. what `spark-submit` was told (`--jars`, `--packages`);
-3. packages fetched from Maven Central, or from where `spark.jars.ivySettings` says.
+3. four jars out of the local Maven repository, or from Maven Central (or where `spark.jars.ivySettings` says).
 
 Spark 4.3.0 has a connector of its own version that cannot be resolved everywhere: a part of it
 (`spark-token-provider-kafka`) was last published with 4.0.0. The four below run on Spark 4.3.0: reading and writing in
-batches and streams, headers, read committed.
+batches and streams, headers, read committed. They are fetched one by one and without what they depend on: resolved as
+`spark.jars.packages`, the first would drag in a token provider that is nowhere, and jars that clash with Spark's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from duemq.pipeline.errors import SparkUnavailable
 
@@ -25,39 +30,32 @@ PACKAGES: Final = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-# Spark brings these itself, and others beside them clash.
-EXCLUDES: Final = (
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.slf4j:slf4j-api",
-    "org.lz4:lz4-java",
-    "org.xerial.snappy:snappy-java",
-    "org.scala-lang:scala-library",
-    "com.google.code.findbugs:jsr305",
-    "com.github.luben:zstd-jni",
-)
 _CONNECTOR = "spark-sql-kafka"
 
 
-def connector(configured: Mapping[str, str]) -> dict[str, str]:
-    """The settings that bring the connector. `configured`: what is set already. Raises SparkUnavailable."""
-    if folder := os.environ.get(JARS_VARIABLE):
-        return {"spark.jars": ",".join([*_listed(configured.get("spark.jars")), *map(str, _jars(Path(folder)))])}
-    if any(_CONNECTOR in configured.get(name, "") for name in ("spark.jars", "spark.jars.packages")):
+def from_folder(configured: Mapping[str, str]) -> dict[str, str]:
+    """The setting that brings the jars of the folder, if one is named. Raises SparkUnavailable."""
+    folder = os.environ.get(JARS_VARIABLE)
+    if not folder:
         return {}
-    return {
-        "spark.jars.packages": ",".join([*_listed(configured.get("spark.jars.packages")), *PACKAGES]),
-        "spark.jars.excludes": ",".join([*_listed(configured.get("spark.jars.excludes")), *EXCLUDES]),
-    }
-
-
-def _jars(folder: Path) -> list[Path]:
-    jars = sorted(folder.glob("*.jar"))
+    jars = sorted(Path(folder).glob("*.jar"))
     if not any(_CONNECTOR in jar.name for jar in jars):
         wanted = ", ".join(package.split(":")[1] for package in PACKAGES)
         raise SparkUnavailable(f"{folder} ({JARS_VARIABLE}) has no Kafka connector: it needs the jars {wanted}")
-    return jars
+    return {"spark.jars": ",".join([*filter(None, [configured.get("spark.jars")]), *map(str, jars)])}
 
 
-def _listed(text: str | None) -> list[str]:
-    return [part for part in (text or "").split(",") if part]
+def is_configured(configured: Mapping[str, str]) -> bool:
+    return any(_CONNECTOR in configured.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
+
+
+def fetch(spark: SparkSession) -> None:
+    """Add the four jars to a session. Raises SparkUnavailable."""
+    for package in PACKAGES:
+        try:
+            spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'")
+        except (PySparkException, Py4JError) as error:
+            raise SparkUnavailable(
+                f"Spark's Kafka connector cannot be fetched ({package}: {str(error).splitlines()[0]}). "
+                f"Put its jars into a folder, and name that in {JARS_VARIABLE}: docs/pipeline.md, The Kafka connector"
+            ) from error

@@ -17,7 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.connector import PACKAGES, connector
+from duemq.pipeline.connector import fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
 
@@ -59,7 +59,7 @@ def session(
     local = given.get("spark.master", LOCAL["spark.master"]).startswith("local")
     chosen = dict(DEFAULTS) | (dict(LOCAL) if local else {}) | given
     if kafka:
-        chosen |= connector(chosen)
+        chosen |= from_folder(chosen)
     if local:
         # Workers run the first `python3` of PATH otherwise. On a cluster that is for spark-submit to say.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -73,9 +73,14 @@ def session(
             raise
         raise SparkUnavailable(
             "Spark's Java ended while it started. Above is what it said. "
-            + (f"Where it could not fetch {PACKAGES[0]}: see docs/pipeline.md, Kafka connector. " if kafka else "")
-            + "A trimmed Java without the module jdk.incubator.vector does not do either."
+            "A trimmed Java without the module jdk.incubator.vector does not do either."
         ) from error
+    if kafka and not is_configured(chosen):
+        try:
+            fetch(spark)
+        except BaseException:
+            spark.stop()
+            raise
     if submitted and "spark.log.level" not in given:
         spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
     return spark

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.connector import EXCLUDES, JARS_VARIABLE, PACKAGES, connector
+from duemq.pipeline.connector import JARS_VARIABLE, fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
 from duemq.pipeline.progress import Silent, step
@@ -53,19 +53,25 @@ def test_progress_is_told(spark: SparkSession) -> None:
     assert told.shares and told.shares == sorted(told.shares) and told.shares[-1][1] == 8
 
 
-def test_the_connector_is_that_of_a_folder_or_what_is_configured_or_fetched(
+def test_the_connector_is_that_of_a_folder_or_what_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(JARS_VARIABLE, raising=False)
-    assert connector({}) == {"spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDES)}
-    assert connector({"spark.jars.packages": "a:b:1"})["spark.jars.packages"] == ",".join(["a:b:1", *PACKAGES])
-    assert connector({"spark.jars": "/x/spark-sql-kafka-0-10_2.13-4.2.0.jar"}) == {}
+    assert from_folder({"spark.jars": "mine.jar"}) == {} and not is_configured({"spark.jars.packages": "a:b:1"})
+    assert is_configured({"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"})
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     with pytest.raises(SparkUnavailable, match="has no Kafka connector"):
-        connector({})
+        from_folder({})
     jar = tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar"
     jar.touch()
-    assert connector({"spark.jars": "mine.jar"}) == {"spark.jars": f"mine.jar,{jar}"}
+    found = from_folder({"spark.jars": "mine.jar"})
+    assert found == {"spark.jars": f"mine.jar,{jar}"} and is_configured(found)
+
+
+def test_a_connector_that_cannot_be_fetched_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.pipeline.connector.PACKAGES", ("no-coordinate",))
+    with pytest.raises(SparkUnavailable, match=f"no-coordinate.*{JARS_VARIABLE}"):
+        fetch(spark)
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
