@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
     """One broker. Tests that share it make topics with names of their own, and leave it running."""
     need_servers()
     with KafkaServers(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaServers]:
+    """One broker for one test that adopts files: a duemq that came later would have to follow those adoptions."""
+    need_servers()
+    with KafkaServers(tmp_path / "kafka") as servers:
         yield servers
 
 

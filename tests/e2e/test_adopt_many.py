@@ -14,9 +14,9 @@ from tests.e2e.server import Server, wait_for
 from tests.e2e.test_adopt import COUNT, drafts, window_ahead
 
 
-def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, kafka: KafkaServers) -> None:
+def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, own_kafka: KafkaServers) -> None:
     shared, window = tmp_path / "shared", window_ahead(4)
-    server = new_server("--set", f"far.adopt_from={shared}", "--kafka", kafka.bootstrap).start()
+    server = new_server("--set", f"far.adopt_from={shared}", "--kafka", own_kafka.bootstrap).start()
     files = []
     for number in range(5):
         made = drafts(window + number % 2 * WINDOW_MS)[number:]

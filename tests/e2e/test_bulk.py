@@ -88,7 +88,7 @@ def test_every_row_is_scheduled_once_although_the_driver_is_killed_at_every_step
     new_server: Callable[..., Server], stage: Path, tmp_path: Path, log: str, request: pytest.FixtureRequest
 ) -> None:
     """One job, and each of its runs is killed at the next step; what they leave behind is there for all that follow."""
-    on = ("--kafka", request.getfixturevalue("kafka").bootstrap) if log == "kafka" else ()
+    on = ("--kafka", request.getfixturevalue("own_kafka").bootstrap) if log == "kafka" else ()
     server = new_server("--set", f"far.adopt_from={stage}", *on).start()
     table = table_of(tmp_path / "table")
     for step in STEPS if log == "embedded" else HANDING_OVER:
