@@ -25,9 +25,11 @@ DIRECT = 0xFFFF
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
-_SPLIT_DTYPE = np.dtype([
+SPLIT_FIELDS = [
     ("shard", ">u2"), ("due_high", ">u2"), ("due", ">u4"), ("offset_high", ">u2"), ("offset", ">u4"), ("row", ">u4"),
-])  # fmt: skip
+]  # fmt: skip
+"""What stands in front of an id's checksum, for numpy."""
+_SPLIT_DTYPE = np.dtype(SPLIT_FIELDS)
 
 
 class MessageId(NamedTuple):

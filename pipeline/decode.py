@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
-from duemq.model.ids import ID_CHARS, IdCodec, MessageId, peek
+from duemq.model.ids import ID_CHARS, SPLIT_FIELDS, IdCodec, MessageId, peek
 from duemq.model.key import read_key
 from duemq.model.ledger import Entry
 from duemq.model.message import (
@@ -320,10 +320,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
 
 # --- deliveries -------------------------------------------------------------------------------------------------------
 
-_ID_DTYPE = np.dtype([
-    ("shard", ">u2"), ("due_high", ">u2"), ("due", ">u4"), ("offset_high", ">u2"), ("offset", ">u4"), ("row", ">u4"),
-    ("mac_high", ">u2"), ("mac", ">u4"),
-])  # fmt: skip
+_ID_DTYPE = np.dtype([*SPLIT_FIELDS, ("mac_high", ">u2"), ("mac", ">u4")])
 _NO_DIGIT = 255
 _SIX_BITS = np.full(256, _NO_DIGIT, np.uint8)  # what each character of an id stands for
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from starlette.requests import ClientDisconnect, Request
 
 from duemq.model.errors import Rejected
+from duemq.model.timing import shown
 
 SMALL_BODY_BYTES = 64 << 10
 
@@ -16,6 +19,14 @@ def header(request: Request, name: bytes) -> str | None:
             text: str = value.decode("latin-1")
             return text
     return None
+
+
+def check_fields(body: Iterable[str], known: Sequence[str]) -> None:
+    """Raises Rejected `unknown_field`, which names the first field that is not known, and those that are."""
+    for name in body:
+        if name not in known:
+            listed = f"known {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
+            raise Rejected("unknown_field", f"{shown(name)} is not a field here; {listed}", name[:80])
 
 
 async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ class Server:
     """Where duemq is; None: as `Client` finds it. The executors ask it for ids."""
 
     url: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
     def client(self) -> Client:
         return Client(self.url, self.api_key)
@@ -96,10 +96,10 @@ def adopted(client: Client, manifest: Manifest, teller: Teller, fault: Fault = n
     return {file.path: found[file.sha256].id for file in manifest.files}
 
 
-def _by_content(adoptions: object) -> dict[str, Adoption]:
+def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
     """The one that counts of each content: a refused one may have come again."""
     found: dict[str, Adoption] = {}
-    for one in adoptions:  # type: ignore[attr-defined]
+    for one in adoptions:
         sha256 = one.raw.get("sha256")
         if sha256 is not None and (sha256 not in found or found[sha256].state == "refused"):
             found[sha256] = one

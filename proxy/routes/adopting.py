@@ -16,7 +16,7 @@ from duemq.delay.work import lines_of
 from duemq.model.adoption import MOST_ROWS, Adopt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.body import SMALL_BODY_BYTES, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, read_body
 from duemq.proxy.endpoint import Service
 from duemq.proxy.ingress import parse_json
 from duemq.proxy.query import read_number, read_query
@@ -51,8 +51,7 @@ async def post_adoptions(service: Service, request: Request) -> Response:
 
 def _adopts(service: Service, body: dict[str, Any]) -> list[Adopt]:
     """What a batch says of its files, each of which could be handed over by itself. Blocks."""
-    if unknown := sorted(body.keys() - {"files"}):
-        raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field here; known is files", unknown[0][:80])
+    check_fields(body, ("files",))
     files = body.get("files")
     if type(files) is not list or not files:
         raise Rejected("bad_field", "files must be a list of files", "files")
@@ -103,10 +102,7 @@ def _unknown(id_: str) -> Rejected:
 
 async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
     """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
-    for name in body:
-        if name not in _FIELDS:
-            known = ", ".join(_FIELDS)
-            raise Rejected("unknown_field", f"{shown(name)} is not a field here; known are {known}", name[:80])
+    check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
     if type(path) is not str or not path.startswith("/") or "\x00" in path:
         raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")

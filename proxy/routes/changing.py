@@ -15,7 +15,7 @@ from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from duemq.model.timing import shown
-from duemq.proxy.body import SMALL_BODY_BYTES, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, read_body
 from duemq.proxy.endpoint import Service
 from duemq.proxy.ingress import parse_json
 from duemq.proxy.problem import rejection
@@ -80,7 +80,7 @@ async def delete_message(service: Service, request: Request) -> Response:
 
 async def cancel_many(service: Service, request: Request) -> Response:
     body = parse_json(await read_body(request, _MAX_IDS_BYTES, "batch_too_large"))
-    _only(body, ("ids", "filter", "times"))
+    check_fields(body, ("ids", "filter", "times"))
     timed = _flag(body, "times")
     if len(body.keys() & {"ids", "filter"}) != 1:
         raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if "filter" in body else "ids")
@@ -94,7 +94,7 @@ async def cancel_many(service: Service, request: Request) -> Response:
 async def move_many(service: Service, request: Request) -> Response:
     """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
     body = parse_json(await read_body(request, _MAX_MOVES_BYTES, "batch_too_large"))
-    _only(body, ("moves", "times"))
+    check_fields(body, ("moves", "times"))
     timed, items = _flag(body, "times"), body.get("moves")
     if type(items) is not list:
         raise Rejected("bad_field", "moves must be a list of objects with an id and a time", "moves")
@@ -135,13 +135,6 @@ def _id_of(move: Any) -> str:
     if type(id_ := move.get("id")) is not str:
         raise Rejected("bad_field", f"id must be the id or name of a message, not {shown(id_)}", "id")
     return id_
-
-
-def _only(body: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in body:
-        if name not in known:
-            detail = f"{shown(name)} is not a field here; known are {', '.join(known)}"
-            raise Rejected("unknown_field", detail, name[:80])
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

@@ -13,7 +13,7 @@ from duemq.bus.base import TopicInfo
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
-from duemq.proxy.body import SMALL_BODY_BYTES, header, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header, read_body
 from duemq.proxy.cursor import decode_cursor, encode_cursor
 from duemq.proxy.endpoint import JSON, Service
 from duemq.proxy.ingress import parse_json
@@ -64,8 +64,7 @@ async def put_place(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
     body = parse_json(await read_body(request, SMALL_BODY_BYTES))
-    if other := [name for name in body if name != "cursor"]:
-        raise Rejected("unknown_field", f"{shown(other[0])} is not a field here; known is cursor", other[0][:80])
+    check_fields(body, ("cursor",))
     cursor = body.get("cursor")
     if type(cursor) is not str:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
