@@ -11,16 +11,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.instants import A_TIME, epoch_ms
 
 OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
 FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 HEADERS: Final = "array<struct<name:string,value:binary>>"
 _NUMBERS = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
-_EPOCH_MS = r"^-?[0-9]{1,18}\z"
-_RFC3339 = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+-][0-9]{2}:?[0-9]{2})\z"
-)
-_TIME = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +96,9 @@ class _Reader:
 
     def ms(self, name: str, use: str) -> Column:
         found, column = self.type_of(name, use), _of(name)
-        if isinstance(found, T.TimestampType):
-            return F.unix_millis(column)
-        if isinstance(found, _NUMBERS):
-            return column.cast("bigint")
-        if isinstance(found, T.StringType):
-            as_time = F.unix_millis(F.try_to_timestamp(column))
-            return F.when(column.rlike(_EPOCH_MS), column.try_cast("bigint")).when(column.rlike(_RFC3339), as_time)
-        raise BadInput(f"column {name} ({use}) must be {_TIME}, not {found.simpleString()}")
+        if (ms := epoch_ms(column, found)) is not None:
+            return ms
+        raise BadInput(f"column {name} ({use}) must be {A_TIME}, not {found.simpleString()}")
 
     def text(self, name: str, use: str, *, numbers: bool = False) -> Column:
         found = self.type_of(name, use)

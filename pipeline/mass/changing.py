@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.instants import epoch_ms
+from duemq.pipeline.instants import A_TIME, epoch_ms
 from duemq.pipeline.mass.asking import ANSWERS_DDL, Server, cancelling, moving
 from duemq.pipeline.mass.targets import TARGET, Targets
 
@@ -47,7 +47,10 @@ def mass_move(
     is delivered at once.
     """
     meant = _meant(rows, targets)
-    meant = meant.withColumn(_DUE, epoch_ms(meant, to) + F.lit(by_ms).cast("bigint"))
+    kind = meant.select(F.expr(to)).schema[0].dataType
+    if (due := epoch_ms(F.expr(to), kind)) is None:
+        raise BadInput(f"{to} must be {A_TIME}, not {kind.simpleString()}")
+    meant = meant.withColumn(_DUE, due + F.lit(by_ms).cast("bigint"))
     wanted = meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id"), _DUE)
     each = wanted.repartition(connections, "id").groupBy("id")
     asked = each.agg(

@@ -48,6 +48,17 @@ def test_a_due_time_is_a_timestamp_a_text_with_a_zone_or_a_number(spark: SparkSe
         assert (found["due_ms"], found["reason"]) == (WINDOW, None), name
 
 
+def test_a_time_between_two_milliseconds_is_the_later_one(spark: SparkSession) -> None:
+    texts = ["2028-01-01T00:30:00.000001Z", "2028-01-01T00:30:00.000000001Z", "9998-01-01T00:30:00.000001Z"]
+    frame = spark.createDataFrame([tuple(texts)], "a string, b string, c string").withColumn("body", F.lit("x"))
+    frame = frame.withColumns({name + "t": F.to_timestamp(name) for name in "ac"})
+    for name in ("a", "at", "b"):
+        assert fields(frame, Columns(name, "body", to="orders"))["due_ms"] == WINDOW + 1, name
+    late = int(datetime(9998, 1, 1, 0, 30, tzinfo=UTC).timestamp()) * 1000 + 1
+    for name in ("c", "ct"):
+        assert fields(frame, Columns(name, "body", to="orders"))["due_ms"] == late, name
+
+
 @pytest.mark.parametrize("text", ["2028-01-01T00:30:00", "tomorrow", "", "1e12", "2028-13-01T00:30:00Z", f"{WINDOW}\n"])
 def test_a_text_that_is_no_time_is_rejected(spark: SparkSession, text: str) -> None:
     frame = spark.createDataFrame([(text, "x")], "at string, body string")
