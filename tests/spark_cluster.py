@@ -57,6 +57,17 @@ class SparkCluster:
         except OSError:
             return 0
 
+    def executors(self) -> list[int]:
+        """Processes of the executors that run."""
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if self._is_executor(path)]
+
+    def _is_executor(self, process: Path) -> bool:
+        try:
+            named = b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes()
+            return named and (process / "cwd").readlink().is_relative_to(self._folder)
+        except OSError:  # it ended, or is not ours
+            return False
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -93,12 +104,15 @@ def packed(made: Path) -> Path:
     return archive
 
 
-def submit(master: str, made: Path, archive: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """`spark-submit` as docs/pipeline.md has it, run to its end, with the driver in the environment `made`."""
+def submit(
+    master: str, made: Path, archive: Path, *words: object, attempts: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """`spark-submit` as docs/pipeline.md has it, run to its end, with the driver in the environment `made`. `attempts`:
+    of a task, before the job fails."""
     script = subprocess.check_output([made / "bin" / "duemq", "spark", "script"], text=True, env=spark_environment())
     command = [
         SPARK_HOME / "bin" / "spark-submit", "--master", master, "--archives", f"{archive}#environment",
-        "--conf", "spark.executor.memory=500m", "--conf", "spark.task.maxFailures=1",
+        "--conf", "spark.executor.memory=500m", "--conf", f"spark.task.maxFailures={attempts}",
         "--conf", "spark.ui.enabled=false",
         "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}",
         "--driver-memory", "700m", script.strip(), *words,
