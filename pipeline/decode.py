@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -122,7 +124,8 @@ assert _SCHEDULE_DTYPE.itemsize == _CHANGE_DTYPE.itemsize == ENVELOPE.size
 
 
 def commands(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """`shard`, `offset`, `at`, `envelope`, `plain` (key and headers where there is no envelope), `content`."""
+    """`shard`, `offset`, `at`, `envelope`, `plain` (key and headers as JSON, bytes as base64, where there is
+    no envelope), `content`."""
     for batch in batches:
         if batch.num_rows:
             yield _commands(batch)
@@ -217,8 +220,9 @@ def _add_plain(found: dict[str, pa.Array], rows: npt.NDArray[np.intp], batch: pa
         rows.tolist(), *(taken[name].to_pylist() for name in ("shard", "at", "plain")), strict=True
     ):
         codec = codecs.setdefault(shard, _Unchecked(shard))
-        headers = [(one["key"], one["value"] or b"") for one in said["headers"]]
-        frame = pack_record(said["key"], headers, b"")
+        record = orjson.loads(said)
+        headers = [(one["key"], b64decode(one.get("value", ""))) for one in record.get("headers", ())]
+        frame = pack_record(b64decode(record["key"]) if "key" in record else None, headers, b"")
         for name, value in _plain(frame, at, Place(shard, None, codec)).items():
             columns[name][row] = value
     for name, values in columns.items():

@@ -19,6 +19,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.kafka import Kafka, options_of
 
 _LOOK_S = 0.05
 
@@ -56,13 +57,13 @@ class TopicRange:
 
 
 class Logs:
-    """What a Kafka says of its topics. `settings`: more arguments for aiokafka's clients, such as `security_protocol`.
+    """What a Kafka says of its topics.
 
-    Methods raise Unavailable where the brokers do not answer, and BadInput for a topic that is not there.
+    Methods raise Unavailable where the brokers do not answer, BadInput for a topic that is not there, and BadConfig.
     """
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, Any] | None = None) -> None:
-        self.bootstrap, self._settings = bootstrap, dict(settings or {})
+    def __init__(self, kafka: Kafka) -> None:
+        self._options = options_of(kafka)
 
     def topics(self) -> list[str]:
         """All topics but Kafka's own."""
@@ -132,7 +133,7 @@ class Logs:
             return set()
 
     async def _compacted(self, topics: list[str]) -> set[str]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, **self._settings)
+        admin = AIOKafkaAdminClient(**self._options.client())
         await admin.start()
         try:
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
@@ -148,14 +149,13 @@ class Logs:
     def _asked(self, ask: Callable[[Any], Awaitable[T]], isolation_level: str = "read_committed") -> T:
         async def run() -> T:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.bootstrap, isolation_level=isolation_level, enable_auto_commit=False,
-                **self._settings,
-            )  # fmt: skip
+                isolation_level=isolation_level, enable_auto_commit=False, **self._options.client()
+            )
             try:
                 await consumer.start()
                 return await ask(consumer)
             except (KafkaError, OSError) as error:
-                raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error!r}") from error
+                raise Unavailable(f"Kafka at {self._options.bootstrap} does not answer: {error!r}") from error
             finally:
                 await consumer.stop()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -79,4 +80,7 @@ def _found(load: Callable[[], DataFrame], name: str) -> DataFrame:
     try:
         return load()
     except AnalysisException as error:
-        raise BadInput(f"{name} cannot be read: {str(error.getMessage()).splitlines()[0]}") from error
+        said = str(error.getMessage())
+    except Py4JJavaError as error:  # of a database, or its driver
+        said = str(error.java_exception.getMessage())
+    raise BadInput(f"{name} cannot be read: {said.splitlines()[0]}")

@@ -19,6 +19,7 @@ from duemq.pipeline.audit import adopted, changes, fates, lateness, read, violat
 from duemq.pipeline.audit.adopted import AdoptedFile
 from duemq.pipeline.audit.violations import KINDS
 from duemq.pipeline.audit.window import Finding, Window
+from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.logs import BUFFER
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
@@ -121,7 +122,7 @@ def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[A
 
 def audit(
     spark: SparkSession,
-    bootstrap: str,
+    kafka: Kafka,
     out: Path,
     *,
     since: int | None = None,
@@ -136,14 +137,14 @@ def audit(
     Unavailable.
     """
     told = teller or Silent()
-    with gathered(spark, bootstrap, since, until, targets, tolerance_ms, told) as found:
+    with gathered(spark, kafka, since, until, targets, tolerance_ms, told) as found:
         return conclude(spark, found, out, told)
 
 
 @contextmanager
 def gathered(
     spark: SparkSession,
-    bootstrap: str,
+    kafka: Kafka,
     since: int | None = None,
     until: int | None = None,
     targets: Sequence[str] = (),
@@ -152,16 +153,16 @@ def gathered(
 ) -> Iterator[Gathered]:
     """The logs, ready to be read. See `audit`."""
     told = teller or Silent()
-    kafka = Logs(bootstrap)
+    there = Logs(kafka)
     told.step("asking Kafka what there is")
-    ledger = read.ledger_range(kafka, since, until)
-    entries = logs.entries(logs.read_topics(spark, bootstrap, [ledger])).persist(StorageLevel.MEMORY_AND_DISK)
+    ledger = read.ledger_range(there, since, until)
+    entries = logs.entries(logs.read_topics(spark, kafka, [ledger])).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with step(spark, told, "reading the ledger"):
             rows = [row.asDict() for row in entries.select(*window.ENTRY_COLUMNS).collect()]
         windows, findings = window.windows(rows, since)
-        reading = read.target_ranges(kafka, targets, since, until)
-        whole = kafka.ranges([BUFFER])[BUFFER]
+        reading = read.target_ranges(there, targets, since, until)
+        whole = there.ranges([BUFFER])[BUFFER]
         windows = {
             shard: windows[shard].reading(whole.log_starts[shard], end) if shard in windows else window.idle(shard, end)
             for shard, end in whole.ends.items()
@@ -171,12 +172,12 @@ def gathered(
         ranges = [ledger, buffer, *reading.ranges.values(), *letters]
         for one in ranges:
             told.says(f"reading {one}")
-        commands = logs.commands(logs.read_topics(spark, bootstrap, [buffer])).persist(StorageLevel.MEMORY_AND_DISK)
+        commands = logs.commands(logs.read_topics(spark, kafka, [buffer])).persist(StorageLevel.MEMORY_AND_DISK)
         frames = Frames(
             entries,
             commands,
-            logs.deliveries(logs.read_topics(spark, bootstrap, reading.ranges.values())),
-            logs.dead_letters(logs.read_topics(spark, bootstrap, letters)),
+            logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())),
+            logs.dead_letters(logs.read_topics(spark, kafka, letters)),
         )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
         try:

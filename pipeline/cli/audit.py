@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.pipeline.cli.command import AsJson, Bootstrap, Master, Settings, echo_json, examples, spark_session
+from duemq.pipeline.cli.command import (
+    AsJson,
+    Bootstrap,
+    KafkaSettings,
+    Master,
+    Settings,
+    echo_json,
+    examples,
+    reached,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from duemq.pipeline.audit.job import Result
@@ -26,6 +36,7 @@ EXAMPLES = examples(
 def audit(
     out: Annotated[Path, typer.Option("--out", help="A folder for the tables and report.html.")],
     bootstrap: Bootstrap = "127.0.0.1:9092",
+    kafka_set: KafkaSettings = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
     ] = None,
@@ -54,7 +65,7 @@ def audit(
         from duemq.pipeline.audit.report import equation, report, verdict
 
         result = run(
-            spark, bootstrap, out,
+            spark, reached(bootstrap, kafka_set), out,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
             targets=targets or (), tolerance_ms=tolerance_ms, teller=teller,

@@ -6,6 +6,7 @@ that was not understood, 7 where the server refused, 8 where it cannot be reache
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress
 
+    from duemq.bus.kafka.options import KafkaOptions
     from duemq.pipeline.progress import Teller
 
 FAILED, REFUSED, UNAVAILABLE = 1, 7, 8
@@ -41,6 +43,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 Bootstrap = Annotated[
     str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.", show_default=True)
 ]
+KafkaSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kafka-set", metavar="NAME=VALUE",
+        help="Of duemq's section [[kafka]: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
+        "DUEMQ_KAFKA__PASSWORD and so on.",
+    ),
+]  # fmt: skip
 
 
 def examples(*lines: str) -> str:
@@ -52,14 +62,22 @@ def echo_json(said: Any) -> None:
     typer.echo(orjson.dumps(said, option=orjson.OPT_INDENT_2).decode())
 
 
-def settings_of(pairs: list[str] | None) -> dict[str, str]:
+def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, str]:
+    """Of NAME=VALUE, as `option` was given."""
     found = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--conf")
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
+
+
+def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions:
+    """With `--kafka-set` and the environment. Raises BadConfig."""
+    from duemq.pipeline.kafka import configured
+
+    return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
 
 
 @contextmanager

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import AsJson, Bootstrap, Master, Settings, echo_json, examples, spark_session
+from duemq.pipeline.cli.command import (
+    AsJson,
+    Bootstrap,
+    KafkaSettings,
+    Master,
+    Settings,
+    echo_json,
+    examples,
+    reached,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from duemq.pipeline.history.table import HistoryTable
@@ -27,6 +37,7 @@ EXAMPLES = examples(
 def history(
     into: Annotated[str, typer.Option("--into", metavar="DIR", help="The table: a folder, or a URI that Spark knows.")],
     kafka: Bootstrap = "localhost:9092",
+    kafka_set: KafkaSettings = None,
     topics: Annotated[
         str, typer.Option("--topics", metavar="REGEX", help="Target topics, by their whole names; those to come too.")
     ] = ".*",
@@ -57,7 +68,8 @@ def history(
             said = merge(table, below << 20, teller)
         else:
             teller.step(f"following {kafka} into {table.path}")
-            done = run(spark, table, Source(kafka, topics, most), teller, stop, once=once, every_s=every)
+            source = Source(reached(kafka, kafka_set), topics, most)
+            done = run(spark, table, source, teller, stop, once=once, every_s=every)
             said = {"batches": done.batches, "deliveries": done.deliveries, "fates": done.fates}
     if as_json:
         echo_json({"table": table.path} | said)

@@ -97,7 +97,7 @@ def schedule(
 
         rules = Rules(lead_ms=_ms(lead))
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
-        frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option))
+        frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
             _look(frame, columns, rules, as_json)
             return
@@ -139,7 +139,7 @@ def _columns(
         return tuple(text.split(",")) if text and "," in text else text
 
     mapped = headers
-    pairs: dict[str, str] | None = settings_of(headers.split(",")) if headers and "=" in headers else None
+    pairs: dict[str, str] | None = settings_of(headers.split(","), "--headers") if headers and "=" in headers else None
     return Columns(
         due, several(payload) or payload, topic, to, key, pairs or mapped, several(labels), expires, name,
         tuple(order.split(",")) if order else (),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -21,6 +21,7 @@ from duemq.pipeline import logs
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.table import HistoryTable
+from duemq.pipeline.kafka import Kafka, reading
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.ranges import Logs, TopicRange
 
@@ -30,15 +31,12 @@ _GRACE_S, _LOOK_S = 60.0, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`topics`: a regular expression for the names of target topics, those to come as well. `settings`: of Kafka's
-    client as Spark wants them (`kafka.security.protocol`), `client`: the same as aiokafka wants them
-    (`security_protocol`). `most`: records in a batch; None for no limit."""
+    """`topics`: a regular expression for the names of target topics, those to come as well. `most`: records in a batch;
+    None for no limit."""
 
-    bootstrap: str
+    kafka: Kafka
     topics: str = ALL
     most: int | None = 1_000_000
-    settings: Mapping[str, str] | None = None
-    client: Mapping[str, Any] | None = None
 
 
 def pattern(topics: str) -> str:
@@ -57,7 +55,7 @@ def records(spark: SparkSession, source: Source) -> DataFrame:
 
     Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
     """
-    options = logs.kafka_options(source.bootstrap, source.settings) | {
+    options = reading(source.kafka) | {
         "subscribePattern": pattern(source.topics), "startingOffsets": "earliest",
     }  # fmt: skip
     if source.most is not None:
@@ -135,13 +133,13 @@ class Writer:
         """The commands that were answered: of each shard those from the first to the last of them."""
         if not bounds:
             return None
-        buffer = Logs(self._source.bootstrap, self._source.client).ranges([logs.BUFFER])[logs.BUFFER]
+        buffer = Logs(self._source.kafka).ranges([logs.BUFFER])[logs.BUFFER]
         nothing = {shard: (start, start) for shard, start in buffer.log_starts.items()}
         wanted = nothing | dict(bounds)
         part: TopicRange = buffer.within(
             {shard: first for shard, (first, _) in wanted.items()}, {shard: end for shard, (_, end) in wanted.items()}
         )
-        return logs.commands(logs.read_topics(spark, self._source.bootstrap, [part], self._source.settings))
+        return logs.commands(logs.read_topics(spark, self._source.kafka, [part]))
 
 
 def run(

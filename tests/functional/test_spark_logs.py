@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.model.adoption import Adopt, adopt_frame
+from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.key import KEY, last_key_at, make_key
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
@@ -17,6 +20,7 @@ from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft, chang
 from duemq.model.record import pack_headers, pack_record
 from duemq.model.row import changed, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.kafka import configured, reading
 from duemq.pipeline.logs import commands, dead_letters, deliveries, entries, read_topics
 from duemq.pipeline.ranges import Logs
 from duemq.proxy.local.kafka import KafkaServers
@@ -186,3 +190,31 @@ def test_a_time_range_becomes_offsets(spark: SparkSession, kafka: KafkaServers) 
     assert [bytes(r.value) for r in read_topics(spark, kafka.bootstrap, [one]).collect()] == [b"2"]
     with pytest.raises(BadInput, match="no topic nowhere"):
         logs.ranges(["nowhere"])
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_kafka_that_wants_a_login_over_tls(spark: SparkSession, kafka_secure: KafkaServers, mechanism: str) -> None:
+    user = kafka_secure.plain if mechanism == "PLAIN" else kafka_secure.scram
+    environment = {"DUEMQ_KAFKA__PASSWORD": user.password, "DUEMQ_KAFKA__USER": "somebody else"}
+    given = {"protocol": "SASL_SSL", "mechanism": mechanism, "user": user.name, "ca_file": str(kafka_secure.ca_file)}
+    options = configured(kafka_secure.secure_bootstrap, given, environment)
+
+    async def fill() -> str:
+        topic = await new_topic(kafka_secure.bootstrap)
+        async with AIOKafkaProducer(**options.client()) as producer:
+            await producer.send_and_wait(topic, b"told to friends")
+        return topic
+
+    topic = asyncio.run(fill())
+    ranges = Logs(options).ranges([topic])
+    assert [bytes(row.value) for row in read_topics(spark, options, ranges.values()).collect()] == [b"told to friends"]
+    with pytest.raises(Unavailable, match="does not answer"):
+        Logs(replace(options, password="wrong")).topics()
+
+
+def test_settings_of_kafka_that_do_not_exist_are_named() -> None:
+    with pytest.raises(BadConfig, match=r"kafka\.pasword is not a setting here; there are protocol, mechanism, user"):
+        configured("localhost:9092", {"pasword": "x"}, {})
+    assert reading(configured("a:1", {"protocol": "SASL_PLAINTEXT", "user": 'q"', "password": "b\\"}, {}))[
+        "kafka.sasl.jaas.config"
+    ].endswith('required username="q\\"" password="b\\\\";')
