@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, schedule
-from duemq.pipeline.bulk.server import Server
 from duemq.pipeline.cli.command import Lines
+from duemq.pipeline.server import Server
 from duemq.pipeline.session import running
 
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}

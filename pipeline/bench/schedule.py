@@ -21,9 +21,9 @@ from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.job import Options, Scheduled
 from duemq.pipeline.bulk.job import schedule as run
 from duemq.pipeline.bulk.rules import Rules
-from duemq.pipeline.bulk.server import Server
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.progress import Teller
+from duemq.pipeline.server import Server
 
 _COLUMNS = Columns("due", "body", topic="topic", key="key")
 _WARM_ROWS = 100_000

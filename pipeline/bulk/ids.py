@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
 from duemq.pipeline.bulk.manifest import Manifest
-from duemq.pipeline.bulk.server import Server
+from duemq.pipeline.server import Server
 
 _MOST: Final = 10_000  # ids per request
 SCHEMA: Final = "id string, name string, topic string, key binary, due_ms bigint, file string, row bigint"

@@ -27,9 +27,11 @@ from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.ids import ids
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
-from duemq.pipeline.bulk.server import Server, adopted, hand_over
+from duemq.pipeline.bulk.server import adopted, hand_over
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.server import Server
+from duemq.pipeline.tables import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,12 @@ def schedule(
 ) -> Scheduled:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
 
-    `source` says what is in the frame, so that another job of the same id is noticed; None: its columns and the files
-    that it reads. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads,
+    see `fingerprint`. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
     """
     server, rules, teller = server or Server(), rules or Rules(), teller or Silent()
     spark, folder = frame.sparkSession, JobFolder(options.stage, job)
-    about = source_of(frame) if source is None else f"{frame.schema.json()}\n{source}"
+    about = f"{frame.schema.json()}\n{source or fingerprint(frame)}"
     printed = print_of(columns.said(), about)
     manifest, again = folder.manifest(), folder.adoptions() is not None
     if manifest is None:
@@ -99,11 +101,6 @@ def schedule(
         fault("done")
     folder.clean(manifest)
     return Scheduled(manifest, ids(spark, manifest, folder.path, adoptions, server), again)
-
-
-def source_of(frame: DataFrame) -> str:
-    """What a frame is made of, as far as it can be told: its columns, and the files it reads."""
-    return "\n".join([frame.schema.json(), *sorted(frame.inputFiles())])
 
 
 def _adopted(

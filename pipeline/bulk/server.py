@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,17 +20,6 @@ _PATIENCE_S: Final = 120.0  # of a server that does not answer
 _LISTED: Final = 5  # refused files named in an error
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Where duemq is; None: as `Client` finds it. The executors ask it for ids."""
-
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-
-    def client(self) -> Client:
-        return Client(self.url, self.api_key)
 
 
 def hand_over(client: Client, manifest: Manifest, folder: Path, *, link: bool, fault: Fault = no_fault) -> None:

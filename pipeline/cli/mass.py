@@ -158,7 +158,8 @@ def _server(url: str | None, batch: int, patience_s: float) -> Server:
     from duemq.client.connection import http_options
     from duemq.pipeline.mass import Server
 
-    return Server(http_options(url, None, 1.0)["base_url"], os.environ.get("DUEMQ_API_KEY"), batch, patience_s)
+    base = http_options(url, None, 1.0)["base_url"]
+    return Server(base, os.environ.get("DUEMQ_API_KEY"), batch=batch, patience_s=patience_s)
 
 
 def _answered(

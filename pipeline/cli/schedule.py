@@ -92,8 +92,8 @@ def schedule(
         from duemq.pipeline.bulk.job import Options, RowsRejected
         from duemq.pipeline.bulk.job import schedule as run
         from duemq.pipeline.bulk.rules import Rules
-        from duemq.pipeline.bulk.server import Server
         from duemq.pipeline.errors import BadInput
+        from duemq.pipeline.server import Server
 
         rules = Rules(lead_ms=_ms(lead))
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)

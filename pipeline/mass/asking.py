@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from duemq.client.client import Client
 from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.values import CancelResult, MoveResult
+from duemq.pipeline import server
 
 T = TypeVar("T")
 Result = CancelResult | MoveResult | RejectedError | Unavailable
@@ -33,21 +33,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Where duemq is, and how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
+class Server(server.Server):
+    """And how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
 
     `patience_s`: so long a task asks again while no answer comes. Then messages whose answer is pending are told as
-    "pending", and a server that does not answer at all is an error. `timeout_s`: of one request.
+    "pending", and a server that does not answer at all is an error.
     """
 
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
     batch: int = 5_000
     patience_s: float = 300.0
-    timeout_s: float = 60.0
-
-    def client(self) -> Client:
-        return Client(self.url, self.api_key, self.timeout_s)
 
 
 class Told(NamedTuple):

@@ -18,8 +18,8 @@ from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
-from duemq.pipeline.bulk.server import Server
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.server import Server
 from duemq.storage.exchange import is_normal
 from duemq.storage.intake import inspect
 from duemq.storage.intake_rules import AdoptLimits

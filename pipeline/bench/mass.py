@@ -1,0 +1,95 @@
+"""How fast messages are moved and cancelled by a table of their ids, beside the SDK alone."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from pyspark.sql import DataFrame
+
+from duemq.client import Client, Draft, Message
+from duemq.pipeline.bench.serving import serving
+from duemq.pipeline.bulk.files import uri
+from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.mass import Targets, mass_cancel, mass_move
+from duemq.pipeline.mass.asking import Server
+
+_DAY_MS: Final = 86_400_000
+_SENT_AT_ONCE: Final = 20_000
+_ALONE: Final = 40_000  # messages that the SDK is measured with
+_HOUR_MS: Final = 3_600_000
+
+
+def mass(
+    messages: Annotated[int, typer.Option(help="How many.")] = 200_000,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move all messages of a table and cancel them, twice, with a server of its own: messages/s."""
+    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+    try:
+        with spark_session("bench", master, conf, as_json) as (spark, teller), serving(folder / "data") as url:
+            teller.step(f"sending {messages + _ALONE:,} messages")
+            with Client(url, timeout=60) as client:
+                ids = _sent(client, messages + _ALONE)
+            pq.write_table(pa.table(ids.slice(0, messages)), folder / "ids.parquet")
+            rows, targets, server = spark.read.parquet(uri(folder / "ids.parquet")), Targets("id"), Server(url)
+            said: dict[str, Any] = {"messages": messages}
+            with Client(url, timeout=60) as client:
+                said |= _alone(client, ids.slice(messages))
+            for name, status, work in (
+                ("move", "moved", lambda: mass_move(rows, targets, server, "due_ms", _HOUR_MS)),
+                ("cancel", "cancelled", lambda: mass_cancel(rows, targets, server)),
+                ("cancel again", "cancelled", lambda: mass_cancel(rows, targets, server)),
+            ):
+                teller.step(name)
+                said[f"{name}, messages/s"] = int(messages / _seconds(work, status, messages))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        echo_json(said)
+        return
+    for name, value in said.items():
+        typer.echo(f"{name:34}{value:,}")
+
+
+def _sent(client: Client, count: int) -> pa.Table:
+    first, ids = int(time.time() * 1000) + _DAY_MS, list[str]()
+    for start in range(0, count, _SENT_AT_ONCE):
+        some = range(start, min(start + _SENT_AT_ONCE, count))
+        results = client.send_batch([Draft("bench", b"x" * 200, deliver_at=first + n) for n in some])
+        ids += [one.id for one in results if isinstance(one, Message)]
+    if len(ids) < count:
+        raise JobFailed(f"{count - len(ids):,} of {count:,} messages were not accepted")
+    return pa.table({"id": ids, "due_ms": pa.array(range(first, first + count), pa.int64())})
+
+
+def _alone(client: Client, ids: pa.Table) -> dict[str, int]:
+    rows, count = ids.to_pylist(), ids.num_rows
+    began = time.perf_counter()
+    client.reschedule_many((row["id"], {"deliver_at": row["due_ms"] + _HOUR_MS}) for row in rows)
+    moved = time.perf_counter()
+    client.cancel_many(row["id"] for row in rows)
+    ended = time.perf_counter()
+    return {
+        "move by the SDK, messages/s": int(count / (moved - began)),
+        "cancel by the SDK, messages/s": int(count / (ended - moved)),
+    }
+
+
+def _seconds(work: Callable[[], DataFrame], status: str, messages: int) -> float:
+    began = time.perf_counter()
+    counts = {row["status"]: row["count"] for row in work().groupBy("status").count().collect()}
+    took = time.perf_counter() - began
+    if counts != {status: messages}:
+        raise JobFailed(f"not all {messages:,} are {status}: {counts}")
+    return took
