@@ -17,7 +17,8 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from duemq.model.message import CLIENT_NAME, shard_of_name
@@ -56,6 +57,16 @@ class World:
             assert not any(error[1] for error in answer.topic_errors)
 
         asyncio.run(make())
+
+    def append(self, topic: str, count: int) -> None:
+        """Records of somebody else, in the first partition."""
+
+        async def send() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
+                for _ in range(count):
+                    await producer.send_and_wait(topic, b"x", partition=0)
+
+        asyncio.run(send())
 
     def plain(self, *records: dict[str, str]) -> None:
         """Records of a plain Kafka client for the commands' topic, in the first shard."""
@@ -234,6 +245,37 @@ def test_a_table_without_its_checkpoint_is_not_filled_a_second_time(
         fill_table(spark, world, tmp_path)
     with pytest.raises(BadInput, match="no history"):
         HistoryTable(spark, str(tmp_path / "x")).read("fates")
+
+
+@pytest.mark.parametrize("by", ["retention", "a topic made anew"])
+def test_records_that_were_dropped_before_they_were_read_stop_it(
+    world: World, spark: SparkSession, tmp_path: Path, by: str
+) -> None:
+    topic, table = f"dropped-{len(by)}", HistoryTable(spark, str(tmp_path))
+    source = Source(world.bootstrap, topic)
+
+    async def drop() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=world.bootstrap)
+        await admin.start()
+        try:
+            if by == "retention":
+                await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
+            else:
+                await admin.delete_topics([topic])
+                while topic in await admin.list_topics():  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.1)
+        finally:
+            await admin.close()
+
+    world.make(topic)
+    world.append(topic, 3)
+    run(spark, table, source, Silent(), threading.Event(), once=True)
+    world.append(topic, 3)
+    asyncio.run(drop())
+    if by != "retention":
+        world.make(topic)
+    with pytest.raises(JobFailed, match="Kafka has dropped records that were not read yet"):
+        run(spark, table, source, Silent(), threading.Event(), once=True)
 
 
 def test_what_is_subscribed_to(world: World) -> None:
