@@ -25,6 +25,7 @@ from duemq.pipeline.mass.asking import Server
 _DAY_MS: Final = 86_400_000
 _SENT_AT_ONCE: Final = 20_000
 _ALONE: Final = 40_000  # messages that the SDK is measured with
+_WARM: Final = 2_000
 _HOUR_MS: Final = 3_600_000
 
 
@@ -46,6 +47,8 @@ def mass(
             said: dict[str, Any] = {"messages": messages}
             with Client(url, timeout=60) as client:
                 said |= _alone(client, ids.slice(messages))
+            teller.step("warming up")
+            mass_move(rows.limit(_WARM), targets, server, "due_ms", _HOUR_MS).collect()
             for name, status, work in (
                 ("move", "moved", lambda: mass_move(rows, targets, server, "due_ms", _HOUR_MS)),
                 ("cancel", "cancelled", lambda: mass_cancel(rows, targets, server)),
