@@ -13,11 +13,13 @@ batches and streams, headers, read committed. They are fetched one by one and wi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -51,11 +53,28 @@ def is_configured(configured: Mapping[str, str]) -> bool:
 
 def fetch(spark: SparkSession) -> None:
     """Add the four jars to a session. Raises SparkUnavailable."""
-    for package in PACKAGES:
-        try:
-            spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'")
-        except (PySparkException, Py4JError) as error:
-            raise SparkUnavailable(
-                f"Spark's Kafka connector cannot be fetched ({package}: {str(error).splitlines()[0]}). "
-                f"Put its jars into a folder, and name that in {JARS_VARIABLE}: docs/pipeline.md, The Kafka connector"
-            ) from error
+    with _kept(spark) as told:
+        for package in PACKAGES:
+            try:
+                spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'")
+            except (PySparkException, Py4JError) as error:
+                sys.stderr.write(told())
+                why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+                raise SparkUnavailable(
+                    f"Spark's Kafka connector cannot be fetched ({package}: {why.splitlines()[0]}). Put its "
+                    f"jars into a folder, and name that in {JARS_VARIABLE}: docs/pipeline.md, The Kafka connector"
+                ) from error
+
+
+@contextmanager
+def _kept(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """Keeps the page that Ivy tells of each jar, even where it has fetched nothing."""
+    java: Any = spark.sparkContext._jvm
+    printer = getattr(getattr(java.org.apache.spark.deploy, "SparkSubmit$"), "MODULE$")
+    before, pages = printer.printStream(), java.java.io.ByteArrayOutputStream()
+    set_stream = getattr(printer, "printStream_$eq")
+    set_stream(java.java.io.PrintStream(pages, True))
+    try:
+        yield pages.toString
+    finally:
+        set_stream(before)
