@@ -12,15 +12,19 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from duemq.client import Client, Draft, Message
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bench import schedule
 from duemq.pipeline.bench.serving import serving
 from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.mass import Targets, mass_cancel, mass_move
 from duemq.pipeline.mass.asking import Server
+from duemq.pipeline.progress import Teller
 
 _DAY_MS: Final = 86_400_000
 _SENT_AT_ONCE: Final = 20_000
@@ -31,22 +35,33 @@ _HOUR_MS: Final = 3_600_000
 
 def mass(
     messages: Annotated[int, typer.Option(help="How many.")] = 200_000,
+    scheduled: Annotated[
+        int, typer.Option(help="Bulk schedule so many over ten days instead, and change some of them, in delay files.")
+    ] = 0,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Move all messages of a table and cancel them, twice, with a server of its own: messages/s."""
-    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+    folder, wanted = Path(tempfile.mkdtemp(prefix="duemq-bench-")), messages + _ALONE
+    stage = folder / "stage"
+    stage.mkdir()
     try:
-        with spark_session("bench", master, conf, as_json) as (spark, teller), serving(folder / "data") as url:
-            teller.step(f"sending {messages + _ALONE:,} messages")
-            with Client(url, timeout=60) as client:
-                ids = _sent(client, messages + _ALONE)
+        with (
+            spark_session("bench", master, conf, as_json) as (spark, teller),
+            serving(folder / "data", f"far.adopt_from={stage}") as url,
+            Client(url, timeout=60) as client,
+        ):
+            if scheduled:
+                ids = _scheduled(spark, scheduled, wanted, stage, url, teller)
+            else:
+                teller.step(f"sending {wanted:,} messages")
+                ids = _sent(client, wanted)
             pq.write_table(pa.table(ids.slice(0, messages)), folder / "ids.parquet")
             rows, targets, server = spark.read.parquet(uri(folder / "ids.parquet")), Targets("id"), Server(url)
             said: dict[str, Any] = {"messages": messages}
-            with Client(url, timeout=60) as client:
-                said |= _alone(client, ids.slice(messages))
+            teller.step("moving and cancelling by the SDK alone")
+            said |= _alone(client, ids.slice(messages))
             teller.step("warming up")
             mass_move(rows.limit(_WARM), targets, server, "due_ms", _HOUR_MS).collect()
             for name, status, work in (
@@ -74,6 +89,15 @@ def _sent(client: Client, count: int) -> pa.Table:
     if len(ids) < count:
         raise JobFailed(f"{count - len(ids):,} of {count:,} messages were not accepted")
     return pa.table({"id": ids, "due_ms": pa.array(range(first, first + count), pa.int64())})
+
+
+def _scheduled(spark: SparkSession, count: int, wanted: int, stage: Path, url: str, teller: Teller) -> pa.Table:
+    """Ids of so many of them, in no order."""
+    start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
+    done = schedule.scheduled(schedule.generated(spark, count, start, 10 * _DAY_MS), "mass", stage, url, teller)
+    teller.step("asking for the ids")
+    some = done.ids.select("id", "due_ms").sample(fraction=min(1.0, 1.1 * wanted / count), seed=1)
+    return some.orderBy(F.xxhash64("id")).limit(wanted).toArrow()
 
 
 def _alone(client: Client, ids: pa.Table) -> dict[str, int]:

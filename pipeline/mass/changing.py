@@ -32,8 +32,7 @@ def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: 
     `connections` connections. Raises BadInput; a job in which the server did not answer fails with `Unavailable`.
     """
     meant = _meant(rows, targets)
-    asked = meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id"))
-    asked = asked.repartition(connections, "id").distinct()
+    asked = _in_order(meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections)
     return _joined(meant, asked.mapInArrow(cancelling(server), ANSWERS_DDL), targets)
 
 
@@ -52,11 +51,17 @@ def mass_move(
         raise BadInput(f"{to} must be {A_TIME}, not {kind.simpleString()}")
     meant = meant.withColumn(_DUE, due + F.lit(by_ms).cast("bigint"))
     wanted = meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id"), _DUE)
-    each = wanted.repartition(connections, "id").groupBy("id")
-    asked = each.agg(
+    each = wanted.groupBy("id").agg(
         F.min(_DUE).alias("due_ms"), F.max(_DUE).alias("last"), F.max(F.col(_DUE).isNull()).alias("none")
-    ).select("id", "due_ms", _why_refused(to).alias("refused"))
+    )
+    asked = _in_order(each.select("id", "due_ms", _why_refused(to).alias("refused")), connections)
     return _joined(meant.drop(_DUE), asked.mapInArrow(moving(server), ANSWERS_DDL), targets)
+
+
+def _in_order(asked: DataFrame, connections: int) -> DataFrame:
+    """Ids that are alike are of messages due at nearly the same time: asked about in one request they are found in a
+    delay file by reading a few of its row groups, in place of one for each message."""
+    return asked.repartitionByRange(connections, "id").sortWithinPartitions("id")
 
 
 def _why_refused(to: str) -> Column:
