@@ -36,7 +36,7 @@ def text_ms(text: Column) -> Column:
     trimmed = F.trim(text)
     # Spark's timestamps end at microseconds: it leaves out what a text says below them.
     micros = F.unix_micros(F.try_to_timestamp(F.upper(trimmed))) + trimmed.rlike(_BELOW_MICROS).cast("bigint")
-    return F.when(trimmed.rlike(_DIGITS), trimmed.cast("bigint")).when(trimmed.rlike(_ZONED), _ceil_ms(micros))
+    return F.when(trimmed.rlike(_DIGITS), trimmed.try_cast("bigint")).when(trimmed.rlike(_ZONED), _ceil_ms(micros))
 
 
 def is_naive(text: Column) -> Column:

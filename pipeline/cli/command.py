@@ -47,7 +47,7 @@ KafkaSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--kafka-set", metavar="NAME=VALUE",
-        help="Of duemq's section [[kafka]: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
+        help="Of duemq's settings kafka.*: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
         "DUEMQ_KAFKA__PASSWORD and so on.",
     ),
 ]  # fmt: skip
