@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -121,14 +122,13 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) 
     if filters is not None:
         return (yield from _cancel_request({"filter": filter_fields(filters)} | more, _CANCEL_ALL_S))
     results: list[CancelResult] = []
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     wanted = list(ids or ())
     for start in range(0, len(wanted), BATCH_ITEMS):
         report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]} | more)
         results += report.results
-        for status, count in report.counts.items():
-            counts[status] = counts.get(status, 0) + count
-    return CancelReport(tuple(results), counts)
+        counts.update(report.counts)
+    return CancelReport(tuple(results), dict(counts))
 
 
 def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelReport]:
@@ -139,7 +139,7 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
 def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
     """In requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable] = []
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
     for start in range(0, len(wanted), BATCH_ITEMS):
         body = {"moves": wanted[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
@@ -149,9 +149,8 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[Move
         for item in answer["results"]:
             refused = item.get("error")
             results.append(MoveResult.from_json(item) if refused is None else from_problem(refused, request_id))
-        for status, count in answer["counts"].items():
-            counts[status] = counts.get(status, 0) + count
-    return MoveReport(tuple(results), counts)
+        counts.update(answer["counts"])
+    return MoveReport(tuple(results), dict(counts))
 
 
 def reschedule(message_id: str, when: When) -> Plan[MessageState]:

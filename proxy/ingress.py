@@ -20,6 +20,7 @@ from duemq.model.errors import Rejected
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
 from duemq.model.record import pack_headers
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.proxy.body import check_fields
 from duemq.proxy.raw_body import read_dashed
 
 _RARE = frozenset(("key", "headers", "labels", "expires_at"))
@@ -61,7 +62,7 @@ class Ingress:
         if type(item) is not dict:
             raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
         if not item.keys() <= FIELDS:
-            raise _unknown(item, FIELDS)
+            check_fields(item, sorted(FIELDS))
         if "payload_base64" in item:
             if "payload" in item:
                 raise Rejected("both_payloads", "payload and payload_base64 are both given", "payload_base64")
@@ -82,7 +83,7 @@ class Ingress:
     def when(self, item: Mapping[str, Any], now: int) -> int:
         """The new due time of a message that is moved; `now` where the fields say "at once" or a past time."""
         if not item.keys() <= _WHEN_FIELDS:
-            raise _unknown(item, _WHEN_FIELDS)
+            check_fields(item, sorted(_WHEN_FIELDS))
         if not item:
             raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
         due = resolve(item, now, self._time)
@@ -90,8 +91,7 @@ class Ingress:
 
     def batch(self, body: Mapping[str, Any]) -> list[Any]:
         """The items of a batch, still unread."""
-        if not body.keys() <= {"messages"}:
-            raise _unknown(body, frozenset(("messages",)))
+        check_fields(body, ("messages",))
         items = body.get("messages")
         if type(items) is not list:
             raise Rejected("bad_field", "messages must be a list of messages", "messages")
@@ -216,13 +216,6 @@ def _decode(value: object) -> bytes:
         return a2b_base64(value, strict_mode=True)
     except ValueError as error:
         raise Rejected("bad_base64", f"payload_base64 is not base64 (RFC 4648): {error}", "payload_base64") from error
-
-
-def _unknown(item: Mapping[str, Any], known: frozenset[str]) -> Rejected:
-    name = next(name for name in item if name not in known)
-    return Rejected(
-        "unknown_field", f"{shown(name)} is not a field here; known are {', '.join(sorted(known))}", name[:80]
-    )
 
 
 def _bad_header(detail: str) -> Rejected:
