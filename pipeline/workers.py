@@ -13,6 +13,7 @@ from duemq.model.errors import DuemqError, Rejected, Unavailable
 from duemq.pipeline.errors import BadInput, JobFailed
 
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
+_OURS = "duemq."  # what the names of our errors begin with in a traceback
 _SAID = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
 
 
@@ -28,6 +29,15 @@ def failures_told(and_then: str) -> Iterator[None]:
         if (found := _SAID.search(str(error))) is None:
             raise
         raise _made(found[1], f"{found[2]}. {and_then}") from error
+
+
+def sentence_of(error: Exception, also: str | None = None) -> str:
+    """The line that says what it was: of the last error of ours, or with `also` in it; else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(_OURS) or (also is not None and also in line)]
+    if telling:
+        return telling[-1].partition(": ")[2]
+    return lines[0] if lines else "the query ended without a word"
 
 
 def _made(name: str, detail: str) -> DuemqError:

@@ -57,7 +57,7 @@ def mass(
             else:
                 teller.step(f"sending {wanted:,} messages")
                 ids = _sent(client, wanted)
-            pq.write_table(pa.table(ids.slice(0, messages)), folder / "ids.parquet")
+            pq.write_table(ids.slice(0, messages), folder / "ids.parquet")
             rows, targets, server = spark.read.parquet(uri(folder / "ids.parquet")), Targets("id"), Server(url)
             said: dict[str, Any] = {"messages": messages}
             teller.step("moving and cancelling by the SDK alone")

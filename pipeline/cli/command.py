@@ -17,6 +17,7 @@ import orjson
 import typer
 
 from duemq.model.errors import DuemqError, Rejected, Unavailable
+from duemq.model.timing import parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +79,26 @@ def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions:
     from duemq.pipeline.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
+
+
+def instant_of(text: str, option: str) -> int:
+    """Epoch ms of what an option says. Raises BadParameter."""
+    with _told_of(option):
+        return parse_instant(text, option, text=True)
+
+
+def duration_of(text: str, option: str) -> int:
+    """Milliseconds, as `instant_of`."""
+    with _told_of(option):
+        return parse_duration(text, option, text=True)
+
+
+@contextmanager
+def _told_of(option: str) -> Iterator[None]:
+    try:
+        yield
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint=option) from error
 
 
 @contextmanager

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, examples, spark_session
+from duemq.pipeline.cli.command import (
+    AsJson,
+    Master,
+    Settings,
+    duration_of,
+    echo_json,
+    examples,
+    instant_of,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from duemq.pipeline.forecast.job import Forecast
@@ -59,15 +67,8 @@ def forecast(
     Reads the stores and delay files of a backup, or of a data folder that no server runs on. A running server's is
     read from a backup of it, which takes no stop.
     """
-    from duemq.model.errors import Rejected
-    from duemq.model.timing import parse_duration, parse_instant
-
-    now = time.time_ns() // 1_000_000
-    try:
-        from_ms = now if start is None else parse_instant(start, "--from", text=True)
-        until_ms = from_ms + parse_duration(length, "--for", text=True)
-    except Rejected as error:
-        raise typer.BadParameter(error.detail, param_hint=error.field) from error
+    from_ms = time.time_ns() // 1_000_000 if start is None else instant_of(start, "--from")
+    until_ms = from_ms + duration_of(length, "--for")
     with spark_session("forecast", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.forecast.capacity import capacity_of
         from duemq.pipeline.forecast.job import forecast as run
@@ -91,7 +92,7 @@ def show(done: Forecast, into: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from duemq.pipeline.forecast.words import duration, sentences
+    from duemq.pipeline.forecast.words import duration, moment, sentences
 
     console = Console()
     for sentence in sentences(done):
@@ -100,9 +101,7 @@ def show(done: Forecast, into: Path | None) -> None:
     def table(title: str, columns: str, rows: list[tuple[str, ...]], left: int) -> None:
         shown = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
         for column in columns.split("|"):
-            shown.add_column(
-                column, justify="left" if column in ("topic", "topics", "minute", "second", "") else "right"
-            )
+            shown.add_column(column, justify="left" if column in _TEXTS else "right")
         for row in rows[:_SHOWN]:
             shown.add_row(*row)
         console.print()
@@ -113,19 +112,22 @@ def show(done: Forecast, into: Path | None) -> None:
     if done.topics:
         table(
             "Topics", "topic|messages|fullest second|at (UTC)",
-            [(one.topic, f"{one.messages:,}", f"{one.peak:,}", at(one.peak_ms)) for one in done.topics],
+            [(one.topic, f"{one.messages:,}", f"{one.peak:,}", moment(one.peak_ms)) for one in done.topics],
             max(0, len(done.topics) - _SHOWN),
         )  # fmt: skip
         table(
             "Hot seconds (UTC)", "second|messages|last one late by|topics",
-            [(at(one.second_ms), f"{one.messages:,}", duration(one.late_ms), named(one.topics)) for one in done.hot],
+            [
+                (moment(one.second_ms), f"{one.messages:,}", duration(one.late_ms), named(one.topics))
+                for one in done.hot
+            ],
             max(0, len(done.hot) - _SHOWN),
         )  # fmt: skip
     if done.late:
         table(
             "Minutes over capacity or late (UTC)", "minute|messages|waiting|late by|",
             [
-                (at(one.minute_ms)[:-3], f"{one.messages:,}", f"{one.waiting:,}", duration(one.late_ms),
+                (moment(one.minute_ms)[:-3], f"{one.messages:,}", f"{one.waiting:,}", duration(one.late_ms),
                  "over capacity" if one.over else "")
                 for one in done.late
             ],
@@ -133,10 +135,6 @@ def show(done: Forecast, into: Path | None) -> None:
         )  # fmt: skip
     if into is not None:
         console.print(f"\nTables and {into / 'forecast.html'} written.", highlight=False, soft_wrap=True)
-
-
-def at(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def named(topics: tuple[tuple[str, int], ...]) -> str:

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.model.errors import Rejected
-from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_instant
-from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, examples, spark_session
+from duemq.model.timing import CLASSIC_LEVELS
+from duemq.pipeline.cli.command import (
+    AsJson,
+    Master,
+    Settings,
+    duration_of,
+    echo_json,
+    examples,
+    instant_of,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +59,8 @@ def rabbitmq(
 
     Without --topic the routing key is the topic.
     """
-    taken_ms, ttl_ms = _instant(taken_at), _duration(ttl)
+    taken_ms = None if taken_at is None else instant_of(taken_at, "--taken-at")
+    ttl_ms = None if ttl is None else duration_of(ttl, "--ttl")
 
     def rows(spark: SparkSession) -> DataFrame:
         from duemq.pipeline.imports import RabbitOptions, from_documents
@@ -97,7 +106,7 @@ def rocketmq(
 
     Without --topic each goes to its own topic.
     """
-    taken_ms = _instant(taken_at) or 0
+    taken_ms = instant_of(taken_at, "--taken-at")
 
     def rows(spark: SparkSession) -> DataFrame:
         from duemq.pipeline.imports import RocketOptions, from_documents, settled
@@ -188,17 +197,3 @@ def _import(
     typer.echo(f"{imported:,} messages imported, {rejected:,} rejected")
     for row in why:
         typer.echo(f"{row['count']:>10,}  {row['reason']}")
-
-
-def _instant(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_instant(text, "--taken-at", text=True)
-    except Rejected as error:
-        raise typer.BadParameter(error.detail, param_hint="--taken-at") from error
-
-
-def _duration(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_duration(text, "--ttl", text=True)
-    except Rejected as error:
-        raise typer.BadParameter(error.detail, param_hint="--ttl") from error

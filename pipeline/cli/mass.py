@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from duemq.model.timing import parse_duration
-from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, echo_json, examples, spark_session
+from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, duration_of, echo_json, examples, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,12 +125,7 @@ def _check(id_: str | None, key: str | None, ids: str | None) -> None:
 
 
 def _shift(by: str | None) -> int:
-    from duemq.model.errors import Rejected
-
-    try:
-        ms = parse_duration((by or "0").removeprefix("-"), "--by", text=True)
-    except Rejected as error:
-        raise typer.BadParameter(error.detail, param_hint="--by") from error
+    ms = duration_of((by or "0").removeprefix("-"), "--by")
     return -ms if by is not None and by.startswith("-") else ms
 
 

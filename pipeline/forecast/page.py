@@ -66,7 +66,7 @@ def page(done: Forecast) -> str:
 
 def _plots(done: Forecast) -> Iterable[str]:
     width = {_MINUTE_MS: "minute", _HOUR_MS: "hour", _DAY_MS: "day"}.get(done.step_ms, duration(done.step_ms))
-    named = [topic for topic in _topics(done.bars)]
+    named = _topics(done.bars)
     colours = {topic: _COLOURS[-1] if topic == OTHERS else _COLOURS[n] for n, topic in enumerate(named)}
     keys = "".join(f'<span class="key" style="background:{colours[topic]}"></span>{escape(topic)}' for topic in named)
     capacity = done.capacity.per_second

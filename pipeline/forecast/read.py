@@ -23,6 +23,7 @@ from duemq.model.errors import FolderRefused
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
+from duemq.pipeline.workers import sentence_of
 from duemq.storage.backup import names, read_backup
 from duemq.storage.folder import BACKUP, LOCK, RESTORE, read_info, take_lock
 
@@ -169,11 +170,4 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise JobFailed(f"a store or a delay file cannot be read: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The line that says what it was: Spark wraps it in traces of two languages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("duemq.model.errors.") or "SparkException: [" in line]
-    return telling[-1].partition(": ")[2] if telling else lines[0]
+        raise JobFailed(f"a store or a delay file cannot be read: {sentence_of(error, 'SparkException: [')}") from error

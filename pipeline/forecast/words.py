@@ -8,9 +8,14 @@ from datetime import UTC, datetime
 from duemq.pipeline.forecast.job import Forecast
 
 
+def moment(ms: int) -> str:
+    """A date and time of day, in UTC."""
+    return f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
 def at(ms: int) -> str:
-    """A time of day in UTC."""
-    return f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """The same, where nothing beside it says that it is UTC."""
+    return f"{moment(ms)} UTC"
 
 
 def duration(ms: int) -> str:

@@ -19,14 +19,18 @@ def once(deliveries: DataFrame) -> DataFrame:
     The job writes every record of a topic once, and duemq delivers every message once. A topic that was mirrored, or
     filled again from a backup, may hold a delivery twice all the same.
     """
-    first = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
-    return deliveries.withColumn("nth", F.row_number().over(first)).where("nth = 1").drop("nth")
+    return _numbered(deliveries).where("nth = 1").drop("nth")
 
 
 def repeated(deliveries: DataFrame) -> DataFrame:
     """The deliveries that `once` leaves out."""
-    first = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
-    return deliveries.withColumn("nth", F.row_number().over(first)).where("nth > 1").drop("nth")
+    return _numbered(deliveries).where("nth > 1").drop("nth")
+
+
+def _numbered(deliveries: DataFrame) -> DataFrame:
+    """With `nth`, from 1 on, among those with the same id and attempt."""
+    order = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
+    return deliveries.withColumn("nth", F.row_number().over(order))
 
 
 def lateness_by_hour(deliveries: DataFrame, fates: DataFrame) -> DataFrame:

@@ -24,6 +24,7 @@ from duemq.pipeline.history.table import HistoryTable
 from duemq.pipeline.kafka import Kafka, reading
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.ranges import Logs, TopicRange
+from duemq.pipeline.workers import sentence_of
 
 ALL: Final = ".*"
 _GRACE_S, _LOOK_S = 60.0, 0.2
@@ -179,16 +180,10 @@ def _end(query: StreamingQuery, writer: Writer) -> None:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
+    text, sentence = str(error), sentence_of(error)
     if "failOnDataLoss" in text or "data may have been lost" in text or "may have been missed" in text:
         return (
             "Kafka has dropped records that were not read yet (retention, or a topic that was deleted or made anew): "
-            f"see docs/pipeline/history.md, What stops it. {_first(text)}"
+            f"see docs/pipeline/history.md, What stops it. {sentence}"
         )
-    return _first(text)
-
-
-def _first(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("duemq.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0] if lines else "the query ended without a word"
+    return sentence

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from duemq.pipeline.bulk.rules import TOPIC
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.instants import ceil_ms, is_naive, text_ms
 
@@ -16,7 +17,6 @@ HEADER: Final = "header."
 CORRUPT: Final = "__duemq_corrupt"
 _DIGITS = r"^\d{1,18}$"
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}$"
-_TOPIC = r"^(?!\.\.?$)(?!duemq\.)[A-Za-z0-9._-]{1,249}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _reason(
     if options.expires is not None:
         said = F.trim(_column(options.expires))
         reason = _bad_time(reason, options.expires, said, F.when(said.isNull(), 0).otherwise(expires))
-    reason = reason.when(F.coalesce(~topic.rlike(_TOPIC), F.lit(True)), _of("not the name of a topic", topic))
+    reason = reason.when(F.coalesce(~topic.rlike(TOPIC), F.lit(True)), _of("not the name of a topic", topic))
     if options.payload_base64 is not None:
         bad = _column(options.payload_base64).isNotNull() & (
             payload.isNull() | ~_column(options.payload_base64).rlike(_BASE64)

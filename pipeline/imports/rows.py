@@ -6,7 +6,6 @@ read, which becomes a row of the rejects. It runs in executors, a batch of lines
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +13,9 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+
+from duemq.model.message import NAME_TEXT, is_topic
+from duemq.model.timing import LAST_MS
 
 COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 REJECTS: Final = ("source", "reason", "raw")
@@ -27,8 +29,6 @@ SCHEMA: Final = pa.schema([
     ("name", pa.string()), ("source", pa.string()), ("reason", pa.string()), ("raw", pa.string()),
     ("twin", pa.string()), ("ends", pa.string()),
 ])  # fmt: skip
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _RAW_CHARACTERS = 10_000
 
 
@@ -143,12 +143,12 @@ def _documents(source: str, text: str) -> Iterable[tuple[str, Any]]:
 
 def checked(message: Pending) -> Pending:
     """The message, if duemq can hold it."""
-    if not _TOPIC.fullmatch(message.topic) or message.topic in (".", "..") or message.topic.startswith("duemq."):
+    if not is_topic(message.topic.encode(errors="replace")):
         raise Rejected(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --topic")
-    if not 0 <= message.due_ms < 253_402_300_800_000:
+    if not 0 <= message.due_ms <= LAST_MS:
         raise Rejected(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
     name = message.name
-    return message if name is None or _NAME.fullmatch(name) else message._replace(name=None)
+    return message if name is None or NAME_TEXT.fullmatch(name) else message._replace(name=None)
 
 
 def header_bytes(value: Any) -> bytes:
