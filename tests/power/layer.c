@@ -51,6 +51,8 @@ static int trace = -1, lock = -1;
 static uint32_t syncs;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
+#define UNNAMED (O_TMPFILE & ~O_DIRECTORY)
+
 #define REAL(name) \
     static typeof(&name) real; \
     if (!real) real = (typeof(&name))dlsym(RTLD_NEXT, #name)
@@ -323,9 +325,9 @@ static int open_noted(int at, const char *path, int flags, mode_t mode) {
     REAL(openat);
     struct place place;
     struct stat status;
-    if (!(flags & (O_CREAT | O_TRUNC | O_SYNC | __O_TMPFILE)) || !find(at, path, &place))
+    if (!(flags & (O_CREAT | O_TRUNC | O_SYNC | UNNAMED)) || !find(at, path, &place))
         return real(at, path, flags, mode);
-    if (flags & (O_SYNC | __O_TMPFILE)) refuse("O_SYNC or O_TMPFILE", path);
+    if (flags & (O_SYNC | UNNAMED)) refuse("O_SYNC or O_TMPFILE", path);
     enter();
     int there = look(&place, &status);
     if (there && S_ISREG(status.st_mode) && (flags & O_TRUNC) && status.st_size && !(flags & O_EXCL)) {
@@ -346,7 +348,7 @@ static int open_noted(int at, const char *path, int flags, mode_t mode) {
     int name declared { \
         va_list more; \
         va_start(more, flags); \
-        mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(more, mode_t) : 0; \
+        mode_t mode = flags & (O_CREAT | UNNAMED) ? va_arg(more, mode_t) : 0; \
         va_end(more); \
         return open_noted(at, path, flags, mode); \
     }
