@@ -21,7 +21,20 @@ _OWN_LOG = "LOG"  # RocksDB writes it through a FILE, which the layer does not s
 def build(into: Path) -> Path:
     """Compile the layer. Raises OSError where there is no compiler."""
     library = into / "layer.so"
-    command = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl", "-pthread"]
+    command = [
+        "gcc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-o",
+        library,
+        SOURCE,
+        "-ldl",
+        "-pthread",
+    ]
     subprocess.run(list(map(str, command)), check=True)
     return library
 
@@ -125,9 +138,7 @@ class Layer:
         disk.settle(disk.changes)
         noted = dict(disk.tree(self._root))
         there = {
-            str(path.relative_to(self.root)): path
-            for path in self.root.rglob("*")
-            if path.is_dir() or path.is_file()
+            str(path.relative_to(self.root)): path for path in self.root.rglob("*") if path.is_dir() or path.is_file()
         }
         assert noted.keys() == there.keys(), noted.keys() ^ there.keys()
         for name, inode in noted.items():

@@ -109,7 +109,9 @@ class Disk:
         if inode in self.writes:
             self.writes[inode] = [(at, note) for at, note in self.writes[inode] if at > begun]
         self.settle(
-            change for change in self.changes if change.at < begun and any(inode == folder for folder, _ in change.names)
+            change
+            for change in self.changes
+            if change.at < begun and any(inode == folder for folder, _ in change.names)
         )
 
     def settle(self, changes: Iterable[Change]) -> None:

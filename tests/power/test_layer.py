@@ -45,9 +45,7 @@ def run(layer: Layer, work: str) -> None:
 
 def content(folder: Path) -> dict[str, bytes | None]:
     """All files, and None for folders."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def after(layer: Layer, work: str) -> dict[str, bytes | None]:

@@ -47,8 +47,8 @@ def read_trace(path: Path) -> Iterator[Note]:
     raw = path.read_bytes()
     at = 0
     while at + _HEAD.size <= len(raw):
-        kind, name_length, from_length, old_length, inode, folder, from_folder, offset, length, size = _HEAD.unpack_from(
-            raw, at
+        kind, name_length, from_length, old_length, inode, folder, from_folder, offset, length, size = (
+            _HEAD.unpack_from(raw, at)
         )
         name_at = at + _HEAD.size
         from_at = name_at + name_length
