@@ -8,7 +8,7 @@ torn end, and may be cut off, if
 * no record begins behind it. The log writes one record, syncs it, and only then writes the next: so whatever was
   acknowledged is followed by nothing, or by the beginning of one more record.
 
-Everything else is damage. One thing cannot be told: the last record, acknowledged, with a sector that turned into zeros.
+Everything else is damage. One thing cannot be told: a sector of the last record, acknowledged, that turned into zeros.
 
 The format: https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
 """

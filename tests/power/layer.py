@@ -7,12 +7,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 from tests.power.model import Disk, Inode, Name, left_of, undone
-from tests.power.trace import Kind, Note, read_trace
+from tests.power.trace import Note, read_trace
 
 SOURCE = Path(__file__).with_name("layer.c")
 _OWN_LOG = "LOG"  # RocksDB writes it through a FILE, which the layer does not see; nobody reads it

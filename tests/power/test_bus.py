@@ -1,4 +1,4 @@
-"""The embedded log, cut at any moment of one run: what was acknowledged by then is there, and nothing half or damaged."""
+"""The embedded log, cut at any moment of a run: what was acknowledged is there, nothing is half, and no start fails."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ REPLACING = {
     "renamed before its sync": ("write('b', b'new'); os.rename('b', 'a'); sync('.')", b""),
     "overwritten": ("write('a', b'new')", b"old"),
     "overwritten and synced": ("write('a', b'new'); sync('a')", b"new"),
-    "written anew": ("write('a', b'longer than it was', flags=os.O_TRUNC)", b"old"),
-    "written anew and synced": ("write('a', b'longer than it was', flags=os.O_TRUNC); sync('a')", b"longer than it was"),
+    "written anew": ("write('a', b'longer than'), flags=os.O_TRUNC)", b"old"),
+    "written anew and synced": ("write('a', b'longer than'), flags=os.O_TRUNC); sync('a')", b"longer than"),
     "grown": ("write('a', b'er', flags=os.O_APPEND)", b"old"),
     "cut": ("os.truncate('a', 1); write('a', b'x', at=5)", b"old"),
     "cut and synced": ("os.truncate('a', 1); sync('a')", b"o"),
@@ -153,7 +153,7 @@ os.rename('b', 'c')
         left = content(into)
         a = left.pop("a") or b""
         assert a[:5_000] == b"a" * 5_000 and set(a[5_000:]) <= {0, ord("b")}
-        assert left.keys() in ({}.keys(), {"b"}, {"c"})
+        assert left.keys() <= {"b"} or left.keys() == {"c"}
         assert all(set(c or b"") <= {0, ord("c")} for c in left.values())
         seen.add((len(a), b"\0" in a, *left))
     assert len(seen) > 10

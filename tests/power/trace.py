@@ -47,9 +47,7 @@ def read_trace(path: Path) -> Iterator[Note]:
     raw = path.read_bytes()
     at = 0
     while at + _HEAD.size <= len(raw):
-        kind, name_length, from_length, old_length, inode, folder, from_folder, offset, length, size = (
-            _HEAD.unpack_from(raw, at)
-        )
+        kind, name_length, from_length, old_length, *numbers = _HEAD.unpack_from(raw, at)
         name_at = at + _HEAD.size
         from_at = name_at + name_length
         old_at = from_at + from_length
@@ -57,4 +55,5 @@ def read_trace(path: Path) -> Iterator[Note]:
         if at > len(raw):
             return
         name, from_name = raw[name_at:from_at].decode(), raw[from_at:old_at].decode()
+        inode, folder, from_folder, offset, length, size = numbers
         yield Note(Kind(kind), inode, folder, from_folder, offset, length, size, name, from_name, raw[old_at:at])
