@@ -8,9 +8,9 @@ Durable is
 
 What was not synced is gone, or with `chance` a part of it is there (`survivors`, `left_of`): pages and torn ends of
 files in any order, with zeros where a page between is missing, and name changes up to some moment, in the order that
-the journals of ext4 and XFS keep. (RocksDB cannot do without that order: it syncs CURRENT and the manifest that it names
-by one sync of their folder.) Not modelled: damage to what was synced, a disk that lies about a sync, a state between two writes
-of one page, and permissions and times, which are taken for durable at once.
+the journals of ext4 and XFS keep. (RocksDB cannot do without that order: one sync of the folder is for CURRENT and for
+the manifest that it names.) Not modelled: damage to what was synced, a disk that lies about a sync, a state between two
+writes of one page, and permissions and times, which are taken for durable at once.
 """
 
 from __future__ import annotations

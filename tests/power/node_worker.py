@@ -2,9 +2,9 @@
 
     python -m tests.power.node_worker DATA LOG SOURCES AHEAD_MS FIRST
 
-Its log is elsewhere, as Kafka is for a node: only DATA is on the disk that forgets. Its clock is AHEAD_MS ahead, and the
-payloads of its messages are numbers from FIRST on. It says in a line of words what it is about to do to a message, and
-what it was answered. FIRST -1: it sends nothing, and ends once nothing is pending.
+Its log is elsewhere, as Kafka is for a node: only DATA is on the disk that forgets. Its clock is AHEAD_MS ahead, and
+the payloads of its messages are numbers from FIRST on. It says in a line of words what it is about to do to a message,
+and what it was answered. FIRST -1: it sends nothing, and ends once nothing is pending.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
-from duemq.model.adoption import ADOPTED, Adopt
+from duemq.model.adoption import Adopt
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.storage.adoptions import ADOPTED
 from duemq.storage.exchange import SCHEMA
 from duemq.storage.folder import Folder
 from duemq.storage.intake import glance
