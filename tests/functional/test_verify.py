@@ -29,7 +29,7 @@ from duemq.storage.rocks import Memory
 from duemq.storage.rows import DROPPED, DROPS, ENDED, MOVED, ROW, U64, WINDOW_MS
 from duemq.storage.store import ShardStore
 from tests.adopt_schedule import write_messages
-from tests.backup_world import running, wrong
+from tests.backup_world import running
 
 
 def now() -> int:
@@ -182,4 +182,4 @@ def test_a_file_that_was_adopted_since_the_last_flush_is_verified(tmp_path: Path
     lost = shutil.copytree(killed, tmp_path / "lost")
     assert wrong(killed) == []
     next(lost.rglob("a*.parquet")).unlink()
-    assert any("was adopted, but is not here" in found for found in wrong(lost))
+    assert any("was adopted, but is not here" in check.found for check in wrong(lost))

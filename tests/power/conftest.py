@@ -27,7 +27,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def new_layer(library: Path, tmp_path: Path) -> Callable[..., Layer]:
     """Makes a layer of this test."""
 
-    def new(name: str = "disk", sync_us: int = 0) -> Layer:
-        return Layer(library, tmp_path / name, sync_us)
+    def new(name: str = "disk", sync_us: int = 0, forgets: str = "") -> Layer:
+        return Layer(library, tmp_path / name, sync_us, forgets)
 
     return new

@@ -9,6 +9,7 @@
 
    A sync does not reach the disk: it only takes POWER_SYNC_US microseconds. What makes it durable is the note of its
    end. A file that loses its last name gets another one in `stash` first, for its removal may have to be taken back.
+   POWER_FORGETS is a pattern of paths: syncs of these are not noted at all, as if the program forgot them.
    What is not modelled ends the process with a sentence: mappings that write, O_SYNC, O_TMPFILE, symbolic links.
 
    The layer's own calls go through its wrappers too, which pass on what is outside of the folder.
@@ -18,6 +19,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -44,7 +46,7 @@ struct place {
     uint64_t folder;
 };
 
-static const char *root, *state;
+static const char *root, *state, *forgets;
 static size_t root_length;
 static useconds_t sync_us;
 static int trace = -1, lock = -1;
@@ -88,6 +90,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *folder = getenv("POWER_ROOT"), *delay = getenv("POWER_SYNC_US");
     if (!folder || !(state = getenv("POWER_STATE"))) return;
     sync_us = delay ? atoi(delay) : 0;
+    forgets = getenv("POWER_FORGETS");
     open_all();
     pthread_atfork(before_fork, after_fork, in_child);
     root_length = strlen(folder);
@@ -125,15 +128,20 @@ static int is_inside(const char *path) {
     return !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
 }
 
-/* Whether a descriptor is of a file or folder that counts. */
-static int counts(int handle, struct stat *status) {
-    char link[32], path[PATH_MAX];
+/* Whether a descriptor is of a file or folder that counts, and its path. */
+static int locate(int handle, struct stat *status, char path[PATH_MAX]) {
+    char link[32];
     if (!root || fstat(handle, status) || !(S_ISREG(status->st_mode) || S_ISDIR(status->st_mode))) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
-    ssize_t length = readlink(link, path, sizeof path - 1);
+    ssize_t length = readlink(link, path, PATH_MAX - 1);
     if (length < 0) return 0;
     path[length] = 0;
     return is_inside(path);
+}
+
+static int counts(int handle, struct stat *status) {
+    char path[PATH_MAX];
+    return locate(handle, status, path);
 }
 
 /* Where a name is, if its folder counts. */
@@ -493,28 +501,30 @@ int symlink(const char *target, const char *path) { return symlinkat(target, AT_
 
 /* --- syncs -------------------------------------------------------------------------------------------------------- */
 
-static int sync_noted(uint64_t inode) {
+static int sync_noted(int handle, int (*real)(int)) {
+    struct stat status;
+    char path[PATH_MAX];
+    if (!locate(handle, &status, path)) return real(handle);
+    if (forgets && !fnmatch(forgets, path, 0)) return 0;
     enter();
     uint64_t number = (uint64_t)getpid() << 32 | ++syncs;
-    put((struct note){.kind = SYNC_BEGIN, .inode = inode, .offset = number}, NULL, NULL, NULL);
+    put((struct note){.kind = SYNC_BEGIN, .inode = status.st_ino, .offset = number}, NULL, NULL, NULL);
     leave();
     if (sync_us) usleep(sync_us);
     enter();
-    put((struct note){.kind = SYNC_END, .inode = inode, .offset = number}, NULL, NULL, NULL);
+    put((struct note){.kind = SYNC_END, .inode = status.st_ino, .offset = number}, NULL, NULL, NULL);
     leave();
     return 0;
 }
 
 int fsync(int handle) {
     REAL(fsync);
-    struct stat status;
-    return counts(handle, &status) ? sync_noted(status.st_ino) : real(handle);
+    return sync_noted(handle, real);
 }
 
 int fdatasync(int handle) {
     REAL(fdatasync);
-    struct stat status;
-    return counts(handle, &status) ? sync_noted(status.st_ino) : real(handle);
+    return sync_noted(handle, real);
 }
 
 int syncfs(int handle) {

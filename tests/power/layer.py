@@ -41,12 +41,12 @@ def build(into: Path) -> Path:
 class Layer:
     """`root` is the folder, which is there and empty at first; what is above it never forgets.
 
-    `sync_us`: how long a sync takes.
+    `sync_us`: how long a sync takes. `forgets`: a pattern of paths whose syncs do nothing, for mutants.
     """
 
-    def __init__(self, library: Path, folder: Path, sync_us: int = 0) -> None:
+    def __init__(self, library: Path, folder: Path, sync_us: int = 0, forgets: str = "") -> None:
         self.root, self._state = (folder / "root").resolve(), (folder / "state").resolve()
-        self._library, self._sync_us = library, sync_us
+        self._library, self._sync_us, self._forgets = library, sync_us, forgets
         self.root.mkdir(parents=True, exist_ok=True)
         self.begin()
 
@@ -57,6 +57,7 @@ class Layer:
             "POWER_ROOT": str(self.root),
             "POWER_STATE": str(self._state),
             "POWER_SYNC_US": str(self._sync_us),
+            "POWER_FORGETS": self._forgets,
         }
 
     def begin(self) -> None:
