@@ -1,6 +1,6 @@
 """A node under load that seals, rewrites, loads and adopts delay files, to be killed at any moment.
 
-    python -m tests.power.node_worker DATA LOG SOURCES AHEAD_MS FIRST
+    python node_worker.py DATA LOG SOURCES AHEAD_MS FIRST
 
 Its log is elsewhere, as Kafka is for a node: only DATA is on the disk that forgets. Its clock is AHEAD_MS ahead, and
 the payloads of its messages are numbers from FIRST on. It says in a line of words what it is about to do to a message,

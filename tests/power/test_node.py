@@ -25,6 +25,7 @@ from tests.power.node_worker import TOPIC
 
 ROUNDS = int(os.environ.get("POWER_ROUNDS", "6"))
 SEED = int(os.environ.get("POWER_SEED", "1"))
+WORKER = Path(__file__).with_name("node_worker.py")
 ROUND_MS = 45 * 60_000  # so far the clock goes on in each round: what one seals, the next ones load
 NUMBERS = 1_000_000  # for the messages of one round
 END_MS = 24 * 3_600_000
@@ -41,10 +42,10 @@ class Site:
         self._layer = layer
 
     def spawn(self, ahead_ms: int, first: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.power.node_worker", self.data, self.log, self.sources, ahead_ms, first]
+        command = [sys.executable, WORKER, self.data, self.log, self.sources, ahead_ms, first]
         return subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, text=True, env=os.environ | environment,
-            cwd=Path(__file__).parents[2], start_new_session=True,
+            start_new_session=True,
         )  # fmt: skip
 
     def load_and_cut(self, number: int, seconds: float, chance: Random | None) -> None:
