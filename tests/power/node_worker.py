@@ -39,7 +39,7 @@ from duemq.storage.rows import WINDOW_MS, window_of
 
 TOPIC, SHARDS = "orders", 2
 FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
-_NEAR, _FAR, _ADOPTED = 10, 40, 10  # messages of a turn
+_NEAR, _FAR, _ADOPTED = 10, 80, 10  # messages of a turn
 
 
 def say(*words: object) -> None:

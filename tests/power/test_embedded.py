@@ -31,7 +31,7 @@ async def cut_under_load(server: Server, layer: Layer) -> tuple[Load, Reader]:
 
     async def rounds() -> None:
         for number in range(ROUNDS):
-            server.start() if number == 0 else await asyncio.to_thread(server.start)
+            await asyncio.to_thread(server.start)
             load.up.set()
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             load.up.clear()
