@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export PYTHONSAFEPATH = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run cluster cluster-down test test-fast check bench chaos install install-dev clean
+.PHONY: help run cluster cluster-down test test-fast check bench chaos power install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,10 @@ check: install-dev ## ruff, mypy --strict, import-linter
 
 chaos: install-dev ## break everything under load, and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)
+
+power: install-dev ## cut the power under load, 200 times the bus and 50 times a node (needs gcc; POWER_SEED)
+	@POWER_ROUNDS=200 $(BIN)/python -m pytest -q -s tests/power/test_layer.py tests/power/test_bus.py tests/power/test_embedded.py $(ARGS)
+	@POWER_ROUNDS=50 $(BIN)/python -m pytest -q -s tests/power/test_node.py $(ARGS)
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

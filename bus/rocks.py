@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from rocksdict import (
 )
 
 from duemq.bus import layout
-from duemq.model.errors import FolderRefused
+from duemq.bus.wal import cut_torn_end
+from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.foreign import translated
+
+log = logging.getLogger(__name__)
 
 
 def log_options() -> Options:
@@ -61,7 +65,13 @@ def open_log(folder: Path) -> Rdict:
     """Raises FolderRefused (in use, or of another version), CorruptStore, DiskFull or StoreFailed."""
     with translated(f"opening the log in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        db = Rdict(str(folder), log_options())
+        # RocksDB syncs what is in its folder, but not the name of the folder itself.
+        parent = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        db = _opened(folder)
         found = db.get(layout.VERSION_KEY)
         if found is None and not _is_empty(db):
             db.close()
@@ -75,7 +85,23 @@ def open_log(folder: Path) -> Rdict:
             )
         if found is None:
             db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
+            db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
         return db
+
+
+def _opened(folder: Path) -> Rdict:
+    try:
+        with translated(folder):
+            return Rdict(str(folder), log_options())
+    except CorruptStore:
+        cut = cut_torn_end(folder)
+        if not cut:
+            raise
+    log.warning(
+        "log: cut off the torn end of the last write before a power cut, %d bytes: it was never acknowledged", cut,
+        extra={"action": "log_torn", "bytes": cut},
+    )  # fmt: skip
+    return Rdict(str(folder), log_options())
 
 
 def link_log(db: Rdict, into: Path) -> None:

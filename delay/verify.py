@@ -13,23 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
+from duemq.delay.adopter import Adopter, AdoptPolicy
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.replica import Replica
 from duemq.delay.topics import INTERNAL
+from duemq.delay.work import lines_of
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
-from duemq.model.ledger import Entry
+from duemq.model.ledger import Adopted, Entry
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
+from duemq.storage.adoptions import Here
 from duemq.storage.folder import Folder, FolderInfo
+from duemq.storage.intake_rules import AdoptLimits
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import DROPPED, ENDED, MOVED, NAME, Ended, window_of
 from duemq.storage.sealing import bounds
 from duemq.storage.store import ShardStore
 
 _PART = 20_000
+_NO_LIMITS = AdoptLimits(1 << 40, 1 << 40, 1 << 40, 1 << 40)
 Ids = npt.NDArray[np.bytes_]
 
 
@@ -82,7 +87,7 @@ async def _verify_shard(
         return None
     try:
         replica = Replica(number, store, ids, info.shards)
-        replica.loaded = _loader(replica)
+        replica.loaded, replica.files = _loader(replica), _FilesHere(replica)
         followed = await replica.follow(bus)
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
         if not _verify_files(name, store, ids, checks):
@@ -94,6 +99,21 @@ async def _verify_shard(
     finally:
         store.flush()
         store.close()
+
+
+class _FilesHere(Adopter):
+    """Adopted files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
+
+    def __init__(self, replica: Replica) -> None:
+        policy, work = AdoptPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.intake_process")
+        super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
+
+    async def have(self, said: Adopted) -> None:
+        while await self.step():
+            pass
+        if not isinstance(self._found.get(said.offset), Here):
+            raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was adopted, but is not here")
+        await super().have(said)
 
 
 def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:

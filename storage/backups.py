@@ -24,7 +24,7 @@ from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFaile
 from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.backup import SAFE, Backup, BackupFile, Bar, HeldShard, Progress, names, read_backup
-from duemq.storage.durable import copy_durably, digest, sync_folder, write_durably
+from duemq.storage.durable import copy_durably, digest, make_folder, sync_folder, write_durably
 from duemq.storage.folder import BACKUP, META, SECRET, FolderInfo
 
 PARTIAL = ".partial"
@@ -51,7 +51,7 @@ class Backups:
         """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
         self.path, self._fault = path, fault
         with translated(path):
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             self._lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,11 +108,11 @@ class Backups:
             removed = self.path / _REMOVED
             shutil.rmtree(removed, ignore_errors=True)
             for name in gone:
-                # Out of the list at once: what is half removed must not pass for a backup.
+                # Out of the list first, durably: what is half removed must not pass for a backup.
                 (self.path / name).rename(removed)
+                sync_folder(self.path)
                 self._fault("removing")
                 shutil.rmtree(removed)
-            sync_folder(self.path)
         return gone
 
     def _newest(self) -> _Previous | None:

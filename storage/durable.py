@@ -54,6 +54,17 @@ def write_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it that are missing, unless it is there. Raises OSError.
+
+    Its name is durable afterwards also where a process made it before that had no time to sync it.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in (path, *missing):
+        sync_folder(folder.parent)
+
+
 def sync_folder(path: Path) -> None:
     """Make what was created, renamed and removed in a folder durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)

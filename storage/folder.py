@@ -18,7 +18,7 @@ import orjson
 
 from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.foreign import translated
-from duemq.storage.durable import write_durably
+from duemq.storage.durable import make_folder, write_durably
 from duemq.storage.partial import settle_all
 
 VERSION = 1
@@ -92,7 +92,7 @@ class Folder:
                 f"a cluster keeps its number. Set shards = {identity.shards} or leave it out."
             )
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         except OSError as error:
             raise FolderRefused(f"data folder {path}: {error.strerror}; choose another one with --data") from error
         _refuse_backup(path)

@@ -24,7 +24,7 @@ from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.model.key import make_key
 from duemq.storage.delay_file import ROWS_PER_GROUP, About
-from duemq.storage.durable import sync_folder
+from duemq.storage.durable import make_folder, sync_folder
 from duemq.storage.exchange import GROUP_BYTES, MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
 from duemq.storage.intake_rules import AdoptLimits, Rules
 from duemq.storage.rows import window_of
@@ -116,7 +116,7 @@ def take_in(
     temporary = target.with_suffix(".new")
     rules = Rules(limits, window)
     with translated(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         temporary.unlink(missing_ok=True)
         try:
             with _reading(source):

@@ -136,7 +136,7 @@ class Partial:
                 f"its manifest says {manifest.entry}"
             )
         with translated(self.folder):
-            for folder in {(self._files / file.name).parent for file in manifest.files} | {self._files}:
+            for folder in (self._files, *(path for path in self._files.rglob("*") if path.is_dir())):
                 sync_folder(folder)
             self._fault("durable")
             self._files.rename(_beside(self.into, ".ready"))

@@ -15,7 +15,7 @@ from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.backup import Backup, BackupFile, Bar, HeldShard, Progress, damage, read_backup
-from duemq.storage.durable import copy_durably, sync_folder, write_durably
+from duemq.storage.durable import copy_durably, make_folder, sync_folder, write_durably
 from duemq.storage.folder import LOCK, META, RESTORE, take_lock
 
 _LAST = META  # a folder without it is no data folder
@@ -29,7 +29,7 @@ def restore(path: Path, data: Path, progress: Progress, fault: Fault = no_fault)
     """
     backup = read_backup(path)
     with translated(data):
-        data.mkdir(parents=True, exist_ok=True)
+        make_folder(data)
         _refuse_full(data)
         lock = take_lock(data)
         try:

@@ -20,6 +20,7 @@ from rocksdict import (
 )
 
 from duemq.model.foreign import translated
+from duemq.storage.durable import make_folder
 
 _ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB wants both; zstd uses the level
 
@@ -54,6 +55,7 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_paranoid_checks(True)
     with translated(path):
+        make_folder(path)  # RocksDB would make it, too, but never sync its name
         return Rdict(str(path), options)
 
 

@@ -70,7 +70,6 @@ class ShardStore:
 
     def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
         """`ids`: issues the ids of adopted messages; a store that has none needs none."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
         self._options = without_log()

@@ -18,7 +18,7 @@ import httpx
 
 BIN = Path(sys.executable).parent
 DUEMQ = BIN / "duemq"
-START_S, STOP_S = 30.0, 20.0
+START_S, STOP_S = 120.0, 60.0
 _PORTS = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
 
 
@@ -71,7 +71,8 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.command: list[object] = [DUEMQ]
-        self._log = data.with_name(f"{data.name}.log")
+        self.environment: dict[str, str] = {}
+        self.log_path = data.with_name(f"{data.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
         self._http = httpx.Client(base_url=self.url, timeout=30)
 
@@ -90,14 +91,15 @@ class Server:
 
     @property
     def log(self) -> str:
-        return self._log.read_text()
+        return self.log_path.read_text()
 
     def spawn(self, *options: str) -> Self:
-        with self._log.open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 list(map(str, (*self.command, "serve", "--data", self.data, "--listen", self.url.removeprefix("http://"),
                                *self.options, *options))),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment() | self.environment,
+                start_new_session=True,
             )  # fmt: skip
         return self
 
@@ -116,6 +118,11 @@ class Server:
 
     def kill(self) -> None:
         self.process.kill()
+        self.process.wait(STOP_S)
+
+    def kill_all(self) -> None:
+        """With the processes that work for it."""
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_S)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = STOP_S) -> int:

@@ -23,10 +23,13 @@ from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
+from duemq.storage.adoptions import ADOPTED
 from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import DROPPED, DROPS, ENDED, MOVED, ROW, U64
+from duemq.storage.rows import DROPPED, DROPS, ENDED, MOVED, ROW, U64, WINDOW_MS
 from duemq.storage.store import ShardStore
+from tests.adopt_schedule import write_messages
+from tests.backup_world import running
 
 
 def now() -> int:
@@ -155,3 +158,28 @@ def test_a_lost_record_is_found(copy: Path) -> None:
     store.write([(ROW + key, row[:at] + bytes([row[at] ^ 1]) + row[at + 1 :])], [], store.position, {})
     store.close()
     assert any(check.what == "records: every delivered message is there" for check in wrong(copy))
+
+
+def test_a_file_that_was_adopted_since_the_last_flush_is_verified(tmp_path: Path) -> None:
+    """The ledger says so, the file is there, and the store knows nothing of it yet."""
+    data, shared, killed = tmp_path / "data", tmp_path / "shared", tmp_path / "killed"
+    due = (now() // WINDOW_MS + 6) * WINDOW_MS
+
+    async def adopt() -> None:
+        async with running(data, adopts=shared) as (_, gateway):
+            drafts = [Draft("t", b"x", due + number) for number in range(9)]
+            given = await gateway.adopt(write_messages(shared / "f.parquet", drafts))
+            while (  # noqa: ASYNC110  # nobody tells
+                (found := await gateway.adoption(given.id)) is None
+                or found.adoption is None
+                or found.adoption.state != ADOPTED
+            ):
+                await asyncio.sleep(0.02)
+            shutil.rmtree(shared)
+            shutil.copytree(data, killed, ignore=shutil.ignore_patterns("control.sock"))
+
+    asyncio.run(adopt())
+    lost = shutil.copytree(killed, tmp_path / "lost")
+    assert wrong(killed) == []
+    next(lost.rglob("a*.parquet")).unlink()
+    assert any("was adopted, but is not here" in check.found for check in wrong(lost))

@@ -1,0 +1,108 @@
+"""The torn end of RocksDB's write-ahead log, told from damage.
+
+A power cut may leave the last write in part: pages of it that never reached the disk read as zeros, though pages behind
+them are there. RocksDB takes that for damage and refuses to open, unless the file simply ends too early. Here it is a
+torn end, and may be cut off, if
+
+* what RocksDB would read first and cannot is explained by a missing sector: 512 zeros, or zeros up to a sector's end;
+* no record begins behind it. The log writes one record, syncs it, and only then writes the next: so whatever was
+  acknowledged is followed by nothing, or by the beginning of one more record.
+
+Everything else is damage. One thing cannot be told: a sector of the last record, acknowledged, that turned into zeros.
+
+The format: https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK_BYTES, _SECTOR_BYTES = 32 << 10, 512
+_HEADER = struct.Struct("<IHB")  # masked crc32c of kind and payload, length of the payload, kind
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_MASK = 0xA282EAD8
+
+
+class _Fragment(NamedTuple):
+    """A part of a record. `good`: it is whole. `end`: where the next one is, if it is good."""
+
+    start: int
+    end: int
+    kind: int
+    good: bool
+
+
+def cut_torn_end(folder: Path) -> int:
+    """Cut off what a power cut left of the last write, durably: how many bytes that was, 0 if the log has no such end.
+
+    For a log that RocksDB refuses to open, and that nobody has open. Raises OSError.
+    """
+    written = [path for path in sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if path.stat().st_size]
+    if not written:
+        return 0
+    content = written[-1].read_bytes()
+    whole = _torn_at(content)
+    if whole is None:
+        return 0
+    with written[-1].open("r+b") as file:
+        file.truncate(whole)
+        os.fsync(file.fileno())
+    return len(content) - whole
+
+
+def _torn_at(content: bytes) -> int | None:
+    """Up to where the records are whole that come before a torn end; None where the end is not torn but damaged."""
+    whole = start = 0  # behind the last whole record; and where the record begins that is being read
+    fragments = _fragments(content)
+    for fragment in fragments:
+        if not fragment.good:
+            break
+        if fragment.kind in (_FULL, _FIRST):
+            start = fragment.start
+        if fragment.kind not in (_FIRST, _MIDDLE):
+            whole = fragment.end
+    else:
+        return None
+    if not _has_missing_sector(content, fragment):
+        return None
+    begins = (later.kind in (_FULL, _FIRST) for later in fragments if later.good and later.start > start)
+    return None if any(begins) else whole
+
+
+def _fragments(content: bytes) -> Iterator[_Fragment]:
+    """All of a file. Behind one that is not good the next block is where fragments can be told again."""
+    from aiokafka.record.util import calc_crc32c  # the only place in this plug that needs it
+
+    at = 0
+    while at + _HEADER.size <= len(content):
+        block_end = min(at - at % _BLOCK_BYTES + _BLOCK_BYTES, len(content))
+        if block_end - at < _HEADER.size:
+            at = block_end  # filled up with zeros
+            continue
+        masked, length, kind = _HEADER.unpack_from(content, at)
+        end = at + _HEADER.size + length
+        good = kind != 0 and end <= block_end and _masked(calc_crc32c(content[at + 6 : end])) == masked
+        yield _Fragment(at, end, kind, good)
+        at = end if good else block_end
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _has_missing_sector(content: bytes, fragment: _Fragment) -> bool:
+    """Whether a sector of zeros is in a fragment, or it begins in what is missing."""
+    block_end = fragment.start - fragment.start % _BLOCK_BYTES + _BLOCK_BYTES
+    end = min(fragment.end, block_end, len(content)) if fragment.kind else min(block_end, len(content))
+    at = fragment.start
+    while at < end:
+        next_sector = at - at % _SECTOR_BYTES + _SECTOR_BYTES
+        part = content[at : min(next_sector, end)]
+        if next_sector <= end and not any(part):
+            return True
+        at = next_sector
+    return False

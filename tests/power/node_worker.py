@@ -1,0 +1,132 @@
+"""A node under load that seals, rewrites, loads and adopts delay files, to be killed at any moment.
+
+    python node_worker.py DATA LOG SOURCES AHEAD_MS FIRST
+
+Its log is elsewhere, as Kafka is for a node: only DATA is on the disk that forgets. Its clock is AHEAD_MS ahead, and
+the payloads of its messages are numbers from FIRST on. It says in a line of words what it is about to do to a message,
+and what it was answered. FIRST -1: it sends nothing, and ends once nothing is pending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.embedded import EmbeddedBus
+from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.backend import NodeBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.far_policy import FarPolicy
+from duemq.delay.gateway import Receipt
+from duemq.delay.node import Node, NodeOptions
+from duemq.delay.watermarks import NEVER
+from duemq.election.single import SingleElection
+from duemq.model.adoption import Adopt
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.storage.adoptions import ADOPTED
+from duemq.storage.exchange import SCHEMA
+from duemq.storage.folder import Folder
+from duemq.storage.intake import glance
+from duemq.storage.rows import WINDOW_MS, window_of
+
+TOPIC, SHARDS = "orders", 2
+FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
+_NEAR, _FAR, _ADOPTED = 10, 80, 10  # messages of a turn
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+class Load:
+    def __init__(self, gateway: CommandGateway, sources: Path, ahead_ms: int, first: int) -> None:
+        self._gateway, self._sources, self._ahead_ms = gateway, sources, ahead_ms
+        self._numbers = count(first)
+        self._far: list[tuple[str, str]] = []  # payload and id
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    async def run(self) -> None:
+        for turn in count():
+            why = self._gateway.why_not_ready()
+            assert why is None, why
+            window = window_of(self.now()) + (3 + turn % 3) * WINDOW_MS
+            await self._send([self.now() + 50 * at for at in range(_NEAR)])
+            self._far += await self._send([window + 100 * at for at in range(_FAR)])
+            if turn % 4 == 1:
+                await self._adopt(window + 3 * WINDOW_MS)
+            for kind, word, due in ((CANCEL, "cancel", 0), (MOVE, "move", 300), (DELIVER_NOW, "hurry", 0)):
+                chosen = [self._far.pop(0 if turn % 2 else -1) for _ in range(6)]
+                say(word, "wanted", *(payload for payload, _ in chosen))
+                outcomes = await self._gateway.change(kind, [id_ for _, id_ in chosen], due and self.now() + due)
+                done = [payload for (payload, _), outcome in zip(chosen, outcomes, strict=True)
+                        if outcome.answer is Answer.OK]  # fmt: skip
+                say(word, "done", *done)
+
+    async def _send(self, dues: list[int]) -> list[tuple[str, str]]:
+        drafts = [Draft(TOPIC, b"%d" % next(self._numbers), due) for due in dues]
+        receipts = await self._gateway.send(drafts)
+        given = [(draft.payload.decode(), receipt.id) for draft, receipt in zip(drafts, receipts, strict=True)
+                 if isinstance(receipt, Receipt)]  # fmt: skip
+        say("sent", "done", *(payload for payload, _ in given))
+        return given
+
+    async def _adopt(self, window: int) -> None:
+        """Have a file adopted, and remove it once that is said: nobody needs it any more."""
+        payloads = [next(self._numbers) for _ in range(_ADOPTED)]
+        source = self._sources / f"{payloads[0]}.parquet"
+        rows = [
+            {"due_ms": window + at, "topic": TOPIC, "payload": b"%d" % number} for at, number in enumerate(payloads)
+        ]
+        nullable = pa.schema([field.with_nullable(True) for field in SCHEMA])
+        pq.write_table(pa.Table.from_pylist(rows, nullable), source)
+        about = glance(source)
+        given = await self._gateway.adopt(Adopt(str(source), about.sha256, about.size, about.window, about.rows))
+        while True:
+            found = await self._gateway.adoption(given.id)
+            if found is not None and found.adoption is not None and found.adoption.state == ADOPTED:
+                break
+            await asyncio.sleep(0.02)
+        say("sent", "done", *payloads)
+        source.unlink()
+
+    async def drain(self) -> None:
+        while any(shard["pending"] for shard in self._gateway.cluster()["shards"]):
+            why = self._gateway.why_not_ready()
+            assert why is None, why
+            await asyncio.sleep(0.05)
+
+
+async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) -> None:
+    folder = Folder.open(data, SHARDS)
+    options = NodeOptions(far=FAR, flush_interval_s=0.3, marks=NEVER, adopting=AdoptPolicy((sources,)))
+    bus, election = (lambda: EmbeddedBus.open(log)), SingleElection(SHARDS)
+
+    def now() -> int:
+        return time.time_ns() // 1_000_000 + ahead_ms
+
+    node = Node(folder, bus, election, options, CollectorRegistry(), now)
+    gateway, stop = CommandGateway(NodeBackend(node)), asyncio.Event()
+    running = asyncio.create_task(node.run(stop))
+    await asyncio.wait([asyncio.create_task(node.ready.wait()), running], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    load = Load(gateway, sources, ahead_ms, first)
+    say("ready")
+    await (load.run() if first >= 0 else load.drain())
+    stop.set()
+    await running
+    folder.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:6])))
