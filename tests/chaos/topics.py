@@ -27,12 +27,26 @@ async def administration(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def make_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> None:
+async def make_topic(
+    bootstrap: str, name: str, partitions: int = -1, replicas: int | Mapping[int, list[int]] = 1, **settings: str
+) -> None:
+    """`replicas`: how many, or the brokers of each partition with its first leader first."""
+    placed = None if isinstance(replicas, int) else dict(replicas)
+    topic = NewTopic(
+        name, partitions if placed is None else -1, replicas if placed is None else -1, placed,
+        topic_configs=_BROKER_STAMPS | settings,
+    )  # fmt: skip
     async with administration(bootstrap) as admin:
-        topic = NewTopic(name, partitions, replicas, topic_configs=_BROKER_STAMPS)
         answer = await admin.create_topics([topic])
         for made, code, *why in answer.topic_errors:
             assert code == 0, (made, code, why)
+
+
+async def leaders(bootstrap: str, name: str) -> dict[int, int]:
+    """The broker that leads each partition, as the broker that is asked sees it; -1 for none."""
+    async with administration(bootstrap) as admin:
+        (topic,) = await admin.describe_topics([name])
+        return {part["partition"]: part["leader"] for part in topic["partitions"]}
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
@@ -49,6 +63,12 @@ async def end_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartiti
     async with consumer(bootstrap, names) as reading:
         ends: dict[TopicPartition, int] = await reading.end_offsets(reading.assignment())
         return ends
+
+
+async def start_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartition, int]:
+    async with consumer(bootstrap, names) as reading:
+        starts: dict[TopicPartition, int] = await reading.beginning_offsets(reading.assignment())
+        return starts
 
 
 async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
