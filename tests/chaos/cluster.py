@@ -36,6 +36,7 @@ class ChaosCluster(LocalCluster):
             "delivery.max_attempts": "4",
             "delivery.retry_delays": "500ms,1s",
             "kafka.retention": shape.retention,
+            "far.adopt_from": str(folder / "adopt"),
         }
         super().__init__(
             folder, brokers=shape.brokers, zookeepers=shape.zookeepers, nodes=shape.nodes, proxies=shape.proxies,
@@ -81,7 +82,9 @@ class ChaosCluster(LocalCluster):
             ("duemq.buffer", self._shape.shards, [2, 3, 1]),
             ("duemq.clock", 1, [3, 2, 1]),
         ):
-            await make_topic(self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, **settings)
+            await make_topic(
+                self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=settings
+            )
 
     def close(self) -> None:
         super().close()

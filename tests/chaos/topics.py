@@ -28,13 +28,17 @@ async def administration(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def make_topic(
-    bootstrap: str, name: str, partitions: int = -1, replicas: int | Mapping[int, list[int]] = 1, **settings: str
+    bootstrap: str,
+    name: str,
+    partitions: int = -1,
+    replicas: int | Mapping[int, list[int]] = 1,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """`replicas`: how many, or the brokers of each partition with its first leader first."""
     placed = None if isinstance(replicas, int) else dict(replicas)
     topic = NewTopic(
         name, partitions if placed is None else -1, replicas if placed is None else -1, placed,
-        topic_configs=_BROKER_STAMPS | settings,
+        topic_configs={**_BROKER_STAMPS, **(settings or {})},
     )  # fmt: skip
     async with administration(bootstrap) as admin:
         answer = await admin.create_topics([topic])
