@@ -45,7 +45,7 @@ chaos: install-dev ## break everything under load, and reconcile (half an hour; 
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)
 
 chaos-hour: install-dev ## all breakages at random for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
-	@$(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
+	@PYTHONPATH=. $(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
