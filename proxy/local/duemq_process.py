@@ -13,7 +13,7 @@ from duemq.proxy.local.ports import HOST
 from duemq.proxy.local.process import Process
 
 _START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
-_READY_WITHIN_S = 90.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 
 
 class DuemqProcess:

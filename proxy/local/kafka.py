@@ -24,7 +24,7 @@ from duemq.proxy.local.ports import HOST, addresses
 from duemq.proxy.local.problem import LocalError
 from duemq.proxy.local.process import Process, wait_for
 
-_READY_WITHIN_S = 90.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _LOG_LEVEL = "-Dorg.apache.logging.log4j.level=WARN"
 
 

@@ -14,7 +14,7 @@ from duemq.proxy.local.java import command
 from duemq.proxy.local.ports import HOST, addresses, free_port
 from duemq.proxy.local.process import Process, wait_for
 
-_READY_WITHIN_S = 60.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _OPTIONS = (
     "-Dorg.apache.logging.log4j.level=WARN",
     "-Dzookeeper.preAllocSize=1024",  # KiB; 64 MiB a log file by default

@@ -84,7 +84,10 @@ async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -
 @asynccontextmanager
 async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """Reads committed records of all partitions, from the first one kept on."""
-    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    settings = {
+        "isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False,
+        "request_timeout_ms": 8_000,  # a broker that is cut off never answers
+    }  # fmt: skip
     async with administration(bootstrap) as admin:
         described = await admin.describe_topics(list(topics))
     reading = AIOKafkaConsumer(bootstrap_servers=bootstrap, **{**settings, **options})

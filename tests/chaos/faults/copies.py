@@ -17,7 +17,7 @@ _SCHEDULED = 20  # pending while the cluster rests, half of them cancelled meanw
 _FAR_MS = 45_000
 _AFTER_MS = 1_000
 _RETAINED_S = 180.0  # a minute of retention, and until a broker gets to it
-_ADMITS_S = 30.0
+_ALONE_S = 5.0  # long enough to claim shards that nobody else is there for
 
 
 Forgetting = Callable[[World], Awaitable[None]]
@@ -64,24 +64,24 @@ async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forget
 
 async def an_empty_one_comes_first(world: World) -> None:
     """All nodes are down and the logs are empty; the first one that starts has lost its disk."""
-    await world.schedule(_SCHEDULED, now_ms() + _FAR_MS + 60_000)
+    await world.schedule(_SCHEDULED, now_ms() + _FAR_MS)
     await world.rest()
     await world.forget_logs()
     await world.each(world.cluster.nodes, lambda node: node.process.stop())
     empty, *others = world.chance.sample(world.cluster.nodes, len(world.cluster.nodes))
     shutil.rmtree(empty.data)
     await asyncio.to_thread(empty.spawn)
-    await asyncio.to_thread(empty.process.until, lambda: _admits(empty), _ADMITS_S)
+
+    async def is_there() -> bool:
+        return [node["name"] for node in (await world.cluster_json())["nodes"]] == [empty.name]
+
+    await world.until(is_there, f"{empty.name} to take part")
+    await asyncio.sleep(_ALONE_S)
     assert not empty.is_ready(), f"{empty.name} knows nothing of its shards, and is ready to be their master"
     await world.each(others, lambda node: node.start())
     await world.until(world.all_ready, "all nodes to be ready, the empty one with a copy")
     world.go_on()
     await world.deliver_again(now_ms() + _AFTER_MS)
-
-
-def _admits(node: DuemqProcess) -> bool:
-    """Whether a node that listens says that it is not ready, or that it is."""
-    return "waits" in node.log.read_text() or node.is_ready()
 
 
 def _back_up(node: DuemqProcess, into: Path) -> Path:
