@@ -54,11 +54,11 @@ class Files:
             payload: Message(payload, {ABSENT, State(Kind.HELD, window + row)}) for row, payload in enumerate(payloads)
         }
         where = (await self._answer("POST", "/v1/adoptions", {"path": str(path)}))["id"]
-        state = ""
+        state: str = ""
 
         async def is_known() -> bool:
             nonlocal state
-            state = (await self._answer("GET", f"/v1/adoptions/{where}"))["state"]
+            state = str((await self._answer("GET", f"/v1/adoptions/{where}"))["state"])
             return state != "wanted"
 
         await self._world.until(is_known, f"{label} to be adopted or refused", _KNOWN_S)
