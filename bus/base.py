@@ -164,6 +164,14 @@ class Bus(Protocol):
         """The next offset a reader will see (0 for an unknown topic), as the log itself says it now."""
         ...
 
+    async def start_offset(self, topic: str, partition: int) -> int:
+        """The first offset that is kept (0 for an unknown topic), as the log itself says it now."""
+        ...
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        """The offset of the first frame appended at this time (epoch ms) or later; the end where there is none."""
+        ...
+
     def reach(self, topic: str, partition: int) -> int:
         """Frames below this offset can be read without waiting. A remote log's readers lag behind its end a little.
 
@@ -181,10 +189,11 @@ class Bus(Protocol):
         """Make the topic (1..65535 partitions), or return it as it is when it exists."""
         ...
 
-    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         """Make one of duemq's own topics, as a shared log must be: frames stamped by the log's clock, kept for long.
 
-        Raises TopicRefused when it exists and does not fit.
+        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any. Raises
+        TopicRefused when it exists and does not fit.
         """
         ...
 

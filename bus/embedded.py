@@ -105,6 +105,16 @@ class EmbeddedBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
 
+    async def start_offset(self, topic: str, partition: int) -> int:
+        self._commits.check()
+        found = self._find(topic, partition)
+        return 0 if found is None else found.start.offset
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        self._commits.check()
+        found = self._find(topic, partition)
+        return 0 if found is None else self._history.first_since(found, timestamp)
+
     def reach(self, topic: str, partition: int) -> int:
         self._commits.check()
         found = self._find(topic, partition)
@@ -132,7 +142,7 @@ class EmbeddedBus:
             known = await self._commits.submit(partial(self._stage_topic, topic, partitions))
         return known.info()
 
-    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     async def topic(self, topic: str) -> TopicInfo | None:
@@ -154,7 +164,7 @@ class EmbeddedBus:
         self._commits.check()
         known = self._topics.get(topic)
         for found in known.partitions if known else ():
-            await self.trim(topic, found.number, self._history.first_since(found, timestamp))
+            await self.trim(topic, found.number, await self.first_since(topic, found.number, timestamp))
             await asyncio.sleep(0)
             self._commits.check()
 

@@ -117,6 +117,18 @@ class MemoryBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
 
+    async def start_offset(self, topic: str, partition: int) -> int:
+        self._check()
+        found = self._log.find(topic, partition)
+        return 0 if found is None else found.start
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        self._check()
+        found = self._log.find(topic, partition)
+        if found is None:
+            return 0
+        return next((record.offset for record in found.frames if record.timestamp >= timestamp), found.end)
+
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         found = self._log.find(topic, partition)
@@ -138,7 +150,7 @@ class MemoryBus:
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
 
-    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     async def topic(self, topic: str) -> TopicInfo | None:
@@ -158,9 +170,8 @@ class MemoryBus:
             found.start = before
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
-        for number, found in enumerate(self._log.topics.get(topic, [])):
-            young = (record.offset for record in found.frames if record.timestamp >= timestamp)
-            await self.trim(topic, number, next(young, found.end))
+        for number in range(len(self._log.topics.get(topic, []))):
+            await self.trim(topic, number, await self.first_since(topic, number, timestamp))
 
     async def reclaim(self) -> None:
         self._check()

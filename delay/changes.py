@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from duemq.delay.rules import Cycle
 from duemq.model.key import due_of, dues_of
 from duemq.model.ledger import Entry
@@ -10,6 +12,8 @@ from duemq.storage.rows import (
     APPLIED,
     CURSOR,
     ENDED,
+    ENDED_IN,
+    LAST_END,
     MOVED,
     NAME,
     NAME_DUE,
@@ -22,8 +26,11 @@ from duemq.storage.store import Puts
 from duemq.wheel.wheel import Wheel
 
 
-def store_changes(cycle: Cycle, entry: Entry) -> tuple[Puts, list[bytes]]:
-    """Puts and deletes, with their prefixes, of one atomic write."""
+def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> tuple[Puts, list[bytes]]:
+    """Puts and deletes, with their prefixes, of one atomic write.
+
+    `last_ends`: when (ms) the last message of a window ended, for the windows of which some ended in this cycle.
+    """
     puts: Puts = [(ROW + key, row) for key, row in cycle.placed.items()]
     deletes = [ROW + key for key in cycle.removed]
     for key, ended in cycle.ended.items():
@@ -31,6 +38,7 @@ def store_changes(cycle: Cycle, entry: Entry) -> tuple[Puts, list[bytes]]:
             deletes.append(ENDED + key)
         else:
             puts.append((ENDED + key, ended._replace(at=entry.at).encode()))
+            puts.append((ENDED_IN + U64.pack(window_of(entry.at)) + key, b""))
     for name, holder in cycle.names.items():
         puts.append((NAME + name, holder))
         puts.append((NAME_DUE + U64.pack(window_of(due_of(holder))) + name, b""))
@@ -39,6 +47,7 @@ def store_changes(cycle: Cycle, entry: Entry) -> tuple[Puts, list[bytes]]:
         row = cycle.placed.get(key)
         if row is not None and (name := name_of(row)):
             puts.append((NAME_DUE + U64.pack(window_of(due_of(key))) + name, b""))
+    puts += ((LAST_END + U64.pack(window), U64.pack(at)) for window, at in last_ends.items())
     when = WHEN.pack(entry.number, entry.at)
     if entry.cursor != cycle.before.cursor:
         puts.append((CURSOR + entry.cursor, when))

@@ -5,36 +5,63 @@ Nothing of it is needed any more, so a crash between two steps only leaves some 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from duemq.model.fault import Fault, no_fault
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
+from duemq.model.row import first_key_of, name_of
 from duemq.storage.adoptions import ADOPTED, WANTED
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WHEN, WINDOW_MS, window_of
+from duemq.storage.rows import (
+    APPLIED,
+    CURSOR,
+    ENDED,
+    ENDED_IN,
+    MOVED,
+    NAME,
+    NAME_DUE,
+    ROW,
+    U64,
+    WHEN,
+    WINDOW_MS,
+    window_of,
+)
 from duemq.storage.store import ShardStore
 
 _PART = 1_000  # a few milliseconds
 
 
-def horizon_for(cursor: bytes, cutoff_ms: int) -> int:
-    """The start (ms) of the window that holds the cutoff; never past the cursor's, for that one is not over."""
-    return window_of(max(min(cutoff_ms, due_of(cursor)), 0))
+def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> int:
+    """The start (ms) of the first window in which a message may have ended after the cutoff, or may still end.
+
+    `last_ends`: see `ShardStore`. A window that ended late, because the service was away when it was due, is kept as
+    long as any other from then on, and so are the windows after it.
+    """
+    window = window_of(max(min(cutoff_ms, due_of(cursor)), 0))
+    return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
 
 
 def has_history(store: ShardStore, horizon: int) -> bool:
-    """Whether there is some below the horizon (ms): it was not dropped yet, or came late."""
+    """Whether there is some below the horizon (ms) that was not dropped yet."""
     return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
 
 
-def forget_before(store: ShardStore, horizon: int, fault: Fault = no_fault) -> Iterator[None]:
-    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts.
+def has_ends(store: ShardStore, end_horizon: int) -> bool:
+    """Whether messages that were cancelled or died before this time (ms) are still there."""
+    return next(store.range(ENDED_IN, ENDED_IN + U64.pack(end_horizon)), None) is not None
+
+
+def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Fault = no_fault) -> Iterator[None]:
+    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and that of
+    messages that were cancelled or died before `end_horizon` ms, whenever they were due.
 
     A message that was moved counts by its current due time; a name is free again once its message is forgotten. Runs
     in the master's event loop, which may turn at each `yield`: what a part reads it deletes before the next one, so
     that a cycle never writes in between (a redrive gives an old message a new place).
     """
     end = first_key_at(horizon)
+    yield from _forget_ended(store, end_horizon)
+    fault("ends")
     yield from _forget_names(store, horizon)
     fault("names")
     yield from _forget_moves(store, end)
@@ -44,6 +71,7 @@ def forget_before(store: ShardStore, horizon: int, fault: Fault = no_fault) -> I
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
         fault("range")
+    store.forget_ends(horizon)
     yield
     boundary = None
     for count, (applied, when) in enumerate(store.each(APPLIED)):
@@ -55,6 +83,23 @@ def forget_before(store: ShardStore, horizon: int, fault: Fault = no_fault) -> I
     if boundary is not None:
         store.drop(APPLIED, b"", boundary)
     fault("index")
+
+
+def _forget_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
+    """Each with its name and its move. One that was redriven since is not ended any more, or ended later."""
+    start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
+    while index := [row for row, _ in islice(store.range(start, end), _PART)]:
+        gone = [ENDED_IN + row for row in index]
+        for key in (row[U64.size :] for row in index):
+            (ended,) = store.ended([key])  # one at a time: a dead letter has its payload
+            if ended is not None and ended.at < end_horizon:
+                first_key, name = first_key_of(ended.row), name_of(ended.row)
+                gone += (ENDED + key, MOVED + first_key)
+                if name and (holder := store.names([name])[0]) is not None and holder[:KEY_BYTES] == first_key:
+                    gone.append(NAME + name)
+        store.delete(gone)
+        start = ENDED_IN + index[-1] + b"\x00"
+        yield
 
 
 def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:

@@ -53,6 +53,7 @@ def _node(member: Member, masters: Mapping[int, str]) -> dict[str, Any]:
         "state": str(standing.state), "reason": standing.reason, "watermark": standing.watermark, "full": standing.full,
         "master_of": sorted(shard for shard, name in masters.items() if name == member.name),
         "holds": None if member.holds is None else sorted(member.holds),
+        "unfit": {str(shard): why for shard, why in sorted(standing.unfit.items())},
         "lag": {str(shard): behind for shard, behind in sorted(standing.lag.items())},
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 from duemq.bus.base import Batches, Bus, Landed, Partition
 from duemq.delay.addresses import Address, Addresses, direct_checksum
 from duemq.delay.backend import Backend
-from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt
+from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt, Status
 from duemq.delay.outbox import partition_of
 from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
@@ -180,11 +180,21 @@ class CommandGateway:
         if answered is None:
             raise Unavailable("the answer to this name is no longer known: send it again under the same name")
         if answered.answer is Answer.ACCEPTED:
-            return receipt._replace(status="delivered") if draft.due is None else receipt
+            return (
+                receipt if draft.due is not None else receipt._replace(status=await self._status(draft, shard, offset))
+            )
         state = await self._backend.reader.by_name(shard, draft.name, offset)
         if state is None:
             raise Unavailable("the first message of this name was just forgotten: send it again")
         return Receipt(state.id, state.status, state.topic, state.due, True, answered.answer is Answer.CONFLICT)
+
+    async def _status(self, draft: Draft, shard: int, offset: int) -> Status:
+        """Of a named message without delay that was accepted: its target may refuse it, or a clock be behind."""
+        try:
+            state = await self._backend.reader.by_name(shard, draft.name, offset)
+        except Unavailable:
+            return "scheduled"  # it is accepted; whether it has gone out already, nobody says just now
+        return "scheduled" if state is None else state.status
 
     async def _hold_up(self, shard: int, offset: int) -> None:
         """Back-pressure: a sender goes no faster than the shard applies."""

@@ -17,7 +17,7 @@ from duemq.bus.base import Bus, Subscription
 from duemq.delay.progress import Progress
 from duemq.delay.topics import LEDGER
 from duemq.model.errors import Unavailable
-from duemq.model.ledger import START, Entry
+from duemq.model.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
 
 log = logging.getLogger(__name__)
@@ -136,8 +136,10 @@ class LedgerFollower:
         records = await self._bus.read(LEDGER, shard, self._next[shard], _READ)
         progress = self.progress[shard]
         for record in records:
-            entry = self.entries[shard] = Entry.decode(unpack_record(record.frame).value)
-            progress.publish(entry)
+            entry = read_ledger(unpack_record(record.frame).value)
+            if not isinstance(entry, Barrier):
+                self.entries[shard] = entry
+                progress.publish(entry)
         if records:
             self._next[shard] = records[-1].offset + 1
         return bool(records)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from duemq.bus.base import Bus, Committer, Partition
+from duemq.bus.base import Bus, Committer, Partition, Stored
 from duemq.delay.adopter import Adopter
 from duemq.delay.ahead import read_for
-from duemq.delay.clean import horizon_for
+from duemq.delay.clean import has_ends, horizon_for
 from duemq.delay.dispatch import Dispatch
 from duemq.delay.observe import Observer
 from duemq.delay.outbox import Outbox
@@ -21,6 +22,8 @@ from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.key import due_of, first_key_at
 from duemq.model.record import pack_record
 from duemq.storage.rows import ENDED, window_of
+
+log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
 _LOAD_S = 0.05  # between looks whether a window that is due is loaded
@@ -61,6 +64,7 @@ class Master:
         self._shard = replica.shard
         self._files = files
         self._ledger: Partition = (LEDGER, self._shard)
+        self._first = True  # no cycle was made yet
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
         self.handled = 0
@@ -80,6 +84,7 @@ class Master:
         expanding = replica.expand(reach)
         commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
         cycle = replica.cycle()
+        await self._notice_loss(cycle, commands)
         batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
         cycle.apply(batch, view=view)
         keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
@@ -89,18 +94,18 @@ class Master:
         self.full = not complete or 2 * len(commands) >= pace.max_commands
         self.handled = len(batch.commands) + len(keys)
         idle = cycle.idle
-        horizon = self._horizon(cycle, now, reach if complete else 0)
-        if idle and horizon == cycle.before.horizon:
+        horizons = self._horizons(cycle, now, reach if complete else 0)
+        if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):
             return _MORE if expanding else self._pause(now)
         outbox = await self._outbox(cycle, now)
-        entry = cycle.entry(now, horizon)
+        entry = cycle.entry(now, *horizons)
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         landed = await self._committer.commit(batches)
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
         replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
         self._newest = self._newest if idle else now
-        if self._oldest < horizon:
+        if self._oldest < entry.horizon:
             self._oldest = self._newest
         self._progress.publish(entry)
         self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
@@ -109,24 +114,47 @@ class Master:
             return _MORE
         return self._pause(self._clock())
 
+    async def _notice_loss(self, cycle: Cycle, commands: Sequence[Stored]) -> None:
+        """Skip, and say so loudly, what the log dropped before it was read: nothing can bring it back."""
+        applied = cycle.applied
+        if not self._first and not (commands and commands[0].offset > applied):
+            return  # a gap may be the end of a foreign transaction, too
+        self._first = False
+        start = await self._bus.start_offset(BUFFER, self._shard)
+        if start > applied:
+            cycle.lose(start)
+            self._observer.lost(self._shard, start - applied)
+            log.critical(
+                "shard %d: the log dropped up to %d accepted commands (offsets %d to %d) before any node read them: "
+                "they are lost. Have the log keep commands for longer than nodes may be away (kafka.retention).",
+                self._shard, start - applied, applied, start - 1, extra={"action": "lost", "shard": self._shard},
+            )  # fmt: skip
+
     async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
         return await self._dispatch.outbox(cycle, now)
 
-    def _horizon(self, cycle: Cycle, now: int, reached: int) -> int:
-        """The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold.
+    def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
+        """`horizon` and `end_horizon` of the next entry.
 
-        `reached`: what is due up to this ms is not pending after the cycle. It is never past the cursor, so that only
-        what ended is forgotten; where nothing has moved that for long, it is moved for this.
+        The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold.
+        `reached`: what is due up to this ms is not pending after the cycle. The horizon is never past the cursor, so
+        that only what ended is forgotten; where nothing has moved the cursor for long, it is moved for this.
         """
-        pace, before = self._pace, cycle.before.horizon
+        pace, before, store = self._pace, cycle.before, self._replica.store
         if pace.history_ms is None:
-            return before
+            return before.horizon, before.end_horizon
         short = self._short_of_space(self._shard)
         cutoff = now - (min(pace.history_ms, pace.short_history_ms) if short else pace.history_ms)
         window = window_of(max(cutoff, 0))
-        if before < window <= reached and due_of(cycle.cursor) < window and self._has_history(before, window):
-            cycle.rest_at(first_key_at(window))
-        return max(before, horizon_for(cycle.cursor, cutoff))
+        horizon, end_horizon = before.horizon, before.end_horizon
+        if window > end_horizon and (not cycle.idle or has_ends(store, window)):
+            end_horizon = window
+        if window > horizon:
+            last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
+            if window <= reached and due_of(cycle.cursor) < window and self._has_history(horizon, window):
+                cycle.rest_at(first_key_at(window))
+            horizon = max(horizon, horizon_for(cycle.cursor, cutoff, last_ends))
+        return horizon, end_horizon
 
     def _has_history(self, start: int, end: int) -> bool:
         """Of this time (ms), to be forgotten. What was cancelled early ends in the window it would have been due in."""

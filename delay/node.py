@@ -1,8 +1,9 @@
 """A delay node: a bus, replicas of shards, and their upkeep, in one process.
 
 A node that meets a failing disk closes everything and opens it anew, exactly as after a crash, until it works again:
-meanwhile requests are refused, and nothing that was accepted is touched. Where the books differ a node that is alone
-stops loudly; one of several takes itself out of the election and says why.
+meanwhile requests are refused, and nothing that was accepted is touched. What goes wrong with one shard stays with that
+shard: it is `unfit` here, which the others are told with the reason, and another node leads it. Only a node that is
+alone and whose books differ stops, loudly.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,13 +28,13 @@ from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
-from duemq.delay.standing import StandingKeeper
+from duemq.delay.standing import StandingKeeper, why_unfit
 from duemq.delay.targets import Targets
-from duemq.delay.topics import INTERNAL
+from duemq.delay.topics import create_logs
 from duemq.delay.upkeep import Upkeep
 from duemq.delay.watermarks import Level, Watermarks
 from duemq.election.base import Election, Member, NodeState, Standing
-from duemq.model.errors import DamagedFile, Fatal, Fenced, LogFailed, Unavailable, first_of
+from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
 from duemq.storage.folder import DiskUse, Folder, disk_use
 from duemq.storage.rocks import Memory
@@ -42,6 +44,9 @@ log = logging.getLogger(__name__)
 logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 _REOPEN_S = 1.0
+_FULL_S = 60.0  # a node that met a full disk tries again after this time, or as soon as there is space
+_FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unforeseen failures of a shard
+_TRIM_S = 60.0
 _FINISH_S = 5.0  # at stop, for cycles that run
 _LATE_S = 3600  # a daily cleaning is begun so late where the process was busy at its time
 
@@ -51,6 +56,7 @@ class NodeOptions:
     """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made.
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
+    `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
     `holds`: the shards it has replicas of, None = all. `clean_at`: hour and minute (UTC) of the one cleaning a day;
     None = every `clean_interval_s`.
     """
@@ -69,6 +75,7 @@ class NodeOptions:
     flush_bytes: int = 32 << 20
     clean_interval_s: float = 60.0
     retention_s: float = 7 * 24 * 3600.0
+    ledger_retention_s: float = 7 * 24 * 3600.0
     clean_at: tuple[int, int] | None = None
     marks: Watermarks = field(default_factory=Watermarks)
     max_clock_offset_ms: int = 500
@@ -128,7 +135,7 @@ class Node:
     @property
     def why_closed(self) -> str | None:
         """Why no request can be served just now; some shards may be stopped where it can."""
-        return None if self.why_not_ready == self.standing.why_stopped() else self.why_not_ready
+        return None if self.why_not_ready == why_unfit(self.standing.unfit) else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
@@ -137,38 +144,50 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises Fatal (and what a bug raises) after closing everything."""
         while not stop.is_set():
+            pause = _REOPEN_S
             try:
                 await self._open()
                 await self._serve(stop)
             except* (Unavailable, Fenced) as group:
                 reason = first_of(group)
+                pause = _FULL_S if isinstance(reason, DiskFull) else _REOPEN_S
                 self.why_not_ready = f"the store or the log failed and is being opened anew: {reason}"
                 log.error("node stopped its shards: %s", reason, extra={"action": "reopen"})
             finally:
                 await self._close()
-            if not stop.is_set():
-                try:
-                    async with asyncio.timeout(_REOPEN_S):
-                        await stop.wait()
-                except TimeoutError:
-                    continue
+            await self._rest(stop, pause)
+
+    async def _rest(self, stop: asyncio.Event, pause: float) -> None:
+        """Before everything is opened again. A long pause ends as soon as the disk has space again: on a full one each
+        opening would claim shards, only to fail at its next flush."""
+        upkeep, loop = self.upkeep, asyncio.get_running_loop()
+        until, free = loop.time() + pause, upkeep.disk.free + self.options.flush_bytes
+        while not stop.is_set() and loop.time() < until:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), min(_REOPEN_S, max(until - loop.time(), 0)))
+            upkeep.watch_disk()
+            if upkeep.level < Level.REFUSE or upkeep.disk.free >= free:
+                return
 
     async def _open(self) -> None:
         info, options = self.folder.info, self.options
         self.shards.clear()
         self.bus = await self._open_bus()
-        for topic in sorted(INTERNAL):
-            await self.bus.create_log(topic, info.shards)
+        await create_logs(self.bus, info.shards)
         await self.bus.create_topic(options.pace.dead_letter_topic, 1)
         self.targets = Targets(self.bus, options.target_partitions)
         await self.targets.learn()
-        memory = Memory(options.cache_bytes, options.write_buffer_bytes)
+        self._memory = memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         for number in sorted(range(info.shards) if options.holds is None else options.holds):
-            path = info.path / "shards" / f"{number:03d}"
-            self.shards[number] = Shard(number, info.shards, path, memory, self.bus, self.ids, trims=options.trims)
+            self.shards[number] = self._shard(number, memory)
         self.upkeep.watch_disk()
         await self.standing.measure_clock(self.bus)
         await self.election.join()
+
+    def _shard(self, number: int, memory: Memory) -> Shard:
+        info, trims = self.folder.info, self.options.trims
+        path = info.path / "shards" / f"{number:03d}"
+        return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         options, upkeep = self.options, self.upkeep
@@ -183,9 +202,12 @@ class Node:
                         await job()
                     except asyncio.CancelledError:
                         return  # only the scheduler cancels jobs, at its end, and reports each as a failure
-                    except Exception as error:
+                    except (Unavailable, Fenced, Fatal) as error:
                         if not failed.done():
                             failed.set_exception(error)
+                    except Exception:
+                        self.observer.failures.labels("upkeep").inc()
+                        log.exception("a job of the node failed: it is tried again", extra={"action": "upkeep"})
 
                 return run
 
@@ -193,8 +215,7 @@ class Node:
                 await failed
 
             masters = [
-                group.create_task(self._run_shard(shard), name=f"shard-{number}")
-                for number, shard in self.shards.items()
+                group.create_task(self._run_shard(number, stop), name=f"shard-{number}") for number in self.shards
             ]
             others = [
                 group.create_task(watch_jobs(), name="upkeep"),
@@ -205,6 +226,8 @@ class Node:
             scheduler.add_job(guarded(self.clean_if_full), "interval", seconds=1)
             scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
+            if not options.trims:
+                scheduler.add_job(guarded(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:
                 scheduler.add_job(guarded(job), "interval", seconds=seconds)
             scheduler.start()
@@ -219,32 +242,47 @@ class Node:
                 for task in (*masters, *others):
                     task.cancel()
 
-    async def _run_shard(self, shard: Shard) -> None:
-        try:
-            await shard.run(self, self.options.pace, self.options.gathering)
-        except Fatal as error:
-            self._dead.add(shard.number)
-            if not self.options.alone:
-                self.standing.take_out(str(error))
-            elif isinstance(error, DamagedFile):
-                self._stop(shard, str(error))
-            else:
+    async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
+        """Until the node stops. What this shard meets reaches no other, but for a failing disk or log."""
+        failures = 0
+        while not stop.is_set():
+            shard = self.shards[number]
+            try:
+                await shard.run(self, self.options.pace, self.options.gathering)
+                return
+            except (Unavailable, Fenced):
                 raise
-            await self._tell()
+            except Fatal as error:
+                if self.options.alone and not isinstance(error, DamagedFile):
+                    raise
+                log.critical("shard %d stops: %s", number, error, extra={"action": "stop", "shard": number})
+                self._dead.add(number)
+                self._leave_out(shard, f"shard {number} is stopped: {error}")
+                await self._tell()
+                return
+            except Exception as error:
+                log.exception("shard %d failed: it is opened again", number, extra={"action": "fail", "shard": number})
+                self.observer.failures.labels(f"shard {number}").inc()
+                self._leave_out(shard, f"shard {number} failed, and is opened again: {error!r}")
+                await self._tell()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _FAILED_S[min(failures, len(_FAILED_S) - 1)])
+            failures += 1
+            await shard.close()
+            self.shards[number] = self._shard(number, self._memory)
 
-    def _stop(self, shard: Shard, reason: str) -> None:
-        """Of a node that is alone the other shards go on: nothing of them is wrong."""
-        self.standing.stopped[shard.number] = reason
-        log.critical("shard %d stops: %s", shard.number, reason, extra={"action": "stop", "shard": shard.number})
-        shard.progress.fail(Unavailable(f"shard {shard.number} is stopped: {reason}", retry_after_s=60))
+    def _leave_out(self, shard: Shard, reason: str) -> None:
+        shard.stopped = True
+        shard.progress.fail(Unavailable(reason, retry_after_s=60))
+        self.on_unfit(shard.number, reason)
         self._look_whether_ready()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self.why_not_ready = self.why_not_ready or "stopping"
         self.standing.caught_up.clear()
-        self._dead.difference_update(self.standing.stopped)
-        self.standing.stopped.clear()
+        self.standing.unfit.clear()
+        self._dead.clear()
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
             shard.progress.fail(reason)
@@ -268,16 +306,18 @@ class Node:
     def on_ready(self, shard: int) -> None:
         """See `Surroundings`."""
         self.standing.caught_up.add(shard)
+        self.standing.unfit.pop(shard, None)
         self._judge()
         self._look_whether_ready()
 
-    def on_lost(self, shard: int) -> None:
-        """See `Surroundings`. Meanwhile another node is to be its master."""
+    def on_unfit(self, shard: int, reason: str) -> None:
+        """See `Surroundings`."""
         self.standing.caught_up.discard(shard)
+        self.standing.unfit[shard] = reason
         self._judge()
 
     def _look_whether_ready(self) -> None:
-        if self.shards.keys() <= self.standing.caught_up | self.standing.stopped.keys():
+        if self.shards.keys() <= self.standing.caught_up | self.standing.unfit.keys():
             self.ready.set()
 
     def _judge(self) -> Standing:
@@ -286,6 +326,8 @@ class Node:
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or ""
         )
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
+        if self.options.alone and standing.unfit:  # nobody else leads them
+            self.why_not_ready = why_unfit(standing.unfit)
         return standing
 
     async def _tell(self) -> None:
@@ -313,6 +355,39 @@ class Node:
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
+
+    async def _trim_ledgers(self) -> None:
+        before = self.clock() - int(self.options.ledger_retention_s * 1000)
+        for shard in list(self.shards.values()):
+            try:
+                await shard.trim_ledger(before)
+            except LogFailed as error:
+                log.warning(
+                    "shard %d: old entries of the ledger cannot be deleted: %s", shard.number, error,
+                    extra={"action": "trim", "shard": shard.number},
+                )  # fmt: skip
+
+    def recover(self, number: int) -> None:
+        """Make this node's replica of a shard the truth, because no other can be: see `rebase`.
+
+        Raises Rejected `unknown_shard`, or `not_needed` where the shard has a replica that is current.
+        """
+        shard, unfit = self.shards.get(number), self.standing.unfit
+        if shard is None:
+            raise Rejected("unknown_shard", f"this node has no replica of shard {number}", "shard")
+        if number not in unfit and shard.waits() is None:
+            raise Rejected("not_needed", f"nothing is wrong with shard {number} here: it needs no recovery", "shard")
+        if shard.stopped:
+            raise Rejected(
+                "not_needed",
+                f"{unfit[number]}. This replica is not to be trusted: stop the node, remove the folder of this shard "
+                "and start the node again, to copy a peer's replica; or restore a backup",
+                "shard",
+            )  # fmt: skip
+        for member in self.election.members():
+            if member.standing.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
+                raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
+        shard.recover()
 
     def has_peer(self, shard: int) -> bool:
         """See `Surroundings`."""

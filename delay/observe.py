@@ -98,6 +98,15 @@ class Observer:
         for state in (ADOPTED, REFUSED):
             self._adoptions.labels(state)
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
+        self._lost = Counter(
+            "duemq_commands_lost_total",
+            "Commands that the log dropped before they were read; it counts offsets, so there may be fewer", ["shard"],
+            registry=registry,
+        )  # fmt: skip
+        self.failures = Counter(
+            "duemq_failures_total", "Unforeseen failures that were contained, by where: they are bugs", ["where"],
+            registry=registry,
+        )  # fmt: skip
         self._messages = Histogram(
             "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
         )
@@ -110,6 +119,10 @@ class Observer:
         if answer in _FILE_ANSWERS:
             return self._adoptions.labels(answer.name.lower())
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+
+    def lost(self, shard: int, commands: int) -> None:
+        """Up to so many commands were dropped by the log before they were read."""
+        self._lost.labels(shard).inc(commands)
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         """Note a committed cycle; `started` and `ended` in epoch ms."""

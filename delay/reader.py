@@ -140,7 +140,7 @@ class LocalReader:
 
     def _shard(self, number: int) -> Shard:
         shard = self._holder.shards.get(number)
-        if shard is None or shard.rebuilding:
+        if shard is None or shard.rebuilding or shard.stopped:
             raise Unavailable(f"shard {number} cannot be read here")
         return shard
 

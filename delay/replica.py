@@ -17,10 +17,10 @@ from duemq.delay.ahead import read_for
 from duemq.delay.changes import count_changes, store_changes
 from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
-from duemq.model.errors import Behind, CorruptStore, Diverged
+from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, first_key_at, last_key_at
-from duemq.model.ledger import Adopted, Entry
+from duemq.model.ledger import Adopted, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
 from duemq.storage.adopted_file import dues
 from duemq.storage.adoptions import Here
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
 _READ = 5_000
 _LOOK_AGAIN_S = 1.0
+_LOOKS = 30  # without anything new: a broker that was deposed is found out, and the true leader asked, before that
 
 
 class AdoptedFiles(Protocol):
@@ -58,6 +59,8 @@ class Replica:
                 f"shard {shard}: its windows count {self.wheel.total} pending messages, its ledger entry "
                 f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
             )
+        self.read_to = store.position.ledger_offset
+        """Records of the ledger below this offset were read."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.loaded: Callable[[], Awaitable[None]] | None = None
         """Waits until one more window is back from its delay files."""
@@ -75,7 +78,8 @@ class Replica:
 
     def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
         """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
-        puts, deletes = store_changes(cycle, entry)
+        last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
+        puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)
         adoptions = self.store.adoptions.changes(cycle.wanted, entry.adopted, entry.at)
         files = self._adopted(entry)
@@ -83,6 +87,8 @@ class Replica:
         deletes += adoptions.deletes
         windows = self.wheel.window_totals(self.wheel.take_touched())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
+        self.read_to = ledger_offset
+        self.store.last_ends.update(last_ends)
         self.store.adoptions.note(adoptions)
         for file in files:
             self.store.far.add(file)
@@ -111,11 +117,14 @@ class Replica:
         """
         followed = 0
         while True:
-            records = await bus.read(LEDGER, self.shard, self.store.position.ledger_offset, 500)
+            records = await bus.read(LEDGER, self.shard, self.read_to, 500)
             if not records:
                 return followed
             for offset, _, frame in records:
-                entry = Entry.decode(unpack_record(frame).value)
+                entry = read_ledger(unpack_record(frame).value)
+                if isinstance(entry, Barrier):
+                    self.read_to = offset + 1
+                    continue
                 await self._follow_entry(bus, entry, offset)
                 followed += 1
                 if tell is not None:
@@ -123,23 +132,65 @@ class Replica:
             await asyncio.sleep(0)
 
     async def follow_to_end(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
-        """Follow the ledger to where it ends now, however long its records take to come within reach."""
-        end, followed = await bus.end_offset(LEDGER, self.shard), 0
+        """Follow the ledger to where it seems to end now, however long its records take to come within reach.
+
+        A deposed leader may name an end that is too low: good enough for a standby, not for a master.
+        """
+        return await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tell)
+
+    async def follow_to_barrier(self, bus: Bus, barrier: int, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger until the barrier at this offset was read: then this replica is current.
+
+        Raises LogFailed where what answers is not the leader that took the barrier, and no other is found for long.
+        """
+        followed = 0
+        while self.read_to <= barrier:
+            followed += await self._follow_until(bus, barrier + 1, tell)
+        return followed
+
+    async def _follow_until(self, bus: Bus, end: int, tell: Callable[[Entry], None] | None) -> int:
+        followed = looks = 0
         subscription = bus.subscribe(LEDGER, self.shard)
         try:
             while True:
                 # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
+                before = self.read_to
                 followed += await self.follow(bus, tell)
-                if self.store.position.ledger_offset >= end:
-                    return followed
+                if self.read_to >= end:
+                    break
                 if bus.reach(LEDGER, self.shard) >= end:
-                    return followed + await self.follow(bus, tell)
+                    followed += await self.follow(bus, tell)
+                    break
+                looks = looks + 1 if self.read_to == before else 0
+                if looks > _LOOKS:
+                    raise LogFailed(f"shard {self.shard}: its ledger cannot be read from offset {before} to {end}")
                 await subscription.wait(_LOOK_AGAIN_S)
         finally:
             subscription.close()
+        await self._refuse_gap(bus)
+        return followed
+
+    async def _refuse_gap(self, bus: Bus) -> None:
+        """Raises Behind where entries may have been dropped that this replica never read.
+
+        The numbers of entries show a gap only where an entry follows it. Masters trim the ledger up to its last entry
+        and no further, so where it begins behind this replica's last one, something else dropped the rest.
+        """
+        if await bus.start_offset(LEDGER, self.shard) > self.store.position.ledger_offset:
+            raise Behind(
+                f"shard {self.shard}: the ledger begins after entry {self.entry.number}, the last one here: what came "
+                "next may have been dropped before it was read"
+            )
+        if self.entry.number < 0 and await bus.start_offset(BUFFER, self.shard) > 0:
+            raise Behind(
+                f"shard {self.shard}: this replica is empty, and the log has dropped the first commands of the shard"
+            )
 
     async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int) -> None:
         before = self.entry
+        if entry.base is not None and entry.base == before.number < entry.number:
+            self._rebase(entry, ledger_offset)
+            return
         if entry.number <= before.number:
             raise CorruptStore(
                 f"shard {self.shard}: entry {entry.number} comes again in the ledger, at {ledger_offset} and after "
@@ -148,10 +199,12 @@ class Replica:
         if entry.number != before.number + 1:
             raise Behind(
                 f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
-                "it stayed behind for longer than the log is kept. Rebuild it from a peer or a backup."
+                "it stayed behind for longer than the log is kept"
             )
         cycle = self.cycle()
-        commands = cycle.read(await self._commands(bus, before.applied, entry.applied), entry.answers)
+        if entry.lost is not None:
+            cycle.lose(entry.lost[1])
+        commands = cycle.read(await self._commands(bus, cycle.applied, entry.applied), entry.answers)
         commands, view = await read_for(commands, self.store, whole=True)
         cycle.apply(commands, entry.answers, view)
         while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
@@ -164,13 +217,23 @@ class Replica:
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
-        held = cycle.entry(entry.at, entry.horizon)
+        held = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
         if (held.pending, held.checksum, held.fates) != (entry.pending, entry.checksum, entry.fates):
             raise Diverged(
                 f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
                 f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
             )
         self.advance(cycle, entry, ledger_offset + 1)
+
+    def _rebase(self, entry: Entry, ledger_offset: int) -> None:
+        """An operator made a replica that stood here the truth. Raises Behind where this one differs from it."""
+        before = self.entry
+        same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.fates)
+        if same != (before.applied, before.cursor, before.pending, before.checksum, before.fates):
+            raise Behind(
+                f"shard {self.shard}: entry {entry.number} goes on from another entry {entry.base} than the one here"
+            )
+        self.advance(self.cycle(), entry, ledger_offset + 1)
 
     async def _commands(self, bus: Bus, start: int, end: int) -> list[Stored]:
         """All commands from `start` on to the one below `end`, which is there: an entry applies up to a command.
@@ -198,12 +261,8 @@ class Replica:
         return commands
 
     async def _refuse_trimmed(self, bus: Bus, start: int) -> None:
-        info = await bus.topic(BUFFER)
-        if info is not None and info.start_offsets[self.shard] > start:
-            raise Behind(
-                f"shard {self.shard}: command {start} is no longer in the log. "
-                "Rebuild this replica from a peer or a backup."
-            )
+        if await bus.start_offset(BUFFER, self.shard) > start:
+            raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
 
     # --- the wheel ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ it. A cycle is worked out on the side (`Cycle`), committed to the log, and only 
 Sets of keys, T = cursor before, T' = cursor after:
 * a pending message is a row above T in the store that this cycle did not remove, or one it placed;
 * a placed key at or below T is *late*: it goes out in the same cycle, and is never skipped;
+* no key is placed before the window that T is in: a message that was due earlier gets a key at the start of that
+  window, so that what is below it is over for good, and its history can be forgotten window by window;
 * after the cycle exactly the keys above T' are pending.
 """
 
@@ -26,12 +28,12 @@ from duemq.delay.batch import Batch, Lookups, View, understand
 from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
-from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, last_key_at, make_key, offset_of
+from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, Place
 from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
-from duemq.storage.rows import CANCELLED, DEAD, Ended
+from duemq.storage.rows import CANCELLED, DEAD, WINDOW_MS, Ended, window_of
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""
@@ -55,16 +57,27 @@ class Cycle:
         self.malformed: list[tuple[Stored, str]] = []  # with the reason
         self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
         self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
+        self.lost: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
         self.deferred: list[Deferred] = []
+        self.asked: dict[
+            bytes, int
+        ] = {}  # due time (ms) of the messages that were due before the cursor's window, by key
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
         self._accepted = self._cancelled = self._dead = self._revived = 0
+        self._floor_ms = window_of(due_of(before.cursor))
+        self._floor = first_key_at(self._floor_ms)
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> Batch:
         """What commands say, in log order. `answers`: see `apply`."""
         return understand(commands, self._log, answers)
+
+    def lose(self, end: int) -> None:
+        """The log has no commands below this offset any more. Before any are applied."""
+        self.lost = (self.applied, end)
+        self.applied = end
 
     def apply(self, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
         """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
@@ -74,7 +87,7 @@ class Cycle:
         if not batch.commands:
             return
         found = Lookups(view or self.view, batch)
-        placed, (shard, _, ids) = self.placed, self._log
+        placed, floor, (shard, _, ids) = self.placed, self._floor, self._log
         issue = ids.issue_bytes
         for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
             if fields is None:
@@ -92,7 +105,11 @@ class Cycle:
             key = make_key(due, offset, 0)
             if fields[6] and not self._take_name(key, offset, read_name(frame, fields), answers, found):
                 continue
-            placed[key] = row_of(frame, issue(shard, due, offset), fields)
+            row = row_of(frame, issue(shard, due, offset), fields)
+            if key >= floor:
+                placed[key] = row
+            else:
+                self._place(due, offset, row)
             self._accepted += 1
         self.applied = batch.commands[-1].offset + 1
 
@@ -172,15 +189,17 @@ class Cycle:
         due = change.due if change.kind == MOVE else timestamp
         shown = change.due if change.kind == MOVE else None
         attempt = 0 if change.kind == REDRIVE else None
-        self._place(
-            make_key(due, offset, 0),
-            changed(row, due=shown, attempt=attempt) if shown is not None or attempt is not None else row,
-        )
+        if shown is not None or attempt is not None:
+            row = changed(row, due=shown, attempt=attempt)
+        self._place(due, offset, row)
         return answer
 
     def _decide(self, kind: int, key: bytes, row: bytes | None, ended: Ended | None) -> Answer:
-        if due_of(key) < self.before.horizon and (ended is not None or self._delivered(key)):
-            return Answer.UNKNOWN  # whether or not this replica has cleaned it away yet
+        before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
+        if due_of(key) < before.horizon and (ended is not None or self._delivered(key)):
+            return Answer.UNKNOWN
+        if ended is not None and ended.at < before.end_horizon and key not in self.ended:
+            return Answer.UNKNOWN
         if ended is not None:
             if ended.status == CANCELLED:
                 return Answer.CANCELLED_BEFORE
@@ -195,7 +214,14 @@ class Cycle:
         """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
         return key <= self.before.cursor and key not in self.placed
 
-    def _place(self, key: bytes, row: bytes) -> None:
+    def _place(self, due: int, offset: int, row: bytes) -> None:
+        key = make_key(due, offset, 0)
+        if key < self._floor:
+            key = make_key(self._floor_ms, offset, 0)
+            self.asked[key] = due
+        self._put(key, row)
+
+    def _put(self, key: bytes, row: bytes) -> None:
         self.placed[key] = row
         self.moved[first_key_of(row)] = key
 
@@ -211,9 +237,9 @@ class Cycle:
         `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False where there are more of
         them than were read: then the cursor stops at the last one read, and what was just placed behind it waits.
         """
-        cursor = self.cursor
+        cursor, asked = self.cursor, self.asked
         last = last_key_at(now) if complete else keys[-1]
-        self._hold_back([key for key in self.placed if key <= cursor and due_of(key) > now])
+        self._hold_back([key for key in self.placed if key <= cursor and asked.get(key, due_of(key)) > now])
         fresh = sorted(key for key in self.placed if key <= last or key <= cursor)
         if fresh and fresh[-1] > self.cursor:
             self.cursor = fresh[-1]
@@ -261,7 +287,7 @@ class Cycle:
             self._dead += 1
         else:
             same = deferred.attempt == attempt_of(row)
-            self._place(deferred.to, row if same else changed(row, attempt=deferred.attempt))
+            self._put(deferred.to, row if same else changed(row, attempt=deferred.attempt))
 
     def settle(self, settled: Sequence[Adopted]) -> None:
         """Make the messages of files pending that are here and sound, or refuse them. After what is due was taken.
@@ -279,6 +305,20 @@ class Cycle:
         before = self.before
         return self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.settled
 
+    def windows_of_ends(self, at: int) -> set[int]:
+        """The windows of due times (start in ms) in which messages ended by this cycle, committed `at` ms.
+
+        Those in the future are left out: what ends before it is due is over by then. The same for master and follower.
+        """
+        cursor = self.cursor
+        windows: set[int] = set()
+        for keys in (self.scanned, [key for key in self.placed if key <= cursor]):
+            if keys:
+                first, last = window_of(due_of(min(keys))), window_of(due_of(max(keys)))
+                windows.update((first, last) if last - first <= WINDOW_MS else map(window_of, map(due_of, keys)))
+        windows.update(window_of(due_of(key)) for key, ended in self.ended.items() if ended is not None)
+        return {window for window in windows if window <= at}
+
     def added(self) -> list[bytes]:
         """Keys that are pending after this cycle and were not in the store before."""
         cursor = self.cursor
@@ -289,8 +329,8 @@ class Cycle:
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
 
-    def entry(self, at: int, horizon: int = 0) -> Entry:
-        """The ledger entry of this cycle, committed `at` ms; what was due before `horizon` ms is forgotten after it."""
+    def entry(self, at: int, horizon: int = 0, end_horizon: int = 0) -> Entry:
+        """The ledger entry of this cycle, committed `at` ms. The horizons: see `Entry`."""
         added, taken, before = self.added(), self.taken_away(), self.before
         pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
         total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
@@ -303,4 +343,5 @@ class Cycle:
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
             horizon=max(before.horizon, horizon), adopted=self.settled,
+            end_horizon=max(before.end_horizon, end_horizon), lost=self.lost,
         )  # fmt: skip

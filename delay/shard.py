@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from duemq.bus.base import Bus, Subscription, TargetRefused
+from duemq.bus.base import Bus, Subscription, TargetRefused, UnknownTopic
 from duemq.delay.adopter import Adopter, AdoptPolicy
-from duemq.delay.clean import forget_before, has_history
+from duemq.delay.clean import forget_before, has_ends, has_history
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
@@ -23,6 +24,7 @@ from duemq.delay.observe import FarCounts, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.progress import Progress
 from duemq.delay.replica import Replica
+from duemq.delay.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER, LEDGER, committer_name
 from duemq.delay.work import lines_of
@@ -43,6 +45,7 @@ _TAKE_IN = lines_of("duemq.storage.intake_process")
 _AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
+_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
 
 
 class Surroundings(Context, Protocol):
@@ -70,8 +73,8 @@ class Surroundings(Context, Protocol):
         """The shard has caught up: it is master, or follows close behind."""
         ...
 
-    def on_lost(self, shard: int) -> None:
-        """It has to be copied from a peer before it can go on."""
+    def on_unfit(self, shard: int, reason: str) -> None:
+        """The shard cannot be led from here until `on_ready` is called again: another node is to be its master."""
         ...
 
 
@@ -90,8 +93,11 @@ class Shard:
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.leading = False
         self.rebuilding = False  # the store is closed
+        self.stopped = False  # the node does not work on it any more, and what it holds is not to be believed
         self._flushing = asyncio.Lock()
         self._stopping = False
+        self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
+        self._ledger_start = 0  # entries below this offset were trimmed
         self._adopter: Adopter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
@@ -101,7 +107,7 @@ class Shard:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
         self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
-        self._cleaned = 0  # the horizon (ms) below which history was dropped
+        self._cleaned = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -116,21 +122,30 @@ class Shard:
                 await self._rebuild(node)
             while not self._stopping:
                 try:
-                    if self._wanted(node):
-                        await self._lead(node, pace, gathering)
-                    else:
+                    if self._recovery.is_set():
+                        await self._recover(node)
+                    elif not self._wanted(node):
                         await self._stand_by(node)
+                    elif node.election.paused():
+                        await node.election.changed(_STANDBY_S)  # whether another node leads by now, nobody can say
+                    else:
+                        await self._lead(node, pace, gathering)
                     failures = 0
                 except Behind as error:
-                    log.warning("%s", error, extra={"action": "behind", "shard": self.number})
-                    if not await self._rebuild(node):
-                        raise
+                    if not failures:
+                        log.warning("%s", error, extra={"action": "behind", "shard": self.number})
+                    node.on_unfit(self.number, f"{error}; it waits for a peer to copy")
+                    if await self._rebuild(node):
+                        failures = 0
+                    else:
+                        await self._pause(_BEHIND_S[min(failures, len(_BEHIND_S) - 1)])
+                        failures += 1
                 except DamagedFile as error:
                     log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
-                    node.on_lost(self.number)
+                    node.on_unfit(self.number, str(error))
                     if self._is_again(error) or not await self._rebuild(node):
                         raise
-                except (Fenced, LogFailed, TargetRefused) as error:
+                except (Fenced, LogFailed, TargetRefused, UnknownTopic) as error:
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
                         extra={"action": "restart", "shard": self.number},
@@ -193,6 +208,37 @@ class Shard:
         """For which adopted file a replica waits that does not lead, and why it is not here."""
         return None if self.leading or self._adopter is None else self._adopter.waiting()
 
+    async def _pause(self, seconds: float) -> None:
+        """Until the shard is stopped or to be recovered, or for so long."""
+        assert self._ledger is not None
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not self._stopping and not self._recovery.is_set():
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await self._ledger.wait(min(left, _STANDBY_S))
+
+    async def _unless(self, work: Coroutine[Any, Any, int], over: Callable[[], bool]) -> int | None:
+        """What the work gives; None where it is `over` before, which is looked at now and then.
+
+        Following may wait for a file for as long as no replica has it.
+        """
+        task = asyncio.create_task(work, name=f"follow-{self.number}")
+        try:
+            while not over():
+                done, _ = await asyncio.wait([task], timeout=_STANDBY_S)
+                if done:
+                    return task.result()
+            return None
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def recover(self) -> None:
+        """An operator makes this replica the truth, because no other can be: see `_recover`."""
+        self._recovery.set()
+        self.wake()
+
     def stop(self) -> None:
         """Finish the cycle that runs, and no other."""
         self._stopping = True
@@ -212,10 +258,15 @@ class Shard:
     async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica
         assert self._buffer is not None
-        # Fence first, then read the ledger to its end: nothing can be appended to it in between.
+        # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
         committer = await self._bus.committer(committer_name(self.number))
         try:
-            followed = await replica.follow_to_end(self._bus, self.progress.publish)
+            barrier = await append_barrier(replica, committer, node.clock())
+            followed = await self._unless(
+                replica.follow_to_barrier(self._bus, barrier, self.progress.publish), lambda: not self._wanted(node)
+            )
+            if followed is None:
+                return
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, pace, self.progress, self._adopter)
             gather = Gather(gathering)
@@ -243,18 +294,30 @@ class Shard:
             await node.election.release(self.number)
         log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})
 
+    async def _recover(self, node: Surroundings) -> None:
+        """See `rebase`."""
+        committer = await self._bus.committer(committer_name(self.number))
+        try:
+            await rebase(self.replica, self._bus, committer, node.clock())
+            self._recovery.clear()
+        finally:
+            await committer.close()
+
     async def _stand_by(self, node: Surroundings) -> None:
         """Follow until the election gives this shard to us."""
         assert self._ledger is not None
         replica = self.replica
         await node.election.release(self.number)  # in case it was given and taken away while nothing worked
-        await replica.follow_to_end(self._bus, self.progress.publish)
+        following = replica.follow_to_end(self._bus, self.progress.publish)
+        if await self._unless(following, self._recovery.is_set) is None:
+            return
         self.progress.publish(replica.entry)
         node.on_ready(self.number)
-        while not self._wanted(node) and not self._stopping:
+        while not self._wanted(node) and not self._stopping and not self._recovery.is_set():
             # It may have been given, seen by somebody, and taken away again before this loop looked.
             await node.election.release(self.number)
-            await replica.follow(self._bus, self.progress.publish)
+            if await self._unless(replica.follow(self._bus, self.progress.publish), self._recovery.is_set) is None:
+                return
             # The wheel goes on as a master's would, so that taking over finds it expanded.
             more = replica.expand(node.clock())
             if not self._wanted(node):
@@ -290,19 +353,38 @@ class Shard:
                 # The last entry stays, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
+    async def trim_ledger(self, before: int) -> None:
+        """Of a shared log, as the shard's master: entries from before this time (ms) are needed no more.
+
+        The last entry stays, whatever its age: by it a replica knows whether it is current.
+        """
+        if self._trims or not self.leading:
+            return
+        last = self.store.position.ledger_offset - 1
+        start = min(await self._bus.first_since(LEDGER, self.number, before), last)
+        if start > self._ledger_start:
+            await self._bus.trim(LEDGER, self.number, start)
+            self._ledger_start = start
+
+    @property
+    def _horizons(self) -> tuple[int, int]:
+        entry = self.replica.entry
+        return entry.horizon, entry.end_horizon
+
     @property
     def to_clean(self) -> bool:
         """Whether there is history that is forgotten and not dropped yet."""
-        return not self.rebuilding and self.replica.entry.horizon > self._cleaned
+        return not self.rebuilding and self._horizons != self._cleaned
 
     async def clean(self, fault: Fault = no_fault) -> bool:
         """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
         if self.rebuilding:
             return False
-        store, horizon = self.store, self.replica.entry.horizon
-        if horizon <= self._cleaned and not has_history(store, horizon):
+        store, horizons = self.store, self._horizons
+        horizon, end_horizon = horizons
+        if horizons == self._cleaned and not has_history(store, horizon) and not has_ends(store, end_horizon):
             return False
-        for _ in forget_before(store, horizon, fault):
+        for _ in forget_before(store, horizon, end_horizon, fault):
             await asyncio.sleep(0)
             if self.rebuilding or self.store is not store:
                 return False  # a peer's has or will have all of it still
@@ -310,7 +392,7 @@ class Shard:
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
         fault("compacted")
         if self.store is store:
-            self._cleaned = horizon
+            self._cleaned = horizons
         return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:

@@ -14,7 +14,15 @@ from duemq.election.base import NodeState, Standing
 
 log = logging.getLogger(__name__)
 
+_LAG_BOUND = 1_000  # entries, some ten seconds or more of cycles: whoever is further behind is not given the shard
+_REASON_CHARS = 300
 _LAG_TOLD = 100  # entries: a smaller change of the lag is told with the next larger one
+
+
+def why_unfit(unfit: Mapping[int, str]) -> str:
+    """Why shards cannot be led, in a sentence; empty for none."""
+    sentences = ((f"shard {number}", why) for number, why in sorted(unfit.items()))
+    return "; ".join(why if shard in why else f"{shard}: {why}" for shard, why in sentences)
 
 
 class StandingKeeper:
@@ -24,26 +32,28 @@ class StandingKeeper:
         self.caught_up: set[int] = set()
         self.clock_offset_ms = 0.0
         self.lag: dict[int, int] = {}
-        self.stopped: dict[int, str] = {}  # shards of a node that is alone, and why
+        self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
         self._shards, self._clock, self._bound = shards, clock, max_clock_offset_ms
-        self._out = ""
         self._told = Standing(NodeState.JOINING)
 
-    def take_out(self, reason: str) -> None:
-        """For good: what this node holds is not to be trusted until somebody has looked at it."""
-        self._out = self._out or reason
-        log.critical("node takes itself out: %s", reason, extra={"action": "out"})
-
-    def why_stopped(self) -> str:
-        """Of the shards that do not go on while the others do."""
-        return "; ".join(f"shard {number} is stopped: {why}" for number, why in sorted(self.stopped.items()))
+    def _why_unfit(self) -> dict[int, str]:
+        """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
+        unfit = dict(self.unfit)
+        for number, shard in self._shards.items():
+            if number in unfit or shard.leading:
+                continue
+            behind, before = self.lag.get(number, 0), self._told.unfit
+            if waits := shard.waits():
+                unfit[number] = waits
+            elif behind > (_LAG_BOUND // 2 if number in before else _LAG_BOUND):
+                unfit[number] = f"shard {number} is more than {_LAG_BOUND // 2:,} ledger entries behind"
+        return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
 
     def judge(self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "") -> Standing:
         """`trouble`: of the log. `watermark`, `full`: see `Standing`."""
-        missing = [number for number in self._shards if number not in self.caught_up and number not in self.stopped]
-        if self._out:
-            state, reason = NodeState.OUT, self._out
-        elif trouble is not None:
+        unfit = self._why_unfit()
+        missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
+        if trouble is not None:
             state, reason = NodeState.OUT, trouble
         elif abs(self.clock_offset_ms) > self._bound:
             state = NodeState.OUT
@@ -53,24 +63,24 @@ class StandingKeeper:
             )
         elif missing:
             state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
-        elif self.stopped:
-            state, reason = NodeState.OUT, self.why_stopped()
+        elif unfit and len(unfit) == len(self._shards):
+            state, reason = NodeState.OUT, why_unfit(unfit)
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
-            waits = (shard.waits() for shard in self._shards.values())
-            state, reason = NodeState.READY, next(filter(None, waits), "")
-        return Standing(state, reason, self.lag, watermark, full)
+            state, reason = NodeState.READY, ""
+        return Standing(state, reason, self.lag, watermark, full, unfit)
 
     def worth_telling(self, standing: Standing) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
         # What it says of a full disk has a figure in it that changes every second.
-        changed = (before.state, before.reason, before.watermark, bool(before.full)) != (
+        changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit) != (
             standing.state,
             standing.reason,
             standing.watermark,
             bool(standing.full),
+            standing.unfit,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in standing.lag.items()
@@ -82,7 +92,7 @@ class StandingKeeper:
     async def measure_lag(self, bus: Bus) -> None:
         """Ledger entries that each shard is behind: each takes two offsets, itself and the mark of its transaction."""
         for number, shard in list(self._shards.items()):
-            behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.store.position.ledger_offset
+            behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2
 
     async def measure_clock(self, bus: Bus) -> None:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from duemq.bus.base import Bus
+
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
 INTERNAL = frozenset((BUFFER, LEDGER))
+
+
+async def create_logs(bus: Bus, shards: int) -> None:
+    """Make the buffer and the ledger where they are missing. Raises TopicRefused.
+
+    No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
+    it up to there.
+    """
+    await bus.create_log(BUFFER, shards)
+    await bus.create_log(LEDGER, shards, expires=False)
 
 
 def committer_name(shard: int) -> str:

@@ -55,7 +55,8 @@ class Upkeep:
 
     async def flush(self) -> None:
         for shard in list(self._shards.values()):
-            await shard.flush()
+            if not shard.rebuilding:  # it holds its lock for as long as a peer is copied
+                await shard.flush()
 
     # --- cleaning -------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class Upkeep:
     async def measure(self) -> None:
         self.watch_disk()
         for shard in list(self._shards.values()):
-            if shard.store.unflushed_bytes > self._flush_bytes:
+            if not shard.rebuilding and shard.store.unflushed_bytes > self._flush_bytes:
                 await shard.flush()
         self._folder_bytes = await asyncio.to_thread(disk_bytes, self._path)
 

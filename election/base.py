@@ -27,6 +27,7 @@ class Standing:
 
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
     `watermark`: the mark its data disk has reached, 0 to 3; at the last one `full` says why new messages are refused.
+    `unfit`: shards it holds and cannot be master of, by number, with the reasons.
     """
 
     state: NodeState
@@ -34,6 +35,7 @@ class Standing:
     lag: Mapping[int, int] = field(default_factory=dict)
     watermark: int = 0
     full: str = ""
+    unfit: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class Member:
 
     def has(self, shard: int) -> bool:
         return self.holds is None or shard in self.holds
+
+    def can_lead(self, shard: int) -> bool:
+        """Whether it may be given the shard while it is ready."""
+        return self.has(shard) and shard not in self.standing.unfit
 
 
 class Election(Protocol):

@@ -116,6 +116,7 @@ def encode_member(member: Member, instance: str) -> bytes:
             "lag": {str(shard): entries for shard, entries in standing.lag.items()},
             "watermark": standing.watermark,
             "full": standing.full,
+            "unfit": {str(shard): why for shard, why in standing.unfit.items()},
         }
     )
 
@@ -131,9 +132,14 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
             fields["link"],
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
-            # A node of before there were watermarks says nothing of them.
+            # A node of an older version says nothing of the last ones.
             Standing(
-                NodeState(fields["state"]), fields["reason"], lag, fields.get("watermark", 0), fields.get("full", "")
+                NodeState(fields["state"]),
+                fields["reason"],
+                lag,
+                fields.get("watermark", 0),
+                fields.get("full", ""),
+                {int(shard): str(why) for shard, why in fields.get("unfit", {}).items()},
             ),
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)

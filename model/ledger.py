@@ -1,4 +1,4 @@
-"""The ledger: one entry per committed cycle of a shard, and the answers it gives.
+"""The ledger: one entry per committed cycle of a shard, with the answers it gives; and barriers between masters.
 
 Together with the commands it is the whole history of a shard. An entry is JSON, so that an operator can read it with
 any Kafka tool; answers of consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
@@ -17,7 +17,8 @@ import orjson
 from duemq.model.errors import CorruptStore
 from duemq.model.key import KEY_BYTES, LOWEST
 
-ENTRY_FORMAT = 1
+ENTRY_FORMAT = 2
+_FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `end_horizon`, `lost` and `base`
 
 
 class Answer(IntEnum):
@@ -76,8 +77,13 @@ class Entry:
     `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
     to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
     it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`: messages
-    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them. `adopted`:
-    files whose messages are pending from this entry on, and files that were refused.
+    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
+    `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
+    `adopted`: files whose messages are pending from this entry on, and files that were refused.
+
+    `lost`: commands that the log dropped before any master had read them, from an offset to below another one; None
+    for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
+    this entry follows that one, and what other entries between the two say is void.
     """
 
     number: int
@@ -91,6 +97,9 @@ class Entry:
     fates: Fates = NO_FATES
     horizon: int = 0
     adopted: tuple[Adopted, ...] = ()
+    end_horizon: int = 0
+    lost: tuple[int, int] | None = None
+    base: int | None = None
 
     def encode(self) -> bytes:
         document: dict[str, object] = {
@@ -99,6 +108,8 @@ class Entry:
         }  # fmt: skip
         if self.horizon:
             document["horizon"] = self.horizon
+        if self.end_horizon:
+            document["end_horizon"] = self.end_horizon
         if self.answers:
             document["answers"] = _runs(self.answers.items())
         if self.deferred:
@@ -107,6 +118,10 @@ class Entry:
             ]
         if self.adopted:
             document["adopted"] = [[a.offset, a.rows, f"{a.checksum:016x}", a.reason] for a in self.adopted]
+        if self.lost is not None:
+            document["lost"] = self.lost
+        if self.base is not None:
+            document["base"] = self.base
         return orjson.dumps(document)
 
     @staticmethod
@@ -114,7 +129,7 @@ class Entry:
         """Raises CorruptStore for bytes that are no entry of a format this version knows."""
         try:
             d = orjson.loads(raw)
-            if d["v"] != ENTRY_FORMAT:
+            if d["v"] not in _FORMATS:
                 raise CorruptStore(f"ledger entry of format {d['v']}, this duemq reads format {ENTRY_FORMAT}")
             answers = {first + i: Answer(code) for first, count, code in d.get("answers", ()) for i in range(count)}
             deferred = tuple(
@@ -129,10 +144,47 @@ class Entry:
                 raise ValueError("cursor")
             return Entry(
                 d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                Fates(*d["fates"]), d.get("horizon", 0), adopted,
+                Fates(*d["fates"]), d.get("horizon", 0), adopted, d.get("end_horizon", 0), _pair(d.get("lost")),
+                d.get("base"),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """What a new master appends before it reads the ledger. `entry`: the last one it held then; `at`: epoch ms.
+
+    The append is fenced and reaches the partition's true leader, so that no entry of an older master can come after
+    it. Whoever has read the ledger up to the barrier has read all there is.
+    """
+
+    entry: int
+    at: int
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"v": ENTRY_FORMAT, "barrier": self.entry, "at": self.at})
+
+
+def read_ledger(raw: bytes) -> Entry | Barrier:
+    """A record of the ledger. Raises CorruptStore as `Entry.decode` does."""
+    if raw.startswith(_BARRIER_START):
+        try:
+            d = orjson.loads(raw)
+            return Barrier(int(d["barrier"]), int(d["at"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"not a barrier of the ledger: {raw[:200]!r}") from error
+    return Entry.decode(raw)
+
+
+_BARRIER_START = b'{"v":%d,"barrier":' % ENTRY_FORMAT
+
+
+def _pair(value: list[int] | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    start, end = value
+    return int(start), int(end)
 
 
 def _runs(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, int, int]]:

@@ -16,7 +16,7 @@ from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import ID_CHARS, SPLIT_FIELDS, IdCodec, MessageId, peek
 from duemq.model.key import read_key
-from duemq.model.ledger import Entry
+from duemq.model.ledger import Barrier, read_ledger
 from duemq.model.message import (
     CANCEL,
     COMMAND_HEADER,
@@ -281,7 +281,7 @@ _ENTRY_SCHEMA = pa.schema([
 def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
     """`shard`, `ledger_offset`, `written`, `value`."""
     for batch in batches:
-        rows = [_entry(row) for row in batch.to_pylist()]
+        rows = [entry for row in batch.to_pylist() if (entry := _entry(row)) is not None]
         answers = [row.pop("answers", None) for row in rows]
         table = pa.RecordBatch.from_pylist([row | {"answers": None} for row in rows], _ENTRY_SCHEMA)
         at = _ENTRY_SCHEMA.get_field_index("answers")
@@ -299,12 +299,15 @@ def _answers(answers: list[Any]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), values)
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
+def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
+    """None for a barrier, which tells nothing of messages."""
     value = row.pop("value")
     try:
-        entry = Entry.decode(value or b"")
+        entry = read_ledger(value or b"")
     except CorruptStore as error:
         return row | {"problem": str(error)}
+    if isinstance(entry, Barrier):
+        return None
     cursor_due, cursor_offset, cursor_row = read_key(entry.cursor)
     deferred = []
     for one in entry.deferred:

@@ -16,7 +16,7 @@ from duemq.delay.freeze import freeze
 from duemq.delay.node import Node
 from duemq.delay.snapshot import SnapshotServer
 from duemq.delay.targets import Targets
-from duemq.delay.topics import INTERNAL
+from duemq.delay.topics import create_logs
 from duemq.election.base import Member
 from duemq.election.layout import Meta
 from duemq.election.registry import Registry
@@ -114,7 +114,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             HttpPeers(directory, name, settings.node.token),
             [(served.expire, _EXPIRE_S)],
         )
-        await opened.enter_async_context(Control(folder.info.path, partial(freeze, node)))
+        await opened.enter_async_context(Control(folder.info.path, partial(freeze, node), node.recover))
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         door = create_door(backend, metrics, settings.node.token, snapshots.routes(served))
         await serve_http(door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run)
@@ -133,8 +133,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         clock, metrics = guarded_clock(settings), registry()
         bus: KafkaBus = await open_bus(settings, clock)
         opened.push_async_callback(bus.close)
-        for topic in sorted(INTERNAL):
-            await bus.create_log(topic, meta.shards)
+        await create_logs(bus, meta.shards)
         targets = Targets(bus, settings.topics.partitions)
         await targets.learn()
         follower = LedgerFollower(bus, meta.shards)

@@ -1,11 +1,11 @@
-"""The socket in a data folder by which `duemq backup` finds the server that runs on it.
+"""The socket in a data folder by which commands on the same machine find the server that runs on it.
 
-    asks      {"backup": 1}
-    answered  {"path": "snapshots/backup-..."}   below the data folder, complete
-           or {"refused": "..."}                  why there is none
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It is there until
+                       the command closes the connection or ends, so that one that was killed leaves nothing behind
+    {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
+    anything refused   {"refused": "..."}, why
 
-What it got is there until it closes the connection, or ends: so nothing is left behind by one that was killed. Who may
-open the folder may ask; no key is needed, and no address.
+Who may open the folder may ask; no key is needed, and no address.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ log = logging.getLogger(__name__)
 SOCKET: Final = "control.sock"
 _PLAIN_BYTES: Final = 100  # the kernel takes a few more in an address
 _ASK_S: Final = 10.0
-_REQUEST: Final = {"backup": 1}
 
 
 class Control:
-    """The server's side. `data` is held by this process; `freeze` links all that a node holds into a new folder."""
+    """The server's side. `data` is held by this process; `freeze` links all that a node holds into a new folder;
+    `recover` makes this node's replica of a shard the truth."""
 
-    def __init__(self, data: Path, freeze: Callable[[Path], Awaitable[None]]) -> None:
-        self._data, self._freeze = data, freeze
+    def __init__(
+        self, data: Path, freeze: Callable[[Path], Awaitable[None]], recover: Callable[[int], None]
+    ) -> None:  # fmt: skip
+        self._data, self._freeze, self._recover = data, freeze, recover
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         self._busy = False
@@ -59,7 +61,10 @@ class Control:
                 raise
         except OSError as error:
             # Some file systems know no sockets. All else works without.
-            log.warning("backup: %s: not possible while this runs (%s)", path, error, extra={"action": "backup"})
+            log.warning(
+                "control: %s cannot be made, so that no backup is possible while this runs: %s", path, error,
+                extra={"action": "control"},
+            )  # fmt: skip
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,7 +76,7 @@ class Control:
         await asyncio.gather(*self._visits, return_exceptions=True)
 
     def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visit = asyncio.create_task(self._visit(reader, writer), name="backup")
+        visit = asyncio.create_task(self._visit(reader, writer), name="control")
         self._visits.add(visit)
         visit.add_done_callback(self._visits.discard)
 
@@ -79,27 +84,29 @@ class Control:
         try:
             async with asyncio.timeout(_ASK_S):
                 asked = orjson.loads(await reader.readline())
-            if asked != _REQUEST:
-                raise Unavailable(f"this server does not know what {asked!r} is: use the duemq of its version")
-            if self._busy:
-                raise Unavailable("another backup is being made of it")
-            self._busy = True
-            try:
-                await self._serve(reader, writer)
-            finally:
-                self._busy = False
+            match asked:
+                case {"backup": 1}:
+                    await self._back_up(reader, writer)
+                case {"recover": int(shard)}:
+                    self._recover(shard)
+                    writer.write(orjson.dumps({"recovering": shard}) + b"\n")
+                case _:
+                    raise Unavailable(f"this server does not know what {asked!r} is: use the duemq of its version")
         except DuemqError as error:
             writer.write(orjson.dumps({"refused": str(error)}) + b"\n")
         except (OSError, TimeoutError, ValueError) as error:
-            log.warning("backup: whoever asked has gone: %s", error, extra={"action": "backup"})
+            log.warning("control: whoever asked has gone: %s", error, extra={"action": "control"})
         except Exception:
-            log.exception("backup: failed", extra={"action": "backup"})
+            log.exception("control: failed", extra={"action": "control"})
             writer.write(orjson.dumps({"refused": "the server failed; its log says why"}) + b"\n")
         finally:
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _back_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._busy:
+            raise Unavailable("another backup is being made of it")
         name = f"{SNAPSHOTS}/backup-{secrets.token_hex(4)}"
+        self._busy = True
         try:
             await self._freeze(self._data / name)
             log.info("backup begins, from %s", name, extra={"action": "backup"})
@@ -109,6 +116,7 @@ class Control:
         finally:
             # What cannot be removed is removed at the next start.
             await in_thread(shutil.rmtree, self._data / name, ignore_errors=True)
+            self._busy = False
 
 
 @contextmanager
@@ -118,15 +126,10 @@ def frozen(data: Path) -> Iterator[Path | None]:
     Raises Unavailable where there is one and it cannot serve.
     """
     with socket.socket(socket.AF_UNIX) as asking:
-        try:
-            with _address(data) as address:
-                asking.connect(address)
-        except (FileNotFoundError, ConnectionRefusedError):
+        if not _connect(data, asking):
             yield None
             return
-        except OSError as error:
-            raise Unavailable(f"{data / SOCKET}: {error.strerror}: run it as the user of the server") from error
-        path = _asked(data, asking)
+        path = data / str(_ask(data, asking, {"backup": 1})["path"])
         try:
             yield path
         finally:
@@ -135,18 +138,38 @@ def frozen(data: Path) -> Iterator[Path | None]:
                 asking.recv(1)  # its end: now it is gone, and the next one can ask
 
 
-def _asked(data: Path, asking: socket.socket) -> Path:
+def ask_to_recover(data: Path, shard: int) -> None:
+    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable where it refuses."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        if not _connect(data, asking):
+            raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
+        _ask(data, asking, {"recover": shard})
+
+
+def _connect(data: Path, asking: socket.socket) -> bool:
+    """False where no server runs on the folder. Raises Unavailable."""
+    try:
+        with _address(data) as address:
+            asking.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError as error:
+        raise Unavailable(f"{data / SOCKET}: {error.strerror}: run it as the user of the server") from error
+    return True
+
+
+def _ask(data: Path, asking: socket.socket, request: dict[str, int]) -> dict[str, object]:
     answer = b""
     with suppress(OSError):
-        asking.sendall(orjson.dumps(_REQUEST) + b"\n")
+        asking.sendall(orjson.dumps(request) + b"\n")
         answer = asking.makefile("rb").readline()
     try:
-        said = orjson.loads(answer)
+        said: dict[str, object] = orjson.loads(answer)
     except ValueError as error:
         raise Unavailable(f"the server on {data} has ended, or is about to: try again") from error
-    if "path" not in said:
-        raise Unavailable(f"the server on {data} refuses a backup: {said.get('refused')}")
-    return data / str(said["path"])
+    if "refused" in said:
+        raise Unavailable(f"the server on {data} refuses: {said['refused']}")
+    return said
 
 
 @contextmanager

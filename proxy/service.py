@@ -45,7 +45,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
         )
         app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
         grace_s = settings.http.shutdown_grace_s
-        async with Control(folder.info.path, partial(freeze, node)):
+        async with Control(folder.info.path, partial(freeze, node), node.recover):
             await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion)
     finally:
         folder.close()

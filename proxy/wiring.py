@@ -70,6 +70,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         flush_interval_s=storage.flush_interval_s,
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
+        ledger_retention_s=settings.kafka.retention / 1000,
         clean_at=_hour_and_minute(storage.clean_at) if storage.clean_mode == "off_peak" else None,
         marks=Watermarks(
             storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes

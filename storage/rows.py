@@ -8,6 +8,8 @@ x window | name           -> (nothing): names by the window their message is due
 t cursor                  -> entry number | commit time: when the cursor got here (one per cycle that moved it)
 v applied offset          -> entry number | commit time: when commands below were applied (one per cycle)
 w window start            -> how many messages are pending in this 30-minute window
+l window start            -> commit time: when the last message that was due in this window ended
+z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for cleaning
 f window | number         -> what a delay file says of itself: its rows are in it and not in `p` (storage/far.py)
 d key                     -> (nothing): in a delay file, and cancelled, moved or dead since
 c window                  -> how many of its keys are among those
@@ -27,6 +29,7 @@ from duemq.model.ledger import START, Entry
 from duemq.model.timing import WINDOW_MS as WINDOW_MS
 
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
+LAST_END, ENDED_IN = b"l", b"z"
 ADOPTION, CONTENT = b"a", b"y"
 FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
 POSITION = b"s"

@@ -28,6 +28,7 @@ from duemq.storage.rows import (
     DROPS,
     ENDED,
     FAR,
+    LAST_END,
     LOADING,
     MOVED,
     NAME,
@@ -78,6 +79,8 @@ class ShardStore:
         self.position = Position() if raw is None else Position.decode(raw)
         dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
         self.adoptions = Adoptions(self)
+        self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
+        """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
         self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
         self._journals: list[Journal] = []
@@ -330,6 +333,11 @@ class ShardStore:
         batch.delete_range(prefix + start, prefix + end)
         with translated(self.path):
             self._db.write(batch, self._options)
+
+    def forget_ends(self, before_ms: int) -> None:
+        """Forget when the last messages of windows ended that start before this time."""
+        self.drop(LAST_END, b"", U64.pack(before_ms))
+        self.last_ends = {window: at for window, at in self.last_ends.items() if window >= before_ms}
 
     def delete(self, keys: Sequence[bytes]) -> None:
         batch = WriteBatch(raw_mode=True)

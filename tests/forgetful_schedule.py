@@ -15,7 +15,7 @@ from duemq.storage.rows import APPLIED, CURSOR, ROW, WINDOW_MS
 from tests.far_schedule import FarSchedule
 from tests.shard_world import KINDS, Killed, SimNode
 
-_STEPS = ("names", "moves", "range", "index", "dropped", "compacted")
+_STEPS = ("ends", "names", "moves", "range", "index", "dropped", "compacted")
 
 
 class ForgetfulSchedule(FarSchedule):
@@ -62,7 +62,7 @@ class ForgetfulSchedule(FarSchedule):
     async def _forget(self, node: SimNode, fault: Callable[[str], None] = no_fault) -> None:
         """As `Shard.clean` does, with cycles in between."""
         store, horizon = node.store, node.replica.entry.horizon
-        for _ in forget_before(store, horizon, fault):
+        for _ in forget_before(store, horizon, node.replica.entry.end_horizon, fault):
             if self.rng.random() < 0.3:
                 await self.produce()
                 await self.tick()
@@ -74,7 +74,8 @@ class ForgetfulSchedule(FarSchedule):
     def compare(self) -> None:
         """They agree once each has dropped what is forgotten."""
         for node in self.world.nodes:
-            for _ in forget_before(node.store, node.replica.entry.horizon):
+            entry = node.replica.entry
+            for _ in forget_before(node.store, entry.horizon, entry.end_horizon):
                 pass
         super().compare()
 

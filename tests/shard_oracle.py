@@ -19,6 +19,7 @@ from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Record, unpack_headers
+from duemq.storage.rows import window_of
 
 LEAD_MS = 120_000  # see AdoptPolicy
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
@@ -26,12 +27,16 @@ PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead
 
 @dataclass
 class Message:
-    """One accepted message and what became of it. Times in ms."""
+    """One accepted message and what became of it. Times in ms.
+
+    `shown`: the due time its record says; `asked`: when it was last asked to be delivered, which its key may be after.
+    """
 
     draft: Draft
     first_key: bytes
     key: bytes
     shown: int
+    asked: int
     attempt: int = 0
     state: str = PENDING
     ended_at: int = 0
@@ -92,6 +97,7 @@ class Oracle:
     cursor: bytes = LOWEST
     revived: int = 0
     horizon: int = 0  # what ended and was due before is unknown
+    end_horizon: int = 0  # what was cancelled or died before is unknown
 
     def committed(self, entry: Entry, at: int, sent: Mapping[Partition, Sequence[Record]]) -> None:
         """One more cycle is in the ledger, committed when the clock stood at `at`; `sent`: what came with it."""
@@ -112,7 +118,7 @@ class Oracle:
         deferred = {one.key: one for one in entry.deferred}
         assert len(deferred) == len(entry.deferred)
         for message in placed:
-            if message.state == PENDING and message.key <= self.cursor and due_of(message.key) > at:
+            if message.state == PENDING and message.key <= self.cursor and message.asked > at:
                 self._defer(deferred.pop(message.key, None), message, "clock went back", message.attempt, at, entry)
         for key in sorted(key for key in self.pending if key <= entry.cursor):
             self._leave(self.pending[key], deferred, at, entry, expected)
@@ -135,11 +141,16 @@ class Oracle:
 
     def _forget(self, entry: Entry, at: int) -> None:
         assert self.horizon <= entry.horizon, "what was forgotten is known again"
-        if entry.horizon > self.horizon:
-            kept = self.pace.history_ms
-            assert kept is not None and entry.horizon <= at - min(kept, self.pace.short_history_ms), "forgotten early"
-            assert first_key_at(entry.horizon) <= entry.cursor, "forgotten before it was over"
-        self.horizon = entry.horizon
+        assert self.end_horizon <= entry.end_horizon, "what was forgotten is known again"
+        known = [message for message in self.messages.values() if message.state != PENDING]
+        known = [message for message in known if not self.forgotten(message)]
+        self.horizon, self.end_horizon = entry.horizon, entry.end_horizon
+        assert first_key_at(entry.horizon) <= entry.cursor or not entry.horizon, "forgotten before it was over"
+        for message in known:
+            if self.forgotten(message):
+                kept = self.pace.history_ms
+                assert kept is not None, "history is kept for ever"
+                assert message.ended_at <= at - min(kept, self.pace.short_history_ms), f"forgotten early: {message}"
 
     def fates(self) -> Fates:
         states = [message.state for message in self.messages.values()]
@@ -157,7 +168,7 @@ class Oracle:
                 return Answer.UNKNOWN, None
             command = Change(command.kind, self.names[command.name].first_key, command.due)
         if isinstance(command, Change):
-            return self._change(command, offset, timestamp)
+            return self._change(command, offset, timestamp, entry.at)
         if isinstance(command, Handed):
             if command.adopt.sha256 in self.contents:
                 return Answer.KNOWN, None
@@ -165,23 +176,31 @@ class Oracle:
             return Answer.WANTED, None
         assert command.due is not None
         first = self.names.get(command.name) if command.name else None
-        if first is not None and self._forgotten(first) and entry.answers.get(offset) is Answer.ACCEPTED:
+        if first is not None and self.forgotten(first) and entry.answers.get(offset) is Answer.ACCEPTED:
             first = None  # it is free some time after its message was forgotten
         if first is not None:
             same = first.draft.fingerprint == command.fingerprint
             return Answer.DUPLICATE if same else Answer.CONFLICT, None
-        key = make_key(command.due, offset, 0)
-        message = self.messages[key] = self.pending[key] = Message(command, key, key, command.due)
+        first_key, key = make_key(command.due, offset, 0), self._key(command.due, offset)
+        message = self.messages[first_key] = self.pending[key] = Message(
+            command, first_key, key, command.due, command.due
+        )
         if command.name:
             self.names[command.name] = message
         return Answer.ACCEPTED if command.name else None, message
 
-    def _forgotten(self, message: Message) -> bool:
+    def forgotten(self, message: Message) -> bool:
+        if message.state in (CANCELLED, DEAD) and message.ended_at < self.end_horizon:
+            return True
         return message.state != PENDING and due_of(message.key) < self.horizon
 
-    def _change(self, change: Change, offset: int, timestamp: int) -> tuple[Answer, Message | None]:
+    def _key(self, due: int, offset: int) -> bytes:
+        """What was due before the window that the cursor is in gets a place at the start of that window."""
+        return make_key(max(due, window_of(due_of(self.cursor))), offset, 0)
+
+    def _change(self, change: Change, offset: int, timestamp: int, at: int) -> tuple[Answer, Message | None]:
         message = self.messages.get(change.first_key)
-        if message is None or self._forgotten(message):
+        if message is None or self.forgotten(message):
             return Answer.UNKNOWN, None
         if message.state == CANCELLED:
             return Answer.CANCELLED_BEFORE, None
@@ -193,12 +212,13 @@ class Oracle:
             return Answer.NOT_DEAD, None
         self.pending.pop(message.key, None)
         if change.kind == CANCEL:
-            message.state = CANCELLED
+            message.state, message.ended_at = CANCELLED, at
             return Answer.OK, None
         if change.kind == REDRIVE:
             message.state, message.attempt = PENDING, 0
             self.revived += 1
-        message.key = make_key(change.due if change.kind == MOVE else timestamp, offset, 0)
+        asked = change.due if change.kind == MOVE else timestamp
+        message.key, message.asked = self._key(asked, offset), asked
         if change.kind == MOVE:
             message.shown = change.due
         self.pending[message.key] = message
@@ -219,7 +239,7 @@ class Oracle:
         for row, draft in enumerate(handed.drafts):
             assert draft.due is not None
             key = make_key(draft.due, said.offset, row)
-            self.messages[key] = self.pending[key] = Message(draft, key, key, draft.due)
+            self.messages[key] = self.pending[key] = Message(draft, key, key, draft.due, draft.due)
             keys.append(key)
         assert (said.rows, said.checksum) == (len(keys), checksum(keys))
 

@@ -36,13 +36,26 @@ from duemq.storage.adoptions import Here
 from duemq.storage.far_process import Job, perform
 from duemq.storage.intake_process import intake
 from duemq.storage.rocks import Memory
-from duemq.storage.rows import ADOPTION, APPLIED, CONTENT, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, WINDOW
+from duemq.storage.rows import (
+    ADOPTION,
+    APPLIED,
+    CONTENT,
+    CURSOR,
+    ENDED,
+    ENDED_IN,
+    LAST_END,
+    MOVED,
+    NAME,
+    NAME_DUE,
+    ROW,
+    WINDOW,
+)
 from duemq.storage.store import ShardStore
-from tests.shard_oracle import DELIVERED, PENDING, Command, Handed, Oracle, Plain
+from tests.shard_oracle import DELIVERED, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
-KINDS = (ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, ADOPTION, CONTENT)
+KINDS = (ROW, ENDED, ENDED_IN, LAST_END, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, ADOPTION, CONTENT)
 
 
 class NodeBus(MemoryBus):
@@ -274,12 +287,12 @@ class World:
         assert node.replica.wheel.total == node.replica.recount() == entry.pending == len(keys)
         assert dict(node.replica.wheel.all_totals()) == node.store.windows()
         for name, message in oracle.names.items():
-            if message.state != PENDING and due_of(message.key) < entry.horizon:
+            if oracle.forgotten(message):
                 continue
             (holder,) = node.store.names([name])
             assert holder is not None and holder[:KEY_BYTES] == message.first_key
         for message in oracle.messages.values():
-            if message.state == DELIVERED and due_of(message.key) >= entry.horizon:
+            if message.state == DELIVERED and not oracle.forgotten(message):
                 assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
 
 

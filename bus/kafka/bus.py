@@ -29,9 +29,9 @@ from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
-from duemq.bus.kafka.topics import TopicMaker, settings_of_own, settings_of_target
+from duemq.bus.kafka.topics import NEVER, TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
-from duemq.bus.kafka.wire import LATEST, Wire
+from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Rejected, Unavailable
 from duemq.model.fault import Fault, no_fault
@@ -153,6 +153,20 @@ class KafkaBus:
         self._ends[where] = end  # an older transaction of somebody else is open, or this is another topic by now
         return end
 
+    async def start_offset(self, topic: str, partition: int) -> int:
+        self._check()
+        if not await self._exists(topic, partition):
+            return 0
+        return (await self._wire.offsets([(topic, partition)], EARLIEST))[topic, partition]
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        self._check()
+        if not await self._exists(topic, partition):
+            return 0
+        where = (topic, partition)
+        young = (await self._wire.offsets([where], timestamp))[where]
+        return young if young >= 0 else (await self._wire.offsets([where], LATEST))[where]
+
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
@@ -182,11 +196,12 @@ class KafkaBus:
         await self._maker.ensure(topic, partitions, settings_of_target(self._options))
         return await self._info(topic)
 
-    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         self._check()
-        await self._maker.ensure(topic, partitions, settings_of_own(self._options))
+        settings = settings_of_own(self._options, None if expires else NEVER)
+        await self._maker.ensure(topic, partitions, settings)
         info = log_that_fits(await self._info(topic), partitions)
-        misfit = await self._maker.misfit(topic)
+        misfit = await self._maker.misfit(topic, settings)
         if misfit is not None:
             raise TopicRefused(
                 f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "

@@ -19,6 +19,10 @@ _CHECKED = [
 ]  # fmt: skip
 
 
+NEVER = -1
+"""The retention of a topic whose records brokers never drop by themselves."""
+
+
 def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> dict[str, str]:
     """The configuration duemq gives its own topics.
 
@@ -78,12 +82,11 @@ class TopicMaker:
 
         await self._wire.retried(seen)
 
-    async def misfit(self, topic: str) -> str | None:
+    async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
         """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
         have = (await self._catalog.settings([topic], _CHECKED)).get(topic)
         if have is None:
             return None  # not allowed to look: whoever may not describe it takes it as it is
-        want = settings_of_own(self._options)
         found = [
             f"{name} is {have[name]} and must be {want[name]}"
             for name in ("message.timestamp.type", "cleanup.policy")
@@ -95,11 +98,15 @@ class TopicMaker:
             if int(have[name]) < int(want[name])
         ]
         found += [
-            f"{name} is {have[name]} and must be {want[name]} or more, or -1 for no limit"
+            f"{name} is {have[name]} and must be {_at_least(want[name])}"
             for name in ("retention.ms", "retention.bytes")
             if _unlimited(have[name]) < _unlimited(want[name])
         ]
         return "; ".join(found) or None
+
+
+def _at_least(value: str) -> str:
+    return "-1 (no limit)" if int(value) < 0 else f"{value} or more, or -1 for no limit"
 
 
 def _unlimited(value: str) -> float:

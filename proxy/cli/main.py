@@ -25,6 +25,7 @@ from duemq.proxy.cli import (
     run_node,
     send,
     serve,
+    shard,
     tail,
     topic,
     verify,
@@ -56,6 +57,7 @@ app.command("serve", epilog=serve.EXAMPLES, rich_help_panel=_SERVER)(serve.serve
 app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy)
 node.app.callback(invoke_without_command=True, epilog=run_node.EXAMPLES)(run_node.node)
 app.add_typer(node.app, name="node", rich_help_panel=_SERVER)
+app.add_typer(shard.app, name="shard", rich_help_panel=_SERVER)
 app.command("cluster", epilog=cluster.EXAMPLES, rich_help_panel=_SERVER)(cluster.cluster)
 app.command("lag", epilog=lag.EXAMPLES, rich_help_panel=_SERVER)(lag.lag)
 app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)

@@ -70,6 +70,12 @@ class RenamedBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return await self.inner.end_offset(topic + self._suffix, partition)
 
+    async def start_offset(self, topic: str, partition: int) -> int:
+        return await self.inner.start_offset(topic + self._suffix, partition)
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        return await self.inner.first_since(topic + self._suffix, partition, timestamp)
+
     def reach(self, topic: str, partition: int) -> int:
         return self.inner.reach(topic + self._suffix, partition)
 
@@ -85,8 +91,8 @@ class RenamedBus:
             return self._named(await self.inner.create_topic(name, partitions))
         return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
 
-    async def create_log(self, topic: str, partitions: int) -> TopicInfo:
-        return self._named(await self.inner.create_log(topic + self._suffix, partitions))
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+        return self._named(await self.inner.create_log(topic + self._suffix, partitions, expires=expires))
 
     async def topic(self, topic: str) -> TopicInfo | None:
         found = await self.inner.topic(topic + self._suffix)

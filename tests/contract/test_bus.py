@@ -203,8 +203,14 @@ async def test_subscriptions_wake_for_what_they_follow(bus: Bus) -> None:
 async def test_trimmed_frames_are_gone_and_offsets_go_on(bus: Bus, plug: Plug) -> None:
     for start in range(0, 40, 10):
         await bus.append({A0: frames(start, start + 10)})
+    assert await bus.start_offset("a", 0) == 0
     await bus.trim("a", 0, 25)
     await bus.trim("a", 0, 5)
+    assert (await bus.start_offset("a", 0), await bus.start_offset("a", 1), await bus.start_offset("x", 0)) == (
+        25,
+        0,
+        0,
+    )
     assert await everything(bus, "a") == frames(25, 40)
     assert (await bus.read("a", 0, 0, 1))[0].offset == 25
     await bus.trim("a", 0, 99)
@@ -223,6 +229,10 @@ async def test_trim_by_age(bus: Bus, plug: Plug) -> None:
         landed.append((await bus.append({A0: frames(at * 3, at * 3 + 3)}))[A0])
         await plug.pass_time(landed[-1])
     await bus.append({A1: frames(0, 1)})
+    since = [await bus.first_since("a", 0, at) for at in (0, landed[3].timestamp, landed[3].timestamp + 1)]
+    assert since == [0, landed[3].first_offset, landed[4].first_offset]
+    assert await bus.first_since("a", 0, landed[-1].timestamp + 60_000) == await bus.end_offset("a", 0)
+    assert await bus.first_since("x", 0, 0) == 0
     await bus.trim_older_than("a", landed[0].timestamp)
     assert await everything(bus, "a") == frames(0, 30)
     await bus.trim_older_than("a", landed[3].timestamp + 1)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from duemq.delay import clean
+from duemq.delay import clean, master
+from duemq.delay.clean import horizon_for
 from duemq.delay.master import Master
 from duemq.delay.rules import Cycle
 from duemq.model.errors import DuemqError
-from duemq.model.key import first_key_at
+from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import MOVED, NAME, NAME_DUE, U64, WINDOW_MS
@@ -34,8 +35,8 @@ def test_random_schedule(seed: int, tmp_path: Path) -> None:
 
 def rest_past_what_is_pending(patch: Patch) -> None:
     """The cursor of a shard at rest is moved on whether or not all that is due was read."""
-    horizon = Master._horizon
-    patch.setattr(Master, "_horizon", lambda self, cycle, now, reached: horizon(self, cycle, now, now))
+    horizons = Master._horizons
+    patch.setattr(Master, "_horizons", lambda self, cycle, now, reached: horizons(self, cycle, now, now))
 
 
 def answer_by_what_is_held(patch: Patch) -> None:
@@ -43,12 +44,15 @@ def answer_by_what_is_held(patch: Patch) -> None:
     decide = Cycle._decide
 
     def decide_by_rows(self: Cycle, kind: int, key: bytes, row: Any, ended: Any) -> Answer:
-        horizon = self.before.horizon
-        object.__setattr__(self.before, "horizon", 0)
+        before = self.before
+        horizons = before.horizon, before.end_horizon
+        object.__setattr__(before, "horizon", 0)
+        object.__setattr__(before, "end_horizon", 0)
         try:
             return decide(self, kind, key, row, ended)
         finally:
-            object.__setattr__(self.before, "horizon", horizon)
+            object.__setattr__(before, "horizon", horizons[0])
+            object.__setattr__(before, "end_horizon", horizons[1])
 
     patch.setattr(Cycle, "_decide", decide_by_rows)
 
@@ -79,7 +83,29 @@ def drop_up_to_the_end_of_the_window(patch: Patch) -> None:
     patch.setattr(clean, "first_key_at", lambda due: first_key_at(due + WINDOW_MS))
 
 
+def forget_by_due_times(patch: Patch) -> None:
+    """A window is forgotten by when its messages were due, and not by when they ended."""
+    patch.setattr(master, "horizon_for", lambda cursor, cutoff, last_ends: horizon_for(cursor, cutoff, {}))
+
+
+def place_before_the_cursors_window(patch: Patch) -> None:
+    """What was due long ago lies among what is forgotten."""
+    init = Cycle.__init__
+
+    def without_floor(self: Cycle, *args: Any) -> None:
+        init(self, *args)
+        self._floor = LOWEST
+
+    patch.setattr(Cycle, "__init__", without_floor)
+
+
+def forget_ends_by_due_times(patch: Patch) -> None:
+    """What was cancelled is never forgotten before its window is over."""
+    patch.setattr(clean, "_forget_ended", lambda store, end_horizon: iter(()))
+
+
 MUTANTS = (
+    forget_by_due_times, place_before_the_cursors_window, forget_ends_by_due_times,
     rest_past_what_is_pending, answer_by_what_is_held, forget_names_that_are_held, forget_moves_that_are_held,
     drop_up_to_the_end_of_the_window,
 )  # fmt: skip

@@ -207,7 +207,7 @@ def snapshots(data: Path) -> list[str]:
 async def test_what_was_given_is_there_until_it_is_given_back(tmp_path: Path, depth: int) -> None:
     """`depth`: also in a folder whose path is longer than the address of a socket may be."""
     data = tmp_path.joinpath(*["deeper"] * depth) / "data"
-    async with running(data) as (node, gateway), Control(data, partial(freeze, node)):
+    async with running(data) as (node, gateway), Control(data, partial(freeze, node), node.recover):
         await send(gateway, "t", [now() + HOUR])
         assert (data / SOCKET).stat().st_mode & 0o077 == 0
 
@@ -229,7 +229,7 @@ async def test_what_was_given_is_there_until_it_is_given_back(tmp_path: Path, de
 
 async def test_whoever_dies_leaves_nothing_behind(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with running(data) as (node, _), Control(data, partial(freeze, node)):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
         for asks in (True, False):
             reader, writer = await asyncio.open_unix_connection(str(data / SOCKET))
             if asks:
@@ -249,7 +249,7 @@ async def test_a_server_that_ends_takes_back_what_it_gave(tmp_path: Path) -> Non
     data = tmp_path / "data"
     async with AsyncExitStack() as stack:
         node, _ = await stack.enter_async_context(running(data))
-        control = await stack.enter_async_context(Control(data, partial(freeze, node)))
+        control = await stack.enter_async_context(Control(data, partial(freeze, node), node.recover))
         reader, writer = await asyncio.open_unix_connection(str(data / SOCKET))
         writer.write(b'{"backup": 1}\n')
         await reader.readline()
@@ -266,7 +266,7 @@ async def test_a_node_that_refuses_says_why_by_the_socket(tmp_path: Path) -> Non
         with pytest.raises(Unavailable, match="on fire"), frozen(data):
             pass
 
-    async with running(data) as (node, _), Control(data, partial(freeze, node)):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
         node.why_not_ready = "the disk is on fire"
         await asyncio.to_thread(ask)
         assert snapshots(data) == []
@@ -281,7 +281,7 @@ async def test_a_disk_without_sockets_is_no_hindrance(
     data = tmp_path / "data"
     async with running(data) as (node, _):
         monkeypatch.setattr(Path, "chmod", refuse)
-        async with Control(data, partial(freeze, node)):
+        async with Control(data, partial(freeze, node), node.recover):
             assert "not possible while this runs" in caplog.text
         monkeypatch.undo()
     assert (data / SOCKET).exists()  # as one that was killed leaves it
@@ -292,5 +292,5 @@ async def test_a_disk_without_sockets_is_no_hindrance(
         with frozen(data) as path:
             assert path is not None
 
-    async with running(data) as (node, _), Control(data, partial(freeze, node)):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
         await asyncio.to_thread(ask)

@@ -11,6 +11,7 @@ from duemq.delay import clean
 from duemq.delay.clean import forget_before, horizon_for
 from duemq.delay.pace import Pace
 from duemq.model.key import make_key
+from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
 from duemq.storage.store import ShardStore
@@ -23,8 +24,8 @@ F = b"f" * 16
 
 def forget(store: ShardStore, cutoff_ms: int) -> int:
     """All parts at once."""
-    horizon = horizon_for(store.position.entry.cursor, cutoff_ms)
-    for _ in forget_before(store, horizon):
+    horizon = horizon_for(store.position.entry.cursor, cutoff_ms, {})
+    for _ in forget_before(store, horizon, 0):
         pass
     return horizon
 
@@ -100,20 +101,65 @@ def test_a_shard_at_rest_forgets_its_last_window_and_what_was_cancelled_early(tm
         (node,) = world.nodes
         await node.promote()
         await world.produce([draft(FIRST, b"delivered"), draft(FAR, b"cancelled"), draft(2 * FAR - BASE, b"held")])
-        await world.produce([Change(CANCEL, make_key(FAR, 1, 0), 0)])
-        entries: list[tuple[int, int]] = []
+        entries: list[tuple[int, int, int]] = []
         for world.now in range(BASE, BASE + 15 * WINDOW_MS, WINDOW_MS // 3):
             while await world.tick(node) == 0:
                 pass
             entry = node.replica.entry
-            if entry.number not in [number for number, _ in entries]:
-                entries.append((entry.number, (entry.horizon - BASE) // WINDOW_MS))
-            for _ in forget_before(node.store, entry.horizon):
+            if entry.number not in [number for number, _, _ in entries]:
+                horizons = (entry.horizon - BASE) // WINDOW_MS, (entry.end_horizon - BASE) // WINDOW_MS
+                entries.append((entry.number, *horizons))
+            if world.now == BASE + 5 * WINDOW_MS:
+                await world.produce([Change(CANCEL, make_key(FAR, 1, 0), 0)])
+            for _ in forget_before(node.store, entry.horizon, entry.end_horizon):
                 pass
-        # The delivery is forgotten two windows on, the cancelled one ten windows on; in between nothing is committed.
-        assert [horizon for _, horizon in entries if horizon > 0] == [1, 10]
+        # What was delivered in the first window is forgotten two windows on. What was cancelled in the sixth is, too,
+        # long before it was due. In between only the cancel is committed.
+        assert [tuple(horizons) for _, *horizons in entries if horizons[0] > 0] == [(1, -1), (1, 4), (6, 6)]
         assert left(node.store) == ({b"held"}, 1, 0, 0)
         assert node.replica.recount() == node.replica.entry.pending == 1
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_history_counts_from_the_end_of_a_message(tmp_path: Path) -> None:
+    """After an outage, and for times long past: what ended just now is known for as long as anything else."""
+
+    async def run() -> None:
+        pace = Pace(dead_letter_topic="dlq", history_ms=4 * WINDOW_MS)
+        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(FIRST, b"overdue"), draft(FIRST, b"overdue too")])
+        await world.tick(node)
+        world.now = BASE + 100 * WINDOW_MS  # nothing ran for two days
+        await world.produce([draft(5, b"long past"), draft(SECOND, b"past"), Change(CANCEL, make_key(FIRST, 1, 0), 0)])
+        while await world.tick(node) == 0:
+            pass
+        messages = world.oracle.messages
+        assert [one.state for one in messages.values()] == ["delivered", "cancelled", "delivered", "delivered"]
+
+        async def repeat() -> list[Answer]:
+            """The answers to each name again, and to cancels of all."""
+            first = len(world.oracle.commands)
+            names = ((FIRST, b"overdue"), (FIRST, b"overdue too"), (5, b"long past"), (SECOND, b"past"))
+            await world.produce([draft(*one) for one in names])
+            await world.produce([Change(CANCEL, key, 0) for key in list(messages)[:4]])
+            while await world.tick(node) == 0:
+                pass
+            for _ in forget_before(node.store, node.replica.entry.horizon, node.replica.entry.end_horizon):
+                pass
+            return [world.oracle.answers[offset] for offset in range(first, first + 8)]
+
+        late, cancelled = Answer.DELIVERED, Answer.CANCELLED_BEFORE
+        for _ in range(12):
+            assert await repeat() == [Answer.DUPLICATE] * 4 + [late, cancelled, late, late]
+            world.now += WINDOW_MS // 3
+        world.now = BASE + 106 * WINDOW_MS
+        await repeat()  # says that they are forgotten, and drops them
+        assert await repeat() == [Answer.ACCEPTED] * 4 + [Answer.UNKNOWN] * 4
         world.close()
 
     asyncio.run(run())

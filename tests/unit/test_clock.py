@@ -72,17 +72,18 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
 
 def test_what_a_node_says_of_itself() -> None:
     waits: list[str | None] = [None]
-    shard = SimpleNamespace(waits=lambda: waits[-1])
-    keeper = StandingKeeper({0: cast(Any, shard)}, lambda: 0, 500)
+    shard = SimpleNamespace(waits=lambda: waits[-1], leading=False)
+    other = SimpleNamespace(waits=lambda: None, leading=False)
+    keeper = StandingKeeper({0: cast(Any, shard), 1: cast(Any, other)}, lambda: 0, 500)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
-    keeper.caught_up.add(0)
+    keeper.caught_up.update((0, 1))
     assert keeper.judge(None, draining=True).state is NodeState.DRAINING
     assert keeper.judge("no broker answers", draining=False).reason == "no broker answers"
     ready = keeper.judge(None, draining=False)
     assert ready.state is NodeState.READY and keeper.worth_telling(ready) and not keeper.worth_telling(ready)
     waits.append("shard 0 waits for a file")
     waiting = keeper.judge(None, draining=False)
-    assert (waiting.state, waiting.reason) == (NodeState.READY, "shard 0 waits for a file")
+    assert (waiting.state, waiting.unfit) == (NodeState.READY, {0: "shard 0 waits for a file"})
     assert keeper.worth_telling(waiting)
     waits.pop()
     keeper.lag = {0: 3}
@@ -91,6 +92,15 @@ def test_what_a_node_says_of_itself() -> None:
     assert full.state is NodeState.READY and keeper.worth_telling(full), "it delivers"
     assert not keeper.worth_telling(keeper.judge(None, draining=False, watermark=3, full="91.1 %"))
     assert keeper.worth_telling(keeper.judge(None, draining=False, watermark=2))
-    keeper.take_out("the books differ")
-    keeper.take_out("and again")
-    assert keeper.judge("no broker answers", draining=True).reason == "the books differ"
+    keeper.lag = {0: 1_001, 1: 0}
+    behind = keeper.judge(None, draining=False)
+    assert keeper.worth_telling(behind) and list(behind.unfit) == [0]
+    keeper.lag = {0: 501, 1: 0}
+    assert list(keeper.judge(None, draining=False).unfit) == [0], "it has to come well below the bound"
+    keeper.lag = {0: 500, 1: 0}
+    assert not keeper.judge(None, draining=False).unfit
+    keeper.unfit[0] = "the books differ"
+    assert keeper.judge(None, draining=False).state is NodeState.READY, "it can lead the other one"
+    keeper.unfit[1] = "shard 1 is stopped"
+    out = keeper.judge(None, draining=True)
+    assert (out.state, out.reason) == (NodeState.OUT, "shard 0: the books differ; shard 1 is stopped")

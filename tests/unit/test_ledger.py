@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Adopted, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import START, Adopted, Answer, Barrier, Deferred, Entry, Fates, read_ledger
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)
@@ -17,13 +17,28 @@ entries = st.builds(
     st.dictionaries(st.integers(0, 60), st.sampled_from(Answer)).map(lambda answers: dict(sorted(answers.items()))),
     st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
     st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)), numbers,
-    st.lists(adoptions, max_size=3).map(tuple),
+    st.lists(adoptions, max_size=3).map(tuple), numbers, st.none() | st.tuples(numbers, numbers), st.none() | numbers,
 )  # fmt: skip
 
 
 @given(entries)
 def test_round_trip(entry: Entry) -> None:
     assert Entry.decode(entry.encode()) == entry
+
+
+@given(entries, numbers, numbers)
+def test_barriers_are_told_from_entries(entry: Entry, number: int, at: int) -> None:
+    barrier = Barrier(number, at)
+    assert read_ledger(barrier.encode()) == barrier and read_ledger(entry.encode()) == entry
+    with pytest.raises(CorruptStore):
+        Entry.decode(barrier.encode())
+    with pytest.raises(CorruptStore):
+        read_ledger(barrier.encode()[:-3])
+
+
+def test_entries_of_the_first_format_are_read() -> None:
+    document = orjson.loads(START.encode()) | {"v": 1}
+    assert Entry.decode(orjson.dumps(document)) == START
 
 
 def test_consecutive_equal_answers_are_one_run() -> None:
@@ -36,7 +51,8 @@ def test_consecutive_equal_answers_are_one_run() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("v", 2),
+        ("v", 3),
+        ("lost", [1]),
         ("cursor", "00"),
         ("cursor", "x"),
         ("answers", [[1, 1, 99]]),

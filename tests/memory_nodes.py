@@ -1,0 +1,160 @@
+"""Delay nodes on a log in memory, with an election in the hand of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Bus, wall_clock
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.backend import NodeBackend
+from duemq.delay.commands import CommandGateway
+from duemq.delay.node import Node, NodeOptions, Peers
+from duemq.delay.shard import Shard
+from duemq.election.base import Member, Standing
+from duemq.election.changes import Changes
+from duemq.model.record import unpack_record
+from duemq.storage.folder import Folder, Identity
+
+IDENTITY = Identity("cluster", 1, b"s" * 32)
+
+
+class ManualClock:
+    """Stands still between two steps of the test. Call it for the time, epoch ms."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class ManualElection:
+    """Gives shards to its node as the test says."""
+
+    def __init__(self) -> None:
+        self.standing: Standing | None = None
+        self.others: list[Member] = []
+        self.away = False  # the coordinator is out of reach
+        self._owned: frozenset[int] = frozenset()
+        self._changes = Changes()
+        self._joined = False
+
+    def give(self, *shards: int) -> None:
+        self._owned = frozenset(shards)
+        self._changes.tell()
+
+    async def join(self) -> None:
+        self._joined = True
+
+    def owned(self) -> frozenset[int]:
+        return self._owned if self._joined else frozenset()
+
+    def paused(self) -> bool:
+        return self.away
+
+    async def changed(self, timeout_s: float | None = None) -> bool:
+        return await self._changes.wait(timeout_s)
+
+    async def release(self, shard: int) -> None:
+        await asyncio.sleep(0)
+
+    async def report(self, standing: Standing) -> None:
+        self.standing = standing
+
+    def members(self) -> Sequence[Member]:
+        return self.others
+
+    def masters(self) -> Mapping[int, str]:
+        return {}
+
+    def draining(self) -> bool:
+        return False
+
+    async def leave(self) -> None:
+        self._joined = False
+
+
+class MemoryNode:
+    """A node of one shard that runs from `async with` on."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        path: Path,
+        *,
+        bus: Callable[[MemoryLog], Bus] = MemoryBus,
+        clock: Callable[[], int] = wall_clock,
+        peers: Peers | None = None,
+        alone: bool = False,
+        **options: Any,
+    ) -> None:
+        """`options`: of the node, see `NodeOptions`."""
+        self.election, self._path, self._bus, self._log = ManualElection(), path, bus, log
+        self._options, self._clock, self._peers = NodeOptions(alone=alone, trims=False, **options), clock, peers
+        self.metrics = CollectorRegistry()
+        self.node: Node
+        self.running: asyncio.Task[None]
+
+    @property
+    def shard(self) -> Shard:
+        return self.node.shards[0]
+
+    @property
+    def gateway(self) -> CommandGateway:
+        return CommandGateway(NodeBackend(self.node))
+
+    async def __aenter__(self) -> MemoryNode:
+        self._folder = Folder.open(self._path, identity=IDENTITY)
+
+        async def open_bus() -> Bus:
+            return self._bus(self._log)
+
+        self.node = Node(
+            self._folder, open_bus, self.election, self._options, self.metrics, self._clock, self._peers
+        )  # fmt: skip
+        self._stop = asyncio.Event()
+        self.running = asyncio.create_task(self.node.run(self._stop))
+        await asyncio.wait([self.running], timeout=0.01)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        try:
+            await self.running
+        finally:
+            self._folder.close()
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition of this node. Fails at once where the node has ended."""
+        try:
+            async with asyncio.timeout(30):
+                while not condition():
+                    if self.running.done():
+                        self.running.result()
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"waited for this: {what}; the node says: {self.node.why_not_ready}") from None
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.node.why_not_ready is None, "the node to be ready")
+
+    async def lead(self) -> None:
+        self.election.give(0)
+        await self.until(lambda: self.shard.leading, "the node to be master")
+
+
+def values(log: MemoryLog, topic: str) -> list[str]:
+    """The payloads in a topic."""
+    return [unpack_record(one.frame).value.decode() for part in log.topics.get(topic, []) for one in part.frames]
+
+
+async def empty(log: MemoryLog, topic: str) -> None:
+    """Drop all that a topic holds, as retention does."""
+    bus = MemoryBus(log)
+    for number, partition in enumerate(log.topics[topic]):
+        await bus.trim(topic, number, partition.end)
