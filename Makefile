@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export PYTHONSAFEPATH = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run cluster cluster-down test test-fast check bench chaos power install install-dev clean
+.PHONY: help run cluster cluster-down test test-fast check bench chaos chaos-hour power install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,6 +19,9 @@ run: install ## start duemq on the embedded bus and show a short live demonstrat
 	@$(BIN)/duemq serve --data "$(DATA)" --listen "$(LISTEN)" --demo
 
 cluster cluster-down: DATA = .cluster
+chaos-hour: MINUTES ?= 60
+chaos-hour: SEED ?= 1
+chaos-hour: OUT ?= hour.json
 
 cluster: install ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
 	@$(BIN)/python -m duemq.proxy.local up --data "$(DATA)" --port "$(PORT)" $(ARGS)
@@ -44,6 +47,9 @@ chaos: install-dev ## break everything under load, and reconcile (half an hour; 
 power: install-dev ## cut the power under load, 200 times the bus and 50 times a node (needs gcc; POWER_SEED)
 	@POWER_ROUNDS=200 $(BIN)/python -m pytest -q -s tests/power/test_layer.py tests/power/test_bus.py tests/power/test_embedded.py $(ARGS)
 	@POWER_ROUNDS=50 $(BIN)/python -m pytest -q -s tests/power/test_node.py $(ARGS)
+
+chaos-hour: install-dev ## all breakages at random for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
+	@PYTHONPATH=. $(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

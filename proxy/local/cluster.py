@@ -52,7 +52,9 @@ class LocalCluster(Running):
     """Made, it has started nothing yet; a context manager: entered, all of it is ready; left, all of it is gone.
 
     `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, from its next
-    start on. `kafka_extra`: lines of server.properties. `report` is told what is waited for.
+    start on. `kafka_extra`: lines of server.properties. `kafka_secure`: with a SASL_SSL listener beside the plain one.
+    `reached_at` (server, port): by which port others reach that port of a server of Kafka or ZooKeeper, where something
+    stands between them. `report` is told what is waited for.
     Servers of Kafka and ZooKeeper are numbered from 1, `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
     where there is neither Java nor a way to fetch the servers.
     """
@@ -68,7 +70,9 @@ class LocalCluster(Running):
         settings: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         kafka_extra: Mapping[str, str] | None = None,
+        kafka_secure: bool = False,
         ports: Ports | None = None,
+        reached_at: Callable[[str, int], int] | None = None,
         report: Callable[[str], None] = lambda what: None,
     ) -> None:
         folder = folder.absolute()
@@ -76,11 +80,12 @@ class LocalCluster(Running):
         self._report = report
         self.kafka = KafkaServers(
             folder / "kafka", brokers, ports=self.ports.kafka, controller_ports=self.ports.kafka_controllers,
-            extra=kafka_extra,
+            extra=kafka_extra, secure=kafka_secure, reached_at=reached_at,
         )  # fmt: skip
         self.zookeeper = ZooKeeperServers(
-            folder / "zookeeper", zookeepers, ports=self.ports.zookeeper, peer_ports=self.ports.zookeeper_peers
-        )
+            folder / "zookeeper", zookeepers, ports=self.ports.zookeeper, peer_ports=self.ports.zookeeper_peers,
+            reached_at=reached_at or (lambda server, port: port),
+        )  # fmt: skip
         common = {
             "kafka.bootstrap": self.kafka.bootstrap,
             "zookeeper.hosts": self.zookeeper.hosts,

@@ -1,4 +1,4 @@
-"""A delay node or a proxy as a process of this installation."""
+"""A delay node, a proxy or both in one as a process of this installation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from duemq.proxy.local.ports import HOST
 from duemq.proxy.local.process import Process
 
 _START = "import sys; from duemq.proxy.cli.main import main; sys.exit(main())"
-_READY_WITHIN_S = 90.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 
 
 class DuemqProcess:
     """`settings` (by `section.key`) and `environment` may be changed; both hold from the next `start` on.
 
-    `kind`: `node` or `proxy`. `data`: the node's folder; a proxy keeps nothing.
+    `kind`: `node`, `proxy` or `serve`. `data`: its folder; a proxy keeps nothing.
     """
 
     def __init__(
@@ -68,8 +68,10 @@ class DuemqProcess:
 
     def _command(self) -> list[str]:
         own = ["--listen", f"{HOST}:{self.port}"]
+        if self.kind != "proxy":
+            own += ["--data", str(self.data)]
         if self.kind == "node":
-            own += ["--data", str(self.data), "--name", self.name]
+            own += ["--name", self.name]
         for key, value in self.settings.items():
             own += ["--set", f"{key}={value}"]
         return [sys.executable, "-P", "-c", _START, self.kind, *own]

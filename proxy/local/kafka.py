@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import secrets
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from duemq.proxy.local.ports import HOST, addresses
 from duemq.proxy.local.problem import LocalError
 from duemq.proxy.local.process import Process, wait_for
 
-_READY_WITHIN_S = 90.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _LOG_LEVEL = "-Dorg.apache.logging.log4j.level=WARN"
 
 
@@ -33,7 +33,8 @@ class KafkaServers(Ensemble):
 
     `folder`: settings, logs and data; a cluster that was stopped starts again on it when the ports are the same.
     `ports`: of the clients, one a server. `extra`: more lines of server.properties. `secure`: a SASL_SSL listener
-    beside the plain one, for the users `plain` and `scram`, with a certificate signed by `ca_file`.
+    beside the plain one, for the users `plain` and `scram`, with a certificate signed by `ca_file`. `reached_at`
+    (server, port): by which port clients, brokers and controllers reach that one, where something stands between them.
     Raises LocalError; NotAvailable where there is neither Java nor a way to fetch the jars.
     """
 
@@ -50,6 +51,7 @@ class KafkaServers(Ensemble):
         controller_ports: Sequence[int] = (),
         extra: Mapping[str, str] | None = None,
         secure: bool = False,
+        reached_at: Callable[[str, int], int] | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.numbers = range(1, nodes + 1)
@@ -58,6 +60,12 @@ class KafkaServers(Ensemble):
         self._ports = self._numbered(ports)
         self._controller_ports = self._numbered(controller_ports)
         self._secure_ports = self._numbered(()) if secure else {}
+        self._peer_ports = self._numbered(()) if reached_at else {}
+        self._reached_at = {
+            port: port if reached_at is None else reached_at(f"kafka-{number}", port)
+            for ports in (self._ports, self._controller_ports, self._secure_ports, self._peer_ports)
+            for number, port in ports.items()
+        }
         self._jars = jars()
         self.processes = {
             number: Process(
@@ -74,11 +82,11 @@ class KafkaServers(Ensemble):
     @property
     def bootstrap(self) -> str:
         """HOST:PORT of every server, with commas."""
-        return addresses(self._ports.values())
+        return addresses(self._reached_at[port] for port in self._ports.values())
 
     @property
     def secure_bootstrap(self) -> str:
-        return addresses(self._secure_ports.values())
+        return addresses(self._reached_at[port] for port in self._secure_ports.values())
 
     @property
     def ca_file(self) -> Path:
@@ -151,18 +159,26 @@ class KafkaServers(Ensemble):
     def _settings(self, number: int) -> dict[str, str]:
         several = len(self.numbers) > 1
         copies, needed = ("3", "2") if several else ("1", "1")
-        clients = [f"PLAINTEXT://{HOST}:{self._ports[number]}"]
+        listeners = {"PLAINTEXT": self._ports[number]}
         if self.secure:
-            clients.append(f"SASL_SSL://{HOST}:{self._secure_ports[number]}")
-        voters = [f"{each}@{HOST}:{port}" for each, port in self._controller_ports.items()]
+            listeners["SASL_SSL"] = self._secure_ports[number]
+        if self._peer_ports:
+            listeners["PEERS"] = self._peer_ports[number]
+        listeners["CONTROLLER"] = self._controller_ports[number]
+        voters = [f"{each}@{HOST}:{self._reached_at[port]}" for each, port in self._controller_ports.items()]
         return {
             "process.roles": "broker,controller",
             "node.id": str(number),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": ",".join([*clients, f"CONTROLLER://{HOST}:{self._controller_ports[number]}"]),
-            "advertised.listeners": ",".join(clients),
+            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{HOST}:{self._reached_at[port]}" for name, port in listeners.items()
+            ),
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "PEERS" if self._peer_ports else "PLAINTEXT",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL"
+            ),
             "log.dirs": str(self._data(number)),
             "default.replication.factor": copies,
             "min.insync.replicas": needed,

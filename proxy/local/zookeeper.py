@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from duemq.proxy.local.java import command
 from duemq.proxy.local.ports import HOST, addresses, free_port
 from duemq.proxy.local.process import Process, wait_for
 
-_READY_WITHIN_S = 60.0
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _OPTIONS = (
     "-Dorg.apache.logging.log4j.level=WARN",
     "-Dzookeeper.preAllocSize=1024",  # KiB; 64 MiB a log file by default
@@ -27,6 +27,7 @@ class ZooKeeperServers(Ensemble):
 
     `folder`: settings, logs and data; servers that were stopped start again on it when the ports are the same.
     `tick_ms`: sessions may last 2 to 20 ticks. `ports`: of the clients, one a server; `peer_ports`: two a server.
+    `reached_at` (server, port): by which port clients reach that one, where something stands between them.
     Raises LocalError; NotAvailable where there is neither Java nor a way to fetch the jars.
     """
 
@@ -39,10 +40,12 @@ class ZooKeeperServers(Ensemble):
         heap_mib: int = 64,
         ports: Sequence[int] = (),
         peer_ports: Sequence[int] = (),
+        reached_at: Callable[[str, int], int] = lambda server, port: port,
     ) -> None:
         self.folder = folder.absolute()
         self.numbers = range(1, nodes + 1)
         self.tick_ms = tick_ms
+        self._reached_at = reached_at
         self.ports = self._numbered(ports)
         self.peer_ports = list(peer_ports or [free_port() for _ in range(2 * nodes)])
         self.processes = {
@@ -60,7 +63,7 @@ class ZooKeeperServers(Ensemble):
     @property
     def hosts(self) -> str:
         """HOST:PORT of every server, with commas."""
-        return addresses(self.ports.values())
+        return addresses(self._reached_at(f"zookeeper-{number}", port) for number, port in self.ports.items())
 
     def start(self, number: int | None = None) -> None:
         """Come back when they serve. One alone of an ensemble never does: with it, start one more."""

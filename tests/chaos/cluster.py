@@ -2,37 +2,100 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.topics import settings_of_own
 from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.duemq_process import DuemqProcess
+from tests.chaos.network.network import Network
+from tests.chaos.rights import AUTHORIZER, deny_creating
 from tests.chaos.shape import Shape
+from tests.chaos.topics import make_topic
 from tests.real_servers import need_servers
 
 SESSION_MS = 4_000
 _CLOCK = "DUEMQ_TEST_CLOCK"
+_OFTEN = {"log.retention.check.interval.ms": "2000"}
+
+
+class ChaosCluster(LocalCluster):
+    """A local cluster with a network that can be cut, a user without all rights, and clocks that can be set."""
+
+    def __init__(self, folder: Path, shape: Shape) -> None:
+        self.folder, self._shape = folder, shape
+        self._network = Network(folder / "network") if shape.network else None
+        settings = {
+            "shards": str(shape.shards),
+            "zookeeper.session_timeout_s": str(SESSION_MS / 1000),
+            "storage.flush_interval_s": "2",
+            "topics.partitions": str(shape.partitions),
+            "delivery.max_attempts": "4",
+            "delivery.retry_delays": "500ms,1s",
+            "kafka.retention": shape.retention,
+            "far.adopt_from": str(folder / "adopt"),
+        }
+        super().__init__(
+            folder, brokers=shape.brokers, zookeepers=shape.zookeepers, nodes=shape.nodes, proxies=shape.proxies,
+            settings=settings, kafka_extra=_OFTEN | (AUTHORIZER if shape.rights else {}), kafka_secure=shape.rights,
+            reached_at=self._network.reached_at if self._network else None,
+        )  # fmt: skip
+        for process in (*self.nodes, *self.proxies):
+            process.environment[_CLOCK] = str(folder / f"{process.name}.clock")
+            if shape.rights:
+                process.settings |= {
+                    "kafka.bootstrap": self.kafka.secure_bootstrap, "kafka.protocol": "SASL_SSL",
+                    "kafka.mechanism": "PLAIN", "kafka.user": self.kafka.plain.name,
+                    "kafka.password": self.kafka.plain.password, "kafka.ca_file": str(self.kafka.ca_file),
+                }  # fmt: skip
+
+    @property
+    def network(self) -> Network:
+        """Only where the shape has one."""
+        assert self._network is not None
+        return self._network
+
+    def start(self) -> None:
+        if self._network is not None:
+            self._network.start(self.processes)
+        if self._shape.rights:
+            self.kafka.start()
+            deny_creating(self.kafka.bootstrap, self.kafka.plain.name)
+        if self._shape.network and self._shape.brokers > 1:
+            self.kafka.start()
+            asyncio.run(self._lead_the_ledger_apart())
+        super().start()
+
+    async def _lead_the_ledger_apart(self) -> None:
+        """Make topics of duemq's own so that the ledger and the clock are led by different brokers.
+
+        A node asks a broker for the time each second. If it is the one that leads the ledger and is cut off, the node
+        learns of its successor in time, by accident.
+        """
+        options = KafkaOptions(self.kafka.bootstrap, replication_factor=3, min_insync_replicas=2)
+        settings = settings_of_own(options)
+        for topic, count, replicas in (
+            ("duemq.ledger", self._shape.shards, [1, 2, 3]),
+            ("duemq.buffer", self._shape.shards, [2, 3, 1]),
+            ("duemq.clock", 1, [3, 2, 1]),
+        ):
+            await make_topic(
+                self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=settings
+            )
+
+    def close(self) -> None:
+        super().close()
+        if self._network is not None:
+            self._network.close()
 
 
 @contextmanager
-def start_cluster(folder: Path, shape: Shape) -> Iterator[LocalCluster]:
+def start_cluster(folder: Path, shape: Shape) -> Iterator[ChaosCluster]:
     need_servers()
-    settings = {
-        "shards": str(shape.shards),
-        "zookeeper.session_timeout_s": str(SESSION_MS / 1000),
-        "storage.flush_interval_s": "2",
-        "topics.partitions": "0",  # one that is deleted stays away
-        "delivery.max_attempts": "4",
-        "delivery.retry_delays": "500ms,1s",
-    }
-    cluster = LocalCluster(
-        folder, brokers=shape.brokers, zookeepers=shape.zookeepers, nodes=shape.nodes, proxies=shape.proxies,
-        settings=settings,
-    )  # fmt: skip
-    for node in cluster.nodes:
-        node.environment[_CLOCK] = str(folder / f"{node.name}.clock")
-    with cluster:
+    with ChaosCluster(folder, shape) as cluster:
         yield cluster
 
 
@@ -56,6 +119,6 @@ def settings_of(process: DuemqProcess, **changed: str) -> Iterator[None]:
         process.settings.update(before)
 
 
-def clock_of(node: DuemqProcess) -> Path:
-    """The file with the ms by which a node's clock is wrong."""
-    return Path(node.environment[_CLOCK])
+def clock_of(process: DuemqProcess) -> Path:
+    """The file with the ms by which the clock of a node or proxy is wrong."""
+    return Path(process.environment[_CLOCK])

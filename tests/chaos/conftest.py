@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.proxy.local.cluster import LocalCluster
-from tests.chaos.cluster import start_cluster, start_what_is_down
+from tests.chaos.cluster import ChaosCluster, start_cluster, start_what_is_down
 from tests.chaos.figures import Figures
 from tests.chaos.shape import Shape
 from tests.chaos.world import World
@@ -54,10 +53,10 @@ class Stand:
     folder: Path
     shape: Shape | None = None
     running: ExitStack = field(default_factory=ExitStack)
-    cluster: LocalCluster | None = None
+    cluster: ChaosCluster | None = None
     made: int = 0
 
-    def take(self, shape: Shape) -> LocalCluster:
+    def take(self, shape: Shape) -> ChaosCluster:
         if self.cluster is None or self.shape != shape:
             self.close()
             self.made += 1

@@ -42,16 +42,19 @@ class Probe:
         self.seen: dict[int, list[Seen]] = defaultdict(list)
         self.topic = topic
         self._bootstrap, self._shards = bootstrap, shards
+        self._going = asyncio.Event()
+        self._going.set()
+        self._pending: set[asyncio.Task[None]] = set()
         self._grown = asyncio.Condition()
         self._failed: AIOKafkaProducer | None = None
 
     async def send(self, stop: asyncio.Event) -> None:
         """Send until `stop`, a second and a half ahead of the due times."""
         producer = await self._producer()
-        pending: set[asyncio.Task[None]] = set()
         try:
             due = now_ms() + _AHEAD_MS
             while not stop.is_set():
+                await self._going.wait()
                 if self._failed is producer:  # once a record of it is refused, an idempotent one has no way back
                     await stop_producer(producer, failed=True)
                     producer = await self._producer()
@@ -59,14 +62,22 @@ class Probe:
                     due = max(due + _EVERY_MS, now_ms())
                     for shard in range(self._shards):
                         task = asyncio.create_task(self._send(producer, shard, due), name="probe")
-                        pending.add(task)
-                        task.add_done_callback(pending.discard)
+                        self._pending.add(task)
+                        task.add_done_callback(self._pending.discard)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(due - _AHEAD_MS - now_ms(), 1) / 1000):
                         await stop.wait()
-            await asyncio.gather(*pending)
+            await asyncio.gather(*self._pending)
         finally:
             await stop_producer(producer)
+
+    async def rest(self) -> None:
+        """Send nothing until `go_on`; come back when what was sent is acknowledged, or given up."""
+        self._going.clear()
+        await asyncio.gather(*self._pending)
+
+    def go_on(self) -> None:
+        self._going.set()
 
     async def _producer(self) -> AIOKafkaProducer:
         """A new one, as soon as a broker is there."""

@@ -1,4 +1,4 @@
-"""How large a cluster is."""
+"""How large a cluster is, and what is special about it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of what; servers of Kafka and ZooKeeper come as 1 or 3."""
+    """How many of what; servers of Kafka and ZooKeeper come as 1 or 3.
+
+    `network`: relays between the processes, so that paths can be cut. `retention`: of commands, as in the setting.
+    `rights`: duemq logs in as a user who may not make topics whose names begin with `FORBIDDEN`. `partitions`: of
+    targets that are not there; 0: one that is deleted stays away.
+    """
 
     brokers: int = 1
     zookeepers: int = 1
     nodes: int = 3
     proxies: int = 2
     shards: int = 4
+    network: bool = False
+    retention: str = "7d"
+    rights: bool = False
+    partitions: int = 0

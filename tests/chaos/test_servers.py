@@ -1,12 +1,12 @@
-"""Faults around the nodes: ZooKeeper, brokers, proxies, and a target that is not there."""
+"""ZooKeeper, brokers and proxies die, and a target is deleted."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.faults import servers
 from tests.chaos.shape import Shape
 from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import DEAD_LETTERS, World
@@ -14,103 +14,55 @@ from tests.e2e.load import now_ms
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 
-_LOAD = 500  # messages; more than the 200 deliveries that `World` wants to see, for some of them are cancelled
-_AFTER_MS = 1_000
-_QUORUM_LOST_S = 15
 _THREE_ZOOKEEPERS = Shape(zookeepers=3)
 _THREE_BROKERS = Shape(brokers=3)
 
 
 @pytest.mark.smoke
 def test_zookeeper_restarted(world: Callable[..., World]) -> None:
-    async def faults(world: World) -> None:
-        zookeeper = world.cluster.zookeeper
-        await asyncio.to_thread(zookeeper.kill)
-        await asyncio.to_thread(zookeeper.start)
-        await world.deliver_again(now_ms() + _AFTER_MS)
-
-    world().run(faults)
+    world().run(servers.restart_zookeeper)
 
 
 @pytest.mark.slow
 def test_zookeeper_leader_killed(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
-        zookeeper = world.cluster.zookeeper
         for _ in range(3):
-            leader = await asyncio.to_thread(zookeeper.wait_for_leader)
-            killed = now_ms()
-            await asyncio.to_thread(zookeeper.kill, leader)
-            await world.deliver_again(killed + _AFTER_MS)
-            world.note("pause: ZooKeeper leader killed", range(world.shape.shards), killed)
-            await asyncio.to_thread(zookeeper.start, leader)
+            await servers.kill_zookeeper_leader(world)
 
     world(_THREE_ZOOKEEPERS).run(faults)
 
 
 @pytest.mark.slow
 def test_zookeeper_quorum_lost_and_back(world: Callable[..., World]) -> None:
-    async def faults(world: World) -> None:
-        zookeeper = world.cluster.zookeeper
-        await asyncio.to_thread(zookeeper.kill, 1)
-        await asyncio.to_thread(zookeeper.kill, 2)
-        await asyncio.sleep(_QUORUM_LOST_S)
-        back = now_ms()
-        await world.each([1, 2], zookeeper.start)
-        await world.deliver_again(back + _AFTER_MS)
-        world.note("fail-over after ZooKeeper's quorum is back", range(world.shape.shards), back)
-
-    world(_THREE_ZOOKEEPERS).run(faults)
+    world(_THREE_ZOOKEEPERS).run(servers.lose_zookeeper_quorum)
 
 
 @pytest.mark.slow
 def test_broker_killed(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
-        kafka = world.cluster.kafka
-        for number in kafka.numbers:
-            killed = now_ms()
-            await asyncio.to_thread(kafka.kill, number)
-            await world.deliver_again(killed + _AFTER_MS)
-            world.note("pause: one broker of three killed", range(world.shape.shards), killed)
-            await asyncio.to_thread(kafka.start, number)
-            await asyncio.to_thread(kafka.wait_until_whole)
+        for number in world.cluster.kafka.numbers:
+            await servers.kill_broker(world, number)
 
     world(_THREE_BROKERS).run(faults)
 
 
 @pytest.mark.slow
 def test_all_brokers_restarted(world: Callable[..., World]) -> None:
-    async def faults(world: World) -> None:
-        kafka = world.cluster.kafka
-        await asyncio.to_thread(kafka.stop)
-        await asyncio.to_thread(kafka.start)
-        await world.deliver_again(now_ms() + _AFTER_MS)
-        await world.accept_again(_LOAD)  # most of the time before, nothing was accepted
-
-    world(_THREE_BROKERS).run(faults)
+    world(_THREE_BROKERS).run(servers.restart_all_brokers)
 
 
 @pytest.mark.slow
 def test_the_only_broker_killed(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
-        kafka = world.cluster.kafka
         for _ in range(2):
-            await asyncio.to_thread(kafka.kill)
-            await asyncio.to_thread(kafka.start)
-            await world.deliver_again(now_ms() + _AFTER_MS)
+            await servers.kill_the_only_broker(world)
 
     world().run(faults)
 
 
 @pytest.mark.slow
 def test_proxy_killed(world: Callable[..., World]) -> None:
-    async def faults(world: World) -> None:
-        for proxy in world.cluster.proxies:
-            killed = now_ms()
-            await asyncio.to_thread(proxy.process.kill)
-            await world.deliver_again(killed + _AFTER_MS)
-            await world.start(proxy)
-
-    world().run(faults)
+    world().run(servers.kill_proxies)
 
 
 @pytest.mark.slow

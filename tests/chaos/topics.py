@@ -27,12 +27,30 @@ async def administration(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def make_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> None:
+async def make_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int = -1,
+    replicas: int | Mapping[int, list[int]] = 1,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    """`replicas`: how many, or the brokers of each partition with its first leader first."""
+    placed = None if isinstance(replicas, int) else dict(replicas)
+    topic = NewTopic(
+        name, partitions if placed is None else -1, replicas if placed is None else -1, placed,
+        topic_configs={**_BROKER_STAMPS, **(settings or {})},
+    )  # fmt: skip
     async with administration(bootstrap) as admin:
-        topic = NewTopic(name, partitions, replicas, topic_configs=_BROKER_STAMPS)
         answer = await admin.create_topics([topic])
         for made, code, *why in answer.topic_errors:
             assert code == 0, (made, code, why)
+
+
+async def leaders(bootstrap: str, name: str) -> dict[int, int]:
+    """The broker that leads each partition, as the broker that is asked sees it; -1 for none."""
+    async with administration(bootstrap) as admin:
+        (topic,) = await admin.describe_topics([name])
+        return {part["partition"]: part["leader"] for part in topic["partitions"]}
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
@@ -51,6 +69,12 @@ async def end_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartiti
         return ends
 
 
+async def start_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartition, int]:
+    async with consumer(bootstrap, names) as reading:
+        starts: dict[TopicPartition, int] = await reading.beginning_offsets(reading.assignment())
+        return starts
+
+
 async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Delete the records below these offsets: one who has not read them never will."""
     async with administration(bootstrap) as admin:
@@ -60,7 +84,10 @@ async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -
 @asynccontextmanager
 async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """Reads committed records of all partitions, from the first one kept on."""
-    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    settings = {
+        "isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False,
+        "request_timeout_ms": 8_000,  # a broker that is cut off never answers
+    }  # fmt: skip
     async with administration(bootstrap) as admin:
         described = await admin.describe_topics(list(topics))
     reading = AIOKafkaConsumer(bootstrap_servers=bootstrap, **{**settings, **options})

@@ -15,47 +15,52 @@ from typing import Any
 
 import aiohttp
 
-from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.duemq_process import DuemqProcess
+from duemq.proxy.local.ports import is_open
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.figures import Figures
 from tests.chaos.probe import Probe, reconcile_probes
 from tests.chaos.replicas import same_replicas
 from tests.chaos.shape import Shape
-from tests.chaos.topics import committed, end_offsets, make_topic
+from tests.chaos.topics import committed, end_offsets, forget_before, make_topic
+from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import Load, now_ms
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import run
 
-DEAD_LETTERS = "duemq.dlq"
+DEAD_LETTERS, BUFFER, LEDGER = "duemq.dlq", "duemq.buffer", "duemq.ledger"
 RECOVERED_S = 60.0
 _SENDERS = 6
 _PAUSE_S = 0.02  # between two requests of a sender: the machine has other things to do, too
 _ASKED = 2_000  # messages whose final state is asked for
 _SETTLE_MS = 1_000
+_FAR_MS = 20_000  # what is due later may be pending while the cluster rests
 _LIMIT_S = 600.0
 
 
 class World:
     """One scenario's topics and load on a cluster that runs."""
 
-    def __init__(self, cluster: LocalCluster, shape: Shape, figures: Figures, name: str, seed: int) -> None:
+    def __init__(self, cluster: ChaosCluster, shape: Shape, figures: Figures, name: str, seed: int) -> None:
         self.cluster, self.shape, self.figures = cluster, shape, figures
         self.chance = random.Random(seed)
         self.bootstrap = cluster.kafka.bootstrap
+        self.folder = cluster.folder
         self.load = Load([proxy.url for proxy in cluster.proxies], seed, f"load.{name}", _PAUSE_S)
         self.probe = Probe(self.bootstrap, f"probe.{name}", shape.shards)
         self.dead_letters = 0  # how many the scenario expects
+        self.before_forgetting: Callable[[], Awaitable[None]] | None = None
         self._pauses: list[tuple[str, int, int, int]] = []
         self._log_starts = {process.log: _size(process.log) for process in self._processes()}
 
     def _processes(self) -> list[DuemqProcess]:
         return [*self.cluster.nodes, *self.cluster.proxies]
 
-    def run(self, fault: Callable[[World], Awaitable[None]]) -> None:
-        asyncio.run(self._run(fault))
+    def run(self, fault: Callable[[World], Awaitable[None]], limit_s: float = _LIMIT_S) -> None:
+        asyncio.run(self._run(fault, limit_s))
 
-    async def _run(self, fault: Callable[[World], Awaitable[None]]) -> None:
-        async with asyncio.timeout(_LIMIT_S):
+    async def _run(self, fault: Callable[[World], Awaitable[None]], limit_s: float) -> None:
+        async with asyncio.timeout(limit_s):
             for topic in (self.load.topic, self.probe.topic):
                 await make_topic(self.bootstrap, topic, 3, self.shape.brokers)
             dead_before = len(await committed(self.bootstrap, DEAD_LETTERS))
@@ -80,6 +85,53 @@ class World:
         for topic in (self.load.topic, self.probe.topic):
             await nothing_pending(self.cluster.proxies[0].url, topic, RECOVERED_S)
         await self.until(self.all_ready, "every node to be ready and level with the ledger")
+
+    # --- rest -----------------------------------------------------------------------------------------------------
+
+    async def rest(self) -> None:
+        """Send nothing until `go_on`. Comes back when all that is due is delivered, and every node that runs is level.
+
+        Messages of `schedule` may still be pending.
+        """
+        self.load.up.clear()
+        await self.probe.rest()
+
+        async def still() -> bool:
+            due_ms = now_ms()
+            pages = [await self.pending(topic) for topic in (self.load.topic, self.probe.topic)]
+            soon = [message for page in pages for message in page if message["deliver_at_ms"] < due_ms + _FAR_MS]
+            return self.load.under_way == 0 and not soon and await self.all_level()
+
+        await self.until(still, "nothing to be due and every node to be level")
+
+    def go_on(self) -> None:
+        self.load.up.set()
+        self.probe.go_on()
+
+    async def forget_logs(self) -> None:
+        """What retention does to the logs of shards that rest for longer than it: nothing is left in them."""
+        if self.before_forgetting is not None:
+            await self.before_forgetting()
+        await forget_before(self.bootstrap, await end_offsets(self.bootstrap, (BUFFER, LEDGER)))
+
+    async def schedule(self, count: int, due: int) -> list[str]:
+        """Messages of the load that are due at this time; their ids."""
+        names = [f"{self.load.topic}.scheduled.{due}.{number}" for number in range(count)]
+        messages = [Message(name, {ABSENT, State(Kind.HELD, due)}) for name in names]
+        self.load.messages |= dict(zip(names, messages, strict=True))
+        ids = await self.send([{"topic": self.load.topic, "payload": name, "deliver_at": due} for name in names])
+        for message, id_ in zip(messages, ids, strict=True):
+            message.accepted({"id": id_, "deliver_at_ms": due})
+        return ids
+
+    async def cancel(self, ids: Iterable[str]) -> None:
+        """Cancel messages of `schedule`: every one of them is told to be cancelled."""
+        known = {message.id: message for message in self.load.messages.values()}
+        async with aiohttp.ClientSession(self.cluster.proxies[0].url) as session:
+            for id_ in ids:
+                async with session.delete(f"/v1/messages/{id_}") as answer:
+                    assert answer.status == 200, await answer.text()
+                known[id_].changed("cancel", "ok")
 
     async def _reconcile(self, dead_before: int) -> None:
         records = await committed(self.bootstrap, self.load.topic)
@@ -142,10 +194,19 @@ class World:
 
     async def all_ready(self) -> bool:
         """Whether all nodes are there, ready, and level with the ledger."""
+        return len((await self.cluster_json())["nodes"]) == self.shape.nodes and await self.all_level()
+
+    async def all_level(self) -> bool:
+        """Whether the nodes that are there are ready and level with the ledger."""
         nodes = (await self.cluster_json())["nodes"]
-        return len(nodes) == self.shape.nodes and all(
-            node["state"] == "ready" and not any(node["lag"].values()) for node in nodes
-        )
+        return bool(nodes) and all(node["state"] == "ready" and not any(node["lag"].values()) for node in nodes)
+
+    async def pending(self, topic: str) -> list[dict[str, Any]]:
+        """The messages of a topic that are pending, up to a thousand of them."""
+        async with aiohttp.ClientSession(self.cluster.proxies[0].url) as session:
+            async with session.get(f"/v1/messages?topic={topic}&limit=1000") as answer:
+                page = await answer.json()
+        return page.get("messages") or []
 
     # --- waiting and acting ---------------------------------------------------------------------------------------
 
@@ -187,6 +248,14 @@ class World:
         """Start a node or proxy, and wait until the whole cluster is level again."""
         await asyncio.to_thread(process.start)
         await self.until(self.all_ready, f"{process.name} to be ready again")
+
+    async def until_answers(self, process: DuemqProcess) -> None:
+        """A node or proxy that was spawned listens, be it ready or not."""
+
+        async def listens() -> bool:
+            return is_open(process.port)
+
+        await self.until(listens, f"{process.name} to listen")
 
     async def until_dead(self, process: DuemqProcess) -> None:
         async def is_dead() -> bool:

@@ -27,7 +27,8 @@ def now_ms() -> int:
 class Load:
     """Senders that take the servers at `urls` in turn, `pause_s` between two requests of one sender.
 
-    `up` is cleared while there is no server. `messages` by payload; `batches`: those without an answer.
+    `up` is cleared while there is no server. `messages` by payload; `batches`: those without an answer; `under_way`:
+    how many requests wait for theirs.
     """
 
     def __init__(self, urls: Sequence[str], seed: int, topic: str = TOPIC, pause_s: float = 0) -> None:
@@ -37,6 +38,7 @@ class Load:
         self.up = asyncio.Event()
         self.topic, self.pause_s = topic, pause_s
         self._urls, self._seed = cycle(urls), seed
+        self.under_way = 0
         self._stopped = False
         self._session: aiohttp.ClientSession
 
@@ -61,6 +63,7 @@ class Load:
         """Status and body; status 0 where no answer came, or one that leaves the outcome open."""
         while True:
             await self.up.wait()
+            self.under_way += 1
             try:
                 async with self._session.request(method, next(self._urls) + path, json=body, headers=headers) as answer:
                     content = await answer.json(content_type=None)
@@ -76,6 +79,8 @@ class Load:
             except (aiohttp.ClientError, TimeoutError, OSError):
                 self.done["no answer"] += 1
                 return 0, None
+            finally:
+                self.under_way -= 1
 
 
 class Sender:

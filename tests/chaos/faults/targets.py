@@ -1,0 +1,148 @@
+"""Bad targets beside a good one: what each of them does to the other, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiokafka import AIOKafkaProducer
+
+from tests.chaos.pulse import Lateness, pulse
+from tests.chaos.rights import FORBIDDEN
+from tests.chaos.topics import committed, delete_topic, make_topic
+from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
+
+_BAD = 40  # messages to the bad target
+_DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target
+_TOLD_S = 30.0
+
+
+async def _nothing(world: World, topic: str) -> None:
+    """Nothing to be done."""
+
+
+async def _make_compacted(world: World, topic: str) -> None:
+    await make_topic(world.bootstrap, topic, 1, world.shape.brokers, {"cleanup.policy": "compact"})
+
+
+async def _lose_a_replica(world: World, topic: str) -> None:
+    await make_topic(world.bootstrap, topic, replicas={0: [2, _DEAD]}, settings={"min.insync.replicas": "2"})
+    await asyncio.to_thread(world.cluster.kafka.kill, _DEAD)
+
+
+async def _lose_the_leader(world: World, topic: str) -> None:
+    await make_topic(world.bootstrap, topic, replicas={0: [_DEAD]}, settings={"min.insync.replicas": "1"})
+    await asyncio.to_thread(world.cluster.kafka.kill, _DEAD)
+
+
+async def _mend_the_broker(world: World, topic: str) -> None:
+    await asyncio.to_thread(world.cluster.kafka.start, _DEAD)
+    await asyncio.to_thread(world.cluster.kafka.wait_until_whole)
+
+
+async def _make_a_namesake(world: World, topic: str) -> None:
+    """Brokers take `.` and `_` for the same in the names of their metrics, and refuse the second topic."""
+    await make_topic(world.bootstrap, topic.replace("_", "."), 1, world.shape.brokers)
+
+
+async def _make(world: World, topic: str) -> None:
+    await make_topic(world.bootstrap, topic, 1, world.shape.brokers)
+
+
+async def _delete(world: World, topic: str) -> None:
+    await delete_topic(world.bootstrap, topic)
+
+
+@dataclass(frozen=True, slots=True)
+class BadTarget:
+    """`make` it bad before the good one is measured; `spoil` it when messages for it are pending; `mend` it in the end.
+
+    `brokers`: how many it takes. `made_again`: duemq mends it by itself, and then there is nothing to tell.
+    """
+
+    name: str
+    make: Callable[[World, str], Awaitable[None]]
+    spoil: Callable[[World, str], Awaitable[None]] = _nothing
+    mend: Callable[[World, str], Awaitable[None]] = _nothing
+    brokers: int = 1
+    prefix: str = "bad_"
+    made_again: bool = False
+
+
+BAD_TARGETS = (
+    BadTarget("compacted, and messages have no key", _make_compacted),
+    BadTarget("too few replicas in sync", _lose_a_replica, mend=_mend_the_broker, brokers=3),
+    BadTarget("no leader", _lose_the_leader, mend=_mend_the_broker, brokers=3),
+    BadTarget("a name that collides", _make_a_namesake),
+    BadTarget("no right to create", _nothing, prefix=FORBIDDEN),
+    BadTarget("deleted", _make, spoil=_delete, made_again=True),
+)
+
+
+async def stand_beside(world: World, bad: BadTarget, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
+    """How late a good target is before and beside a bad one. Messages to the bad one end as what they are, once."""
+    topic, good = f"{bad.prefix}{secrets.token_hex(4)}", f"good.{secrets.token_hex(4)}"
+    await make_topic(world.bootstrap, good, 3, world.shape.brokers)
+    dead_before = len(await committed(world.bootstrap, DEAD_LETTERS))
+    await bad.make(world, topic)
+    try:
+        before = await pulse(world, good, per_s, seconds)
+        payloads = [f"{topic}.{number}" for number in range(_BAD)]
+        async with asyncio.TaskGroup() as group:
+            beside = group.create_task(pulse(world, good, per_s, seconds), name="good")
+            group.create_task(_send_plain(world, topic, payloads, seconds), name="bad")
+            await bad.spoil(world, topic)
+            if not bad.made_again:
+                await world.until(
+                    lambda: _is_told(world, topic), f"somebody to say what is wrong with {topic}", _TOLD_S
+                )
+    finally:
+        await bad.mend(world, topic)
+
+    async def all_ended() -> bool:
+        ends = await _ends(world, topic)
+        assert max(ends.values(), default=0) <= 1, f"twice: {ends.most_common(3)}"
+        return ends.keys() == set(payloads)
+
+    await world.until(all_ended, f"every message to {topic} to be delivered or a dead letter", RECOVERED_S * 2)
+    world.dead_letters += len(await committed(world.bootstrap, DEAD_LETTERS)) - dead_before
+    return before, beside.result()
+
+
+async def _send_plain(world: World, topic: str, payloads: list[str], seconds: int) -> None:
+    """As Kafka clients send, whom nobody tells that a topic is wrong. Due one after the other, in all these seconds."""
+    async with AIOKafkaProducer(bootstrap_servers=world.bootstrap) as producer:
+        for number, payload in enumerate(payloads):
+            delay_ms = 1_000 + number * seconds * 1_000 // len(payloads)
+            headers = [("duemq-topic", topic.encode()), ("duemq-delay", b"%dms" % delay_ms)]
+            await producer.send_and_wait(
+                BUFFER, payload.encode(), headers=headers, partition=number % world.shape.shards
+            )
+
+
+async def _is_told(world: World, topic: str) -> bool:
+    """By `/readyz` of a node or proxy, and by the topic itself."""
+    ready = False
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        for process in (*world.cluster.nodes, *world.cluster.proxies):
+            async with session.get(f"{process.url}/readyz") as answer:
+                ready |= topic in (await answer.json()).get("targets", {})
+        async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
+            trouble = (await answer.json()).get("trouble")
+    return ready and bool(trouble)
+
+
+async def _ends(world: World, topic: str) -> Counter[str]:
+    """How often the messages of a bad target came, to it or to the dead letters."""
+    letters = await committed(world.bootstrap, DEAD_LETTERS)
+    ended = Counter(letter["payload"] for letter in letters if letter["payload"].startswith(topic))
+    try:
+        records = await committed(world.bootstrap, topic)
+    except (KeyError, IndexError):
+        return ended  # there is no such topic
+    ended.update(record["payload"] for record in records)
+    return ended

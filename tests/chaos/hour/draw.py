@@ -1,0 +1,83 @@
+"""All breakages there are, drawn at random by a seed: each kind comes once before any comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, targets
+from tests.chaos.faults.targets import BAD_TARGETS, BadTarget
+from tests.chaos.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Breakage:
+    name: str
+    act: Callable[[World], Awaitable[None]]
+
+
+async def _kill_some_broker(world: World) -> None:
+    await servers.kill_broker(world, world.chance.choice(world.cluster.kafka.numbers))
+
+
+async def _kill_in_some_cycle(step: str, world: World) -> None:
+    await nodes.kill_in_cycle(world, step, world.chance.randrange(1, 60))
+
+
+async def _come_back(kind: str, world: World) -> None:
+    await copies.one_comes_back(world, (kind,))
+
+
+async def _stand_beside(bad: BadTarget, world: World) -> None:
+    await targets.stand_beside(world, bad, per_s=100, seconds=5)
+
+
+async def _step(act: Callable[[World, int], Awaitable[None]], step_ms: int, world: World) -> None:
+    await act(world, step_ms)
+
+
+BREAKAGES = (
+    Breakage("kill -9 of a master", nodes.kill_master),
+    Breakage("kill -9 of all nodes", nodes.kill_all_nodes),
+    Breakage("SIGSTOP of a master past its session", nodes.freeze_master),
+    *(
+        Breakage(f"kill -9 in a cycle: {step}", partial(_kill_in_some_cycle, step))
+        for step in ("before_commit", "in_transaction", "after_commit")
+    ),
+    Breakage("rolling restart", nodes.restart_one_by_one),
+    Breakage("drain and resume", nodes.drain_and_resume),
+    Breakage("all of ZooKeeper killed", servers.restart_zookeeper),
+    Breakage("ZooKeeper's leader killed", servers.kill_zookeeper_leader),
+    Breakage("ZooKeeper's quorum lost", servers.lose_zookeeper_quorum),
+    Breakage("a broker killed", _kill_some_broker),
+    Breakage("all brokers restarted", servers.restart_all_brokers),
+    Breakage("proxies killed", servers.kill_proxies),
+    Breakage("a disk wiped", machines.wipe_disk),
+    Breakage("a disk that fails", machines.fail_disk),
+    *(
+        Breakage(f"logs emptied, a node comes back: {kind}", partial(_come_back, kind))
+        for kind in ("stale", "empty", "backup")
+    ),
+    Breakage("logs emptied, all nodes start, an empty one first", copies.an_empty_one_comes_first),
+    Breakage("a leader deposed", partitions.depose_a_leader),
+    Breakage("a broker cut off from the brokers", partitions.cut_broker_from_brokers),
+    Breakage("a broker cut off from duemq, both ways and one way", partitions.cut_broker_from_duemq),
+    Breakage("a master cut off from the brokers", partitions.cut_master_from_brokers),
+    Breakage("a master cut off from ZooKeeper", partitions.cut_master_from_zookeeper),
+    Breakage("a broker slow in one direction", partitions.slow_down_a_broker),
+    *(
+        Breakage(f"the clock of a {kind} an hour {where}", partial(_step, act, step_ms))
+        for kind, act in (
+            ("master", clocks.step_master), ("standby", clocks.step_standby), ("proxy", clocks.step_proxy),
+        )
+        for where, step_ms in (("ahead", clocks.HOUR_MS), ("back", -clocks.HOUR_MS))
+    ),
+    *(Breakage(f"bad target: {bad.name}", partial(_stand_beside, bad)) for bad in BAD_TARGETS),
+)  # fmt: skip
+
+
+def draw(chance: Random) -> Iterator[Breakage]:
+    while True:
+        yield from chance.sample(BREAKAGES, len(BREAKAGES))

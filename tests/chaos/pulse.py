@@ -1,0 +1,70 @@
+"""A steady rate of messages to one topic over HTTP, and how late each of them came, by the broker's stamps."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import cycle
+from typing import NamedTuple
+
+import aiohttp
+
+from tests.chaos.topics import committed, end_offsets
+from tests.chaos.world import World
+from tests.e2e.load import now_ms
+
+_PART_MS = 100
+_AHEAD_MS = 2_000
+_DELIVERED_S = 60.0
+
+
+class Lateness(NamedTuple):
+    """Of `messages`; ms."""
+
+    messages: int
+    p50: int
+    p99: int
+    max: int
+
+
+async def pulse(world: World, topic: str, per_s: int, seconds: int) -> Lateness:
+    """Send for so long, and wait until all of it is delivered; fails where it is not, or more than that is."""
+    written = sum((await end_offsets(world.bootstrap, [topic])).values())
+    proxies = cycle(world.cluster.proxies)
+    start = now_ms()
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        for part in range(seconds * 1_000 // _PART_MS):
+            dues = [
+                start + _AHEAD_MS + part * _PART_MS + number * _PART_MS // (per_s * _PART_MS // 1_000)
+                for number in range(per_s * _PART_MS // 1_000)
+            ]
+            messages = [{"topic": topic, "payload": f"{due}", "deliver_at": due} for due in dues]
+            group.create_task(_send(session, next(proxies).url, messages), name="part")
+            await asyncio.sleep(max(start + (part + 1) * _PART_MS - now_ms(), 0) / 1000)
+
+    count = seconds * 1_000 // _PART_MS * (per_s * _PART_MS // 1_000)
+
+    async def all_written() -> bool:
+        # More offsets than messages: a transaction ends with a marker.
+        return sum((await end_offsets(world.bootstrap, [topic])).values()) - written >= count
+
+    await world.until(all_written, f"{count} messages in {topic}", _DELIVERED_S)
+
+    async def all_delivered() -> bool:
+        late[:] = sorted(
+            record["timestamp_ms"] - int(record["payload"])
+            for record in await committed(world.bootstrap, topic)
+            if int(record["payload"]) >= start
+        )
+        assert len(late) <= count, f"{len(late)} records of {count} messages in {topic}"
+        return len(late) == count
+
+    late: list[int] = []
+    await world.until(all_delivered, f"{count} messages in {topic}", _DELIVERED_S)
+    assert late[0] >= 0, f"{-late[0]} ms early"
+    return Lateness(count, late[count // 2], late[count * 99 // 100], late[-1])
+
+
+async def _send(session: aiohttp.ClientSession, url: str, messages: list[dict[str, object]]) -> None:
+    async with session.post(f"{url}/v1/messages:batch", json={"messages": messages}) as answer:
+        said = await answer.json()
+    assert answer.status == 200 and said["accepted"] == len(messages), said

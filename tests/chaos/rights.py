@@ -1,0 +1,61 @@
+"""A user of the brokers who may do everything but make some topics."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+FORBIDDEN = "forbidden."
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",  # the brokers themselves and the tests, which do not log in
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+# Of Kafka's protocol: https://kafka.apache.org/protocol#The_Messages_CreateAcls
+_CREATE_ACLS, _VERSION = 30, 1
+_TOPIC, _CLUSTER = 2, 4
+_LITERAL, _PREFIXED = 3, 4
+_CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 5, 7, 8, 10, 11, 12
+_DENY, _ALLOW = 2, 3
+
+
+def deny_creating(bootstrap: str, user: str) -> None:
+    """From now on this user makes no topic whose name begins with `FORBIDDEN`; all else is allowed."""
+    # The right to create on the cluster is one to create any topic, so it is denied; the rest of the cluster's rights
+    # have to be given then. Topics without an entry of their own are open to everybody.
+    entries = [_entry(_CLUSTER, "kafka-cluster", _LITERAL, user, _CREATE, _DENY)]
+    entries += [
+        _entry(_CLUSTER, "kafka-cluster", _LITERAL, user, right, _ALLOW)
+        for right in (_ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE)
+    ]
+    entries += [
+        _entry(_TOPIC, FORBIDDEN, _PREFIXED, user, _CREATE, _DENY),
+        _entry(_TOPIC, FORBIDDEN, _PREFIXED, user, _DESCRIBE, _ALLOW),
+    ]
+    request = struct.pack(">hhihi", _CREATE_ACLS, _VERSION, 1, -1, len(entries)) + b"".join(entries)
+    host, port = bootstrap.split(",")[0].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as answer:
+            (size,) = struct.unpack(">i", answer.read(4))
+            content = answer.read(size)
+    _, _, count = struct.unpack_from(">iii", content)
+    assert count == len(entries), content
+    place = 12
+    for _ in range(count):
+        code, length = struct.unpack_from(">hh", content, place)
+        assert code == 0, content
+        place += 4 + max(length, 0)
+
+
+def _entry(kind: int, name: str, pattern: int, user: str, right: int, permission: int) -> bytes:
+    return (
+        struct.pack(">b", kind) + _string(name) + struct.pack(">b", pattern) + _string(f"User:{user}") + _string("*")
+        + struct.pack(">bb", right, permission)
+    )  # fmt: skip
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded

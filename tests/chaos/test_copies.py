@@ -1,0 +1,37 @@
+"""Nodes that were away while the logs were emptied come back: none is given a shard before it knows all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.faults import copies
+from tests.chaos.shape import Shape
+from tests.chaos.world import World
+
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
+
+_ONE_MINUTE = Shape(retention="1m")
+
+
+@pytest.mark.smoke
+def test_stale_replica_after_the_logs_were_emptied(world: Callable[..., World]) -> None:
+    async def faults(world: World) -> None:
+        await copies.one_comes_back(world, ("stale",))
+
+    world().run(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stale", "empty", "backup"])
+def test_shards_rest_for_longer_than_retention(world: Callable[..., World], kind: str) -> None:
+    async def faults(world: World) -> None:
+        await copies.one_comes_back(world, (kind,), copies.forgotten_by_retention)
+
+    world(_ONE_MINUTE).run(faults)
+
+
+@pytest.mark.slow
+def test_all_nodes_start_on_emptied_logs_and_one_has_lost_its_disk(world: Callable[..., World]) -> None:
+    world().run(copies.an_empty_one_comes_first)
