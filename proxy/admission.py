@@ -33,9 +33,13 @@ class Admission:
         share = scope[_SHARE] = Share(self)
         return share
 
+    @property
+    def left(self) -> int:
+        return self._max_bytes - self.bytes
+
     def room(self, own: int) -> int:
         """How many bytes a request may still take that has `own`. Alone, it may take what its own limits allow."""
-        return self._max_bytes - self.bytes if self.bytes > own else 1 << 62
+        return self.left if self.bytes > own else 1 << 62
 
 
 class Share:
@@ -59,8 +63,8 @@ class Share:
         admission.bytes += size
 
     def take_page(self, most: int) -> int:
-        """Take bytes for records that will be read, up to `most`, and leave room for others. Raises Unavailable."""
-        size = max(min(most, self._admission.room(self.bytes) // 2), min(most, LEAST_PAGE_BYTES))
+        """Take bytes for records that will be read, up to `most`, half of what is left at most. Raises Unavailable."""
+        size = max(min(most, self._admission.left // 2), LEAST_PAGE_BYTES)
         self.take(size)
         return size
 

@@ -9,7 +9,7 @@ from duemq.delay.gateway import Receipt
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from duemq.proxy.sections import HttpSettings
-from tests.http_site import TEXT, Ask, FakeGateway, refused, with_app
+from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 MIB = 1 << 20
 
@@ -78,7 +78,8 @@ def test_a_body_in_chunks_is_refused_when_it_becomes_too_much() -> None:
 
 def test_one_request_alone_may_be_larger_than_the_bound_for_all() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
-        assert (await ask("POST", "/v1/messages:batch", json=[{"topic": "t", "payload": "x" * MIB}])).status_code == 200
+        body = {"messages": [ORDER | {"payload": "x" * MIB}]}
+        assert (await ask("POST", "/v1/messages:batch", json=body)).status_code == 200
 
     with_app(scenario, HttpSettings(max_inflight_bytes=MIB))
 
