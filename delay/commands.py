@@ -155,6 +155,7 @@ class CommandGateway:
                 continue
             if draft.name:
                 shard = shard_of_name(draft.name, shards)
+                self._backend.progress(shard).check()
             elif draft.due is None:
                 id_ = ids.issue_bytes(DIRECT, now, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
@@ -244,6 +245,8 @@ class CommandGateway:
                 positions.append(-1)
         landed: Landed = {}
         if batches:
+            for _, shard in batches:
+                self._backend.progress(shard).check()
             landed = await self._append(batches)
             await asyncio.gather(
                 *(
@@ -284,9 +287,11 @@ class CommandGateway:
         self._check()
         self._backend.refuse()
         shard = shard_of_content(adopt.sha256, self._backend.shards)
+        progress = self._backend.progress(shard)
+        progress.check()
         landed = await self._append({(BUFFER, shard): [adopt_frame(adopt)]})
         offset = landed[BUFFER, shard].first_offset
-        progress, id_ = self._backend.progress(shard), f"{shard}-{offset}"
+        id_ = f"{shard}-{offset}"
         if not await progress.reached(offset, self._answer_s) or (answered := progress.answer(offset)) is None:
             return Adopting(id_, shard, None)
         if answered.answer is Answer.WANTED:

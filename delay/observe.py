@@ -6,9 +6,8 @@ Counting is done per cycle with numpy, not per message. Gauges are computed anew
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,34 +26,40 @@ from duemq.storage.folder import DiskUse
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
-_SAMPLE = 20_000
+_FIRST_SAMPLE, _SAMPLE = 256, 20_000
+_LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
+_TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
 
 
-@dataclass
 class Lateness:
     """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
 
-    buckets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_BUCKETS_S) + 1, np.int64))
-    total_ms: int = 0
-    highest_ms: int = 0
-    latest: deque[npt.NDArray[np.int64]] = field(default_factory=deque)
-    held: int = 0
+    def __init__(self) -> None:
+        self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
+        self.total_ms = self.highest_ms = 0
+        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
+        self._held = self._next = 0
 
     def add(self, lateness: npt.NDArray[np.int64]) -> None:
         self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
         self.total_ms += int(lateness.sum())
         self.highest_ms = max(self.highest_ms, int(lateness.max()))
-        self.latest.append(lateness)
-        self.held += len(lateness)
-        while self.held - len(self.latest[0]) >= _SAMPLE:
-            self.held -= len(self.latest.popleft())
+        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MOST_MS).astype(np.int32)
+        size = len(self._latest)
+        if size < _SAMPLE and self._held + len(latest) > size:
+            size = min(2 * (self._held + len(latest)), _SAMPLE)
+            self._latest = np.resize(self._latest, size)
+        end = self._next + len(latest)
+        self._latest[self._next : end] = latest[: size - self._next]
+        if end > size:
+            self._latest[: end - size] = latest[size - self._next :]
+        self._next, self._held = end % size, min(self._held + len(latest), size)
 
     def summary(self) -> dict[str, Any]:
         """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
-        sample = np.concatenate(self.latest)
-        p50, p99 = np.percentile(sample, (50, 99))
+        p50, p99 = np.percentile(self._latest[: self._held], (50, 99))
         return {
             "count": int(self.buckets.sum()),
             "p50_ms": round(float(p50), 1),
@@ -130,10 +135,13 @@ class Observer:
         for topic, keys in outbox.keys.items():
             if keys:
                 sent += len(keys)
-                lateness = self.lateness.get(topic)
+                lateness = self.lateness.pop(topic, None)
                 if lateness is None:
-                    lateness = self.lateness[topic] = Lateness()
+                    lateness = Lateness()
+                    if len(self.lateness) >= _TOPICS:
+                        del self.lateness[next(iter(self.lateness))]
                 lateness.add(ended - dues_of(keys))
+                self.lateness[topic] = lateness
         self._messages.observe(sent)
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+
+from murmurhash2 import murmurhash2
 
 from duemq.bus.base import Partition
 from duemq.delay.rules import Due
 from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
+
+_KAFKA_SEED = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 
 
 class Outbox:
@@ -61,21 +64,9 @@ class Outbox:
         return self.batches.setdefault((topic, partition_of(message_key, partitions)), [])
 
 
-@lru_cache(maxsize=65_536)
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition Java's default partitioner chooses for a key: murmur2, made positive, modulo."""
-    return (_murmur2(key) & 0x7FFF_FFFF) % partitions
+    """The partition Java's default partitioner chooses for a key: murmur2, made positive, modulo.
 
-
-def _murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with Kafka's seed (org.apache.kafka.common.utils.Utils.murmur2)."""
-    m, mask = 0x5BD1E995, 0xFFFF_FFFF
-    h = 0x9747B28C ^ len(data)
-    whole = len(data) & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if rest := data[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return h ^ h >> 15
+    Nothing is cached: the hash in C takes less than 0.3 µs for a short key, and a cache would hold keys of 64 KiB.
+    """
+    return (murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF) % partitions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from duemq.model.errors import Unavailable
@@ -19,21 +20,32 @@ class Answered(NamedTuple):
 
 
 class Progress:
-    """Publishes ledger entries to waiting requests. Keeps the answers of recent cycles for those who come late."""
+    """Publishes ledger entries to waiting requests. Keeps the answers of recent cycles for those who come late.
 
-    def __init__(self, keep: int = 100_000) -> None:
+    `keep`: how many answers. `most`: how many requests may wait; each takes some KiB with all that belongs to it.
+    """
+
+    def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
         self.applied = 0
-        self._keep = keep
+        self._keep, self._most = keep, most
         self._recent: dict[int, Answered] = {}
         self._cycles: deque[list[int]] = deque()
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        # Who waits, by offset. `_offsets` is a heap of its keys, and for a while of some that nobody waits for now.
+        self._waiters: dict[int, set[asyncio.Future[None]]] = {}
+        self._offsets: list[int] = []
+        self._waiting = 0
         self._asked = asyncio.Event()
         self._broken: Unavailable | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._waiting
 
     async def asked(self, timeout_s: float) -> None:
         """Wait until somebody waits for an answer, or for so long."""
         self._asked.clear()
-        if any(not future.done() for _, future in self._waiting):
+        if self._waiting:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -48,40 +60,75 @@ class Progress:
                 for offset in self._cycles.popleft():
                     del self._recent[offset]
         self.applied = entry.applied
-        if self._waiting:
-            still = []
-            for offset, future in self._waiting:
-                if future.done():
-                    continue
-                if offset < entry.applied:
+        while self._offsets and self._offsets[0] < entry.applied:
+            for future in self._waiters.pop(heappop(self._offsets), ()):
+                self._waiting -= 1
+                if not future.done():
                     future.set_result(None)
-                else:
-                    still.append((offset, future))
-            self._waiting = still
 
     def fail(self, reason: Unavailable) -> None:
         """The shard stopped: nobody will be answered any more."""
         self._broken = reason
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(reason)
-        self._waiting.clear()
+        for futures in self._waiters.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(reason)
+        self._waiters.clear()
+        self._offsets.clear()
+        self._waiting = 0
+
+    def check(self) -> None:
+        """Raises Unavailable where nobody else can wait: the shard stopped, or too many wait already.
+
+        For those who append a command and then wait: after the append it would be too late to refuse.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._waiting >= self._most:
+            raise Unavailable(f"{self._waiting} requests wait for this shard already")
 
     async def reached(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the command at `offset` is applied; False if that takes longer. Raises Unavailable."""
+        """Wait until the command at `offset` is applied; False if that takes longer, or too many wait already.
+
+        Raises Unavailable once the shard stopped.
+        """
         if offset < self.applied:
             return True
         if self._broken is not None:
             raise self._broken
+        if self._waiting >= self._most:
+            return False
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((offset, future))
-        self._asked.set()
+        self._enter(offset, future)
         try:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
             return False
+        finally:
+            self._leave(offset, future)
         return True
+
+    def _enter(self, offset: int, future: asyncio.Future[None]) -> None:
+        futures = self._waiters.get(offset)
+        if futures is None:
+            futures = self._waiters[offset] = set()
+            heappush(self._offsets, offset)
+        futures.add(future)
+        self._waiting += 1
+        self._asked.set()
+
+    def _leave(self, offset: int, future: asyncio.Future[None]) -> None:
+        futures = self._waiters.get(offset)
+        if futures is None or future not in futures:
+            return  # answered
+        futures.remove(future)
+        self._waiting -= 1
+        if not futures:
+            del self._waiters[offset]
+            if len(self._offsets) > 2 * len(self._waiters):  # so that this costs little per waiter that leaves
+                self._offsets = list(self._waiters)
+                heapify(self._offsets)
 
     def answer(self, offset: int) -> Answered | None:
         """What the ledger said of an applied command; None if it needed no answer, or long ago."""

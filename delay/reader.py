@@ -20,7 +20,7 @@ from duemq.model.key import KEY_BYTES
 from duemq.storage.adopted_file import ids_of
 from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
-_LOOK_AGAIN_S = 0.05
+_LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
 
 
 class ShardReader(Protocol):
@@ -158,15 +158,18 @@ class LocalReader:
         """Wait until every command that is in the log now is applied."""
         bus = self._holder.bus
         end = await bus.end_offset(BUFFER, shard)
-        deadline = asyncio.get_running_loop().time() + self._wait_s
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + self._wait_s, _LOOK_AGAIN_S
         while True:
             progress = self._shard(shard).progress
             if progress.applied >= end or await self._only_markers_before(end, bus, shard, progress.applied):
                 return
-            left = deadline - asyncio.get_running_loop().time()
+            progress.check()
+            left = deadline - loop.time()
             if left <= 0:
                 raise Unavailable(f"shard {shard} is catching up")
-            await progress.reached(end - 1, min(left, _LOOK_AGAIN_S))
+            await progress.reached(end - 1, min(left, pause))
+            pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each look reads the log
 
     async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:
         """Whether what is left is no command: transactions of other producers leave offsets that nobody reads."""

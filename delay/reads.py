@@ -22,6 +22,7 @@ from duemq.storage.store import ShardStore
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
 _LOOK_AT = 50_000  # rows looked at by one call and shard
+_PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without their payloads
 
 
 class Found(NamedTuple):
@@ -110,7 +111,7 @@ class Reads:
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> Found:
-        """Matching messages above the key `after`, in order, at most `query.limit`."""
+        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB."""
         cursor = self._shard.replica.entry.cursor
         through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
         if query.due_from:
@@ -123,7 +124,7 @@ class Reads:
         else:
             prefix = ENDED
         found: list[tuple[bytes, MessageState]] = []
-        looked_at = 0
+        looked_at = size = 0
         while True:
             store = self._shard.store
             looked: bytes | None
@@ -140,7 +141,8 @@ class Reads:
                 if (state := self._match(query, key, raw)) is not None:
                     # Without its payload: a page of a thousand could hold a gigabyte.
                     found.append((key, replace(state, payload=None)))
-                    if len(found) == query.limit:
+                    size += len(raw) - len(state.payload or b"")
+                    if len(found) == query.limit or size > _PAGE_BYTES:
                         return Found(found, key)
             if looked is None:
                 return Found(found, None)

@@ -14,11 +14,12 @@ from hmac import compare_digest
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from duemq.delay.adopter import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.admission import Admission
 from duemq.proxy.body import header
 from duemq.proxy.endpoint import API_KEY, Router, Service
 from duemq.proxy.ingress import Ingress
@@ -38,21 +39,21 @@ def create_app(
     clock: Callable[[], int],
     closing: asyncio.Event,
     adopting: AdoptPolicy | None = None,
-) -> ASGIApp:
+) -> FrontDoor:
     """The application. `clock` gives epoch ms. `adopting`: what files may be adopted; None: none.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, adopting or AdoptPolicy())
-    return FrontDoor(service, tuple(settings.api_keys))
+    return FrontDoor(service, tuple(settings.api_keys), Admission(settings.max_requests, settings.max_inflight_bytes))
 
 
 class FrontDoor:
     """See `create_app`."""
 
-    def __init__(self, service: Service, api_keys: tuple[str, ...]) -> None:
-        self._service = service
+    def __init__(self, service: Service, api_keys: tuple[str, ...], admission: Admission) -> None:
+        self._service, self.admission = service, admission
         self._keys = tuple(key.encode() for key in api_keys)
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
@@ -61,6 +62,19 @@ class FrontDoor:
         if scope["type"] != "http":
             raise RuntimeError(f"the application serves HTTP only, not {scope['type']}")
         request_id = self._next_id()
+        try:
+            share = self.admission.enter(scope)
+        except Unavailable as error:
+            response = unavailable_response(error)
+            response.raw_headers.append((b"x-request-id", request_id))
+            await response(scope, receive, send)
+            return
+        try:
+            await self._serve(request_id, scope, receive, send)
+        finally:
+            share.close()
+
+    async def _serve(self, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             response = await self._answer(request)

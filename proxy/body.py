@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
+from duemq.proxy.admission import share_of
 
 SMALL_BODY_BYTES = 64 << 10
 
@@ -32,12 +33,15 @@ def check_fields(body: Iterable[str], known: Sequence[str]) -> None:
 async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes:
     """The whole body. One of more than `limit` bytes is refused with `code` as early as that is known.
 
-    The server below reads the rest of a refused body and throws it away, so that the client gets to the answer.
+    Raises Unavailable before it reads a body for which there is no room beside those of other requests. The server
+    below reads the rest of a refused body and throws it away, so that the client gets to the answer.
     """
     length = header(request, b"content-length")
-    if length is not None and length.isdecimal() and int(length) > limit:
+    announced = int(length) if length is not None and length.isdecimal() else 0
+    if announced > limit:
         raise _too_large(limit, code)
-    receive = request.receive
+    share, receive = share_of(request), request.receive
+    share.take(announced)
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
@@ -49,6 +53,9 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
             size += len(parts[-1])
             if size > limit:
                 raise _too_large(limit, code)
+            if size > announced:  # sent in chunks, without a word of how many there will be
+                share.take(size - announced)
+                announced = size
         body = b"".join(parts)
     if message["type"] == "http.disconnect":
         raise ClientDisconnect

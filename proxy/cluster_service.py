@@ -24,6 +24,7 @@ from duemq.election.zookeeper import ZooKeeperElection
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
 from duemq.proxy import snapshots
+from duemq.proxy.admission import Admission
 from duemq.proxy.config import Settings
 from duemq.proxy.control import Control
 from duemq.proxy.door import create_door
@@ -32,6 +33,7 @@ from duemq.proxy.peers import HttpPeers
 from duemq.proxy.remote import RemoteReader, node_client
 from duemq.proxy.wiring import (
     check_cluster,
+    connection_limits,
     front_door,
     guarded_clock,
     node_options,
@@ -116,8 +118,12 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         )
         await opened.enter_async_context(Control(folder.info.path, partial(freeze, node), node.recover))
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        door = create_door(backend, metrics, settings.node.token, snapshots.routes(served))
-        await serve_http(door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run)
+        admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
+        door = create_door(backend, metrics, settings.node.token, snapshots.routes(served), admission)
+        await serve_http(
+            door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
+            limits=connection_limits(settings),
+        )  # fmt: skip
 
 
 async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
@@ -159,4 +165,5 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             stop,
             follower.ready.wait,
             follow,
+            limits=connection_limits(settings),
         )

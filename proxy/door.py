@@ -24,6 +24,7 @@ from duemq.delay.gateway import MessageState
 from duemq.delay.reads import shortened
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import KEY_BYTES
+from duemq.proxy.admission import Admission, Admitted
 from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.reply import JsonResponse
@@ -37,7 +38,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def create_door(
-    backend: NodeBackend, registry: CollectorRegistry, token: str = "", more: Sequence[BaseRoute] = ()
+    backend: NodeBackend,
+    registry: CollectorRegistry,
+    token: str = "",
+    more: Sequence[BaseRoute] = (),
+    admission: Admission | None = None,
 ) -> ASGIApp:
     """The application. `more`: further routes below `/internal/`, such as those of the snapshots."""
     reads = _Reads(backend)
@@ -61,7 +66,7 @@ def create_door(
         ],
         exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
     )
-    return _Guarded(app, token.encode()) if token else app
+    return Admitted(_Guarded(app, token.encode()) if token else app, admission or Admission())
 
 
 class _Guarded:

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from duemq.model.errors import BadConfig
+from duemq.proxy.connections import ConnectionLimits, Watch, bounded
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ async def serve_http(
     ready: Callable[[], Awaitable[object]],
     work: Callable[[asyncio.Event], Awaitable[None]],
     companion: Companion | None = None,
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # a value
 ) -> None:
     """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
 
@@ -71,7 +73,7 @@ async def serve_http(
     shut = asyncio.Event()
     server = _Server(
         uvicorn.Config(
-            app, loop="uvloop", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
+            app, loop="uvloop", http=bounded(limits), ws="none", lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=int(grace_s), server_header=False, date_header=False, proxy_headers=False,
         )
     )  # fmt: skip
@@ -96,11 +98,13 @@ async def serve_http(
         helper = group.create_task(beside(), name="companion")
         group.create_task(porter(), name="porter")
         group.create_task(door(), name="http")
+        watch = group.create_task(Watch(server.server_state.connections, limits).run(), name="connections")
         try:
             await work(shut)
         finally:
             stop.set()
             helper.cancel()
+            watch.cancel()
 
 
 class _Server(uvicorn.Server):

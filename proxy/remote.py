@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import httpx
 import orjson
@@ -19,13 +21,16 @@ from duemq.proxy.wire import adoption_from_json, found_from_json, query_to_json,
 from duemq.storage.adoptions import Adoption
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
-_CONNECT_S = 0.5
-_POOL = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30)
+_CONNECT_S, _QUEUE_S = 0.5, 0.5
+_POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=30)
+# Requests to one node about one shard at a time. A shard that nobody leads holds its readers back until their time is
+# over; these must not take the connections of all others.
+_LANE = 64
 
 
 def node_client(wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
-    timeout = httpx.Timeout(wait_s + 1.0, connect=_CONNECT_S)
+    timeout = httpx.Timeout(wait_s + 1.0, connect=_CONNECT_S, pool=_QUEUE_S)
     # Nodes are asked directly, whatever proxy the environment names for other traffic.
     return httpx.AsyncClient(
         timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False
@@ -42,6 +47,8 @@ class RemoteReader:
     def __init__(self, view: ClusterView, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._http, self._clock = view, http, clock
         self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
+        # Those in use, by node and what is asked about.
+        self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
         return await self._state(shard, "state", {"first_key": first_key.hex(), "offset": offset})
@@ -101,7 +108,7 @@ class RemoteReader:
         body = {"query": query_to_json(query), "after": {str(shard): key.hex() for shard, key in after.items()}}
         request = self._http.build_request("POST", f"{node.url}/internal/search", content=orjson.dumps(body))
         try:
-            answer = await self._ask(node, request)
+            answer = await self._ask(node, "search", request)
         except Unavailable as error:
             return error
         return {int(shard): found_from_json(part) for shard, part in answer.items()}
@@ -118,17 +125,40 @@ class RemoteReader:
             url = f"{node.url}/internal/shards/{shard}/{what}"
             request = self._http.build_request(method, url, params=query, content=content)
             try:
-                return await self._ask(node, request)
+                return await self._ask(node, str(shard), request)
             except Unavailable as error:
                 reason = error
         raise reason or _nobody(shard)
 
-    async def _ask(self, node: Member, request: httpx.Request) -> Any:
+    @asynccontextmanager
+    async def _place(self, node: Member, about: str) -> AsyncIterator[None]:
+        """A place among the requests to a node about one thing. Raises Unavailable where none is free for a while."""
+        name = node.name, about
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = asyncio.Semaphore(_LANE)
+        try:
+            async with asyncio.timeout(_QUEUE_S):
+                await lane.acquire()
+        except TimeoutError as error:
+            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are under way") from error
+        try:
+            yield
+        finally:
+            lane.release()
+
+    async def _ask(self, node: Member, about: str, request: httpx.Request) -> Any:
         """Raises Rejected as the node did, and Unavailable for all that another node may do better."""
         try:
-            response = await self._http.send(request)
+            async with self._place(node, about):
+                response = await self._http.send(request)
+        except httpx.PoolTimeout as error:
+            # The node was not asked: it is not silent.
+            raise Unavailable("too many requests to the nodes are under way here") from error
         except httpx.TransportError as error:
-            self._silent[node.name] = self._clock() + _AVOID_S
+            now = self._clock()
+            self._silent = {name: until for name, until in self._silent.items() if until > now}
+            self._silent[node.name] = now + _AVOID_S
             raise Unavailable(f"node {node.name} did not answer: {error or type(error).__name__}") from error
         self._silent.pop(node.name, None)
         try:

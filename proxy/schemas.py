@@ -241,8 +241,13 @@ class CancelOutcome(Ended):
 
 
 class CancelReport(BaseModel):
-    results: list[CancelOutcome] = Field(description="In the order of the ids; by filter, soonest first.")
+    results: list[CancelOutcome] = Field(
+        description="In the order of the ids; by filter, soonest first, and at most 10,000."
+    )
     counts: dict[str, int] = Field(description="How many there are of each status.")
+    truncated: bool = Field(
+        default=False, description="A filter met more than 10,000: all are counted, the first are in the results."
+    )
 
 
 class MoveOutcome(Ended):

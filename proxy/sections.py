@@ -287,3 +287,10 @@ class HttpSettings(Section):
     answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000
     max_wait_s: Annotated[float, Field(ge=0, le=3600)] = 60
     shutdown_grace_s: Annotated[float, Field(ge=0, le=3600)] = 10
+    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    max_requests: Annotated[int, Field(ge=1)] = 4096
+    max_inflight_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    max_head_bytes: Annotated[Size, Field(ge=8 * KIB)] = 256 * KIB
+    head_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10
+    body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    write_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30

@@ -16,7 +16,7 @@ from duemq.model.errors import BadConfig
 from duemq.proxy.config import Settings
 from duemq.proxy.control import Control
 from duemq.proxy.http_server import Companion, listen_on, serve_http, stop_on_signals, url_of
-from duemq.proxy.wiring import front_door, guarded_clock, node_options, open_bus, registry
+from duemq.proxy.wiring import connection_limits, front_door, guarded_clock, node_options, open_bus, registry
 from duemq.storage.folder import Folder
 
 
@@ -46,7 +46,8 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
         app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
         grace_s = settings.http.shutdown_grace_s
         async with Control(folder.info.path, partial(freeze, node), node.recover):
-            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion)
+            limits = connection_limits(settings)
+            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion, limits)
     finally:
         folder.close()
 

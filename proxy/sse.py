@@ -9,27 +9,29 @@ from starlette.types import Receive, Scope, Send
 
 from duemq.bus.base import Bus
 from duemq.model.errors import DuemqError
+from duemq.proxy.admission import Share
 from duemq.proxy.cursor import encode_cursor
-from duemq.proxy.topic_reader import TopicReader, ending, render_page
+from duemq.proxy.topic_reader import TopicReader, ending, page_bytes, render_page
 
 MEDIA_TYPE = "text/event-stream"
 _HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
-_RECORDS_PER_CHUNK = 500
+_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 256 << 10  # what a client that does not read makes the server hold
 
 
 class EventStream(Response):
     """Streams a topic from `offsets` on until the client goes or the server closes.
 
-    A failure in the middle can only end the stream: the client connects again with the last `id` and gets the reason.
+    A failure in the middle can only end the stream, as can a server that has no memory for it: the client connects
+    again with the last `id` and gets the reason.
     """
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, bus: Bus, topic: str, offsets: list[int], closing: asyncio.Event) -> None:
+    def __init__(self, bus: Bus, topic: str, offsets: list[int], closing: asyncio.Event, share: Share) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._bus, self._topic, self._closing = bus, topic, closing
+        self._bus, self._topic, self._closing, self._share = bus, topic, closing, share
         self._reader = TopicReader(bus, topic, offsets)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,13 +54,17 @@ class EventStream(Response):
                             continue
                         chunk = _HEARTBEAT
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    self._share.give_back(self._share.bytes)
         finally:
             subscription.close()
 
     async def _events(self) -> bytes:
         """The events that are there now, empty if there is none."""
         offsets = list(self._reader.offsets)
-        page = await self._reader.read(_RECORDS_PER_CHUNK)
+        self._share.take(_CHUNK_BYTES)
+        page = await self._reader.read(_RECORDS_PER_CHUNK, _CHUNK_BYTES)
+        self._share.give_back(_CHUNK_BYTES)
+        self._share.take(page_bytes(page))
         offsets += [0] * (len(self._reader.offsets) - len(offsets))
         places = []
         for partition, stored in page:

@@ -29,8 +29,8 @@ class TopicReader:
     def cursor(self) -> str:
         return encode_cursor(self._topic, self.offsets)
 
-    async def read(self, max_records: int) -> Page:
-        """What there is now, by partition, and the place moves behind it: at most `max_records`, and about 8 MiB.
+    async def read(self, max_records: int, max_bytes: int = PAGE_BYTES) -> Page:
+        """What there is now, by partition, and the place moves behind it: at most `max_records`, and about `max_bytes`.
 
         Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
         """
@@ -44,7 +44,7 @@ class TopicReader:
             if end > self.offsets[partition]
         )
         found: Page = []
-        left, bytes_left = max_records, PAGE_BYTES
+        left, bytes_left = max_records, max_bytes
         for at, (_, partition) in enumerate(waiting):
             if left <= 0:
                 break
@@ -58,6 +58,10 @@ class TopicReader:
                 left -= len(stored)
                 bytes_left -= sum(len(one.frame) for one in stored)
         return found
+
+
+def page_bytes(page: Page) -> int:
+    return sum(len(one.frame) for _, stored in page for one in stored)
 
 
 async def render_page(page: Page) -> list[bytes]:

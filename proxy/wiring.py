@@ -31,6 +31,7 @@ from duemq.model.errors import BadConfig
 from duemq.model.fault import Fault, no_fault
 from duemq.proxy.app import create_app
 from duemq.proxy.config import Settings
+from duemq.proxy.connections import ConnectionLimits
 from duemq.proxy.ingress import Ingress
 from duemq.storage.intake_rules import AdoptLimits
 
@@ -134,6 +135,18 @@ def zookeeper_options(settings: Settings) -> ZooKeeperOptions:
         cert_file=own.cert_file,
         key_file=own.key_file,
         strategy=StrategyName(own.strategy),
+    )
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    own = settings.http
+    return ConnectionLimits(
+        connections=own.max_connections,
+        head_bytes=own.max_head_bytes,
+        head_s=own.head_timeout_s,
+        body_s=own.body_timeout_s,
+        write_s=own.write_timeout_s,
+        unsent_bytes=own.max_inflight_bytes,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import httpx
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.types import ASGIApp
 
 from duemq.delay.gateway import Gateway, MessageState, Outcome, Page, Query, Receipt
 from duemq.model.errors import Rejected
@@ -90,23 +91,21 @@ class FakeGateway:
         return self.not_ready
 
 
-Ask = Callable[..., Awaitable[httpx.Response]]
+Ask = Callable[..., Coroutine[Any, Any, httpx.Response]]
 Scenario = Callable[[FakeGateway, Ask], Awaitable[None]]
+
+
+def app_over(gateway: FakeGateway, settings: HttpSettings | None = None, limits: Limits | None = None) -> ASGIApp:
+    registry = CollectorRegistry()
+    Gauge("duemq_pending", "Messages.", registry=registry).set(3)
+    own = settings or HttpSettings()
+    return create_app(cast(Gateway, gateway), Ingress(limits or Limits()), own, registry, lambda: NOW, asyncio.Event())
 
 
 def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: Limits | None = None) -> None:
     async def run() -> None:
-        gateway, registry = FakeGateway(), CollectorRegistry()
-        Gauge("duemq_pending", "Messages.", registry=registry).set(3)
-        app = create_app(
-            cast(Gateway, gateway),
-            Ingress(limits or Limits()),
-            settings or HttpSettings(),
-            registry,
-            lambda: NOW,
-            asyncio.Event(),
-        )
-        transport = httpx.ASGITransport(app=app)
+        gateway = FakeGateway()
+        transport = httpx.ASGITransport(app=app_over(gateway, settings, limits))
         async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
             await scenario(gateway, http.request)
 

@@ -96,9 +96,9 @@ class KafkaBus:
         for (topic, partition), frames in batches.items():
             _check_frames(topic, partition, await self._catalog.recall(topic), frames)
         self._check()
-        landed = await asyncio.gather(*(self._appender.put(where, frames) for where, frames in batches.items()))
+        landed = await self._appender.append(batches)
         self._wire.answered()
-        return dict(zip(batches, landed, strict=True))
+        return landed
 
     async def committer(self, name: str) -> KafkaCommitter:
         self._check()

@@ -54,6 +54,7 @@ class Reader:
         """Drop what was kept of it: it was cut."""
         for place in [place for place in self._kept if place[:2] == partition]:
             self._drop(place)
+        self.stable.pop(partition, None)
 
     async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> Chunk:
         async def ask() -> Chunk:
@@ -80,7 +81,7 @@ class Reader:
         self._drop((*partition, offset))
         self._kept[*partition, offset] = chunk
         self._kept_bytes += chunk.size
-        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+        while self._kept_bytes > _KEPT_BYTES:  # also the chunk itself, where one record is larger than that
             self._drop(next(iter(self._kept)))
 
     def _drop(self, place: tuple[str, int, int]) -> Chunk | None:

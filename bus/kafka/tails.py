@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_MS, _FETCH_BYTES = 500, 1 << 20
 _BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
-_LEAST_SHARE = 1 << 20
+_LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
 # gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn.
 _CONNECTIONS = 4

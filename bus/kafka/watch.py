@@ -53,6 +53,10 @@ class Watch:
 
     async def _ask(self) -> None:
         partitions: set[Partition] = set()
+        topics = {topic for topic, _ in self._watched}
+        now = time.monotonic()
+        self._looked = {topic: at for topic, at in self._looked.items() if topic in topics or now - at < _LOOK_S}
+        self._missing &= topics
         for topic, partition in list(self._watched):
             known = self._catalog.last(topic)
             if time.monotonic() - self._looked.get(topic, 0) > _LOOK_S:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Outcome
@@ -85,10 +85,8 @@ async def cancel_many(service: Service, request: Request) -> Response:
     if len(body.keys() & {"ids", "filter"}) != 1:
         raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if "filter" in body else "ids")
     if "ids" in body:
-        results = await _cancel_ids(service, body["ids"], timed)
-    else:
-        results = await _cancel_matching(service, body["filter"], timed)
-    return _report(results, _STATUS_OF.values())
+        return _report(await _cancel_ids(service, body["ids"], timed), _STATUS_OF.values())
+    return await _cancel_matching(service, request, body["filter"], timed)
 
 
 async def move_many(service: Service, request: Request) -> Response:
@@ -151,6 +149,16 @@ def _report(results: list[dict[str, Any]], statuses: Iterable[str]) -> Response:
     return JsonResponse({"results": results, "counts": counts})
 
 
+def _check_filter(fields: Any) -> None:
+    if type(fields) is not dict:
+        raise Rejected("bad_field", "filter must be an object", "filter")
+    if unknown_names := [name for name in fields if name not in FILTER_FIELDS]:
+        known = ", ".join(FILTER_FIELDS)
+        raise Rejected("unknown_field", f"{shown(unknown_names[0])} is not a filter; known are {known}", "filter")
+    if not fields.keys() - {"status"}:
+        raise Rejected("bad_field", "an empty filter would cancel everything; say what to cancel", "filter")
+
+
 async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str, Any]]:
     if type(ids) is not list or not all(type(one) is str for one in ids):
         raise Rejected("bad_field", "ids must be a list of texts", "ids")
@@ -164,25 +172,31 @@ async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str,
     return [next(answered) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
 
 
-async def _cancel_matching(service: Service, fields: Any, timed: bool) -> list[dict[str, Any]]:
-    """Cancels page after page, each one after it was found, so that memory does not grow with what matches."""
-    if type(fields) is not dict:
-        raise Rejected("bad_field", "filter must be an object", "filter")
-    if unknown_names := [name for name in fields if name not in FILTER_FIELDS]:
-        known = ", ".join(FILTER_FIELDS)
-        raise Rejected("unknown_field", f"{shown(unknown_names[0])} is not a filter; known are {known}", "filter")
-    if not fields.keys() - {"status"}:
-        raise Rejected("bad_field", "an empty filter would cancel everything; say what to cancel", "filter")
+async def _cancel_matching(service: Service, request: Request, fields: Any, timed: bool) -> Response:
+    """Cancels page after page, each one after it was found, for as long as the client is there.
+
+    All are counted. The first ones are in the results; more would be gigabytes where millions match.
+    """
+    _check_filter(fields)
     query = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT)
-    results = []
+    counts = dict.fromkeys(_STATUS_OF.values(), 0)
+    results: list[dict[str, Any]] = []
+    truncated = False
     while True:
         page = await service.gateway.find(query)
-        found = [state.id for state in page.messages]
-        if found:
-            outcomes = await service.gateway.change(CANCEL, found, times=timed)
-            results += [_result(outcome, timed) for outcome in outcomes]
+        if page.messages:
+            found = [state.id for state in page.messages]
+            for outcome in await service.gateway.change(CANCEL, found, times=timed):
+                result = _result(outcome, timed)
+                counts[result["status"]] += 1
+                if len(results) < MAX_IDS:
+                    results.append(result)
+                else:
+                    truncated = True
         if page.cursor is None:
-            return results
+            return JsonResponse({"results": results, "counts": counts} | ({"truncated": True} if truncated else {}))
+        if await request.is_disconnected():
+            raise ClientDisconnect
         query = replace(query, cursor=page.cursor)
 
 

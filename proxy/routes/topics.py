@@ -13,16 +13,17 @@ from duemq.bus.base import TopicInfo
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
+from duemq.proxy.admission import Share, share_of
 from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header, read_body
 from duemq.proxy.cursor import decode_cursor, encode_cursor
 from duemq.proxy.endpoint import JSON, Service
 from duemq.proxy.ingress import parse_json
 from duemq.proxy.query import read_number, read_query, read_wait
-from duemq.proxy.reply import JsonResponse
+from duemq.proxy.reply import JsonResponse, PageResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.sse import EventStream
 from duemq.proxy.targets import check_topic
-from duemq.proxy.topic_reader import Page, TopicReader, ending, render_page
+from duemq.proxy.topic_reader import PAGE_BYTES, Page, TopicReader, ending, page_bytes, render_page
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _PARAMETERS = ("after", "consumer", "max", "wait")
@@ -51,13 +52,13 @@ async def get_records(service: Service, request: Request) -> Response:
     after = query.get("after", header(request, b"last-event-id") if streamed else None)
     offsets = await _start(service, topic, after, query.get("consumer"))
     if streamed:
-        return EventStream(bus, topic, offsets, service.closing)
+        return EventStream(bus, topic, offsets, service.closing, share_of(request))
     reader = TopicReader(bus, topic, offsets)
-    page = await reader.read(most)
+    page = await _read(reader, most, share_of(request))
     if not page and wait_ms:
         page = await _wait(service, request, topic, reader, most, wait_ms / 1000)
     records = b",".join(await render_page(page))
-    return Response(b'{"records":[%b],"cursor":"%b"}' % (records, reader.cursor.encode()), media_type=JSON)
+    return PageResponse(b'{"records":[%b],"cursor":"%b"}' % (records, reader.cursor.encode()), media_type=JSON)
 
 
 async def put_place(service: Service, request: Request) -> Response:
@@ -90,16 +91,26 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
     return decode_cursor(after, topic, info, source)
 
 
+async def _read(reader: TopicReader, most: int, share: Share) -> Page:
+    """A page, as large as there is room for beside other requests. Raises Unavailable."""
+    room = share.take_page(PAGE_BYTES)
+    page = await reader.read(most, room)
+    share.give_back(room)
+    share.take(page_bytes(page))
+    return page
+
+
 async def _wait(service: Service, request: Request, topic: str, reader: TopicReader, most: int, wait_s: float) -> Page:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     subscription = service.gateway.bus.subscribe(topic)
     try:
+        share = share_of(request)
         async with ending(request.receive, service.closing) as end:
             # Once more before the first wait: what came between reading and subscribing wakes nobody.
-            page = await reader.read(most)
+            page = await _read(reader, most, share)
             while not page and await end.or_growth(subscription, deadline - loop.time()):
-                page = await reader.read(most)
+                page = await _read(reader, most, share)
             return page
     finally:
         subscription.close()

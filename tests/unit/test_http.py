@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from duemq.delay.gateway import MessageState, Outcome, Page, Query
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
-from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, refused, with_app
+from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
 
 def test_a_message_gets_a_receipt() -> None:
@@ -208,6 +209,44 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
         assert answer["results"][0]["delivered_at_ms"] == NOW
 
     with_app(scenario)
+
+
+def test_a_cancel_by_filter_counts_all_and_names_the_first() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        gateway.pages = [Page([STATE] * 1000, "next") for _ in range(12)] + [Page([STATE], None)]
+        answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}})).json()
+        assert len(answer["results"]) == 10_000 and answer["truncated"]
+        assert answer["counts"]["cancelled"] == 12_001 == sum(len(targets) for _, targets, _ in gateway.changes)
+
+    with_app(scenario)
+
+
+def test_a_cancel_by_filter_stops_when_nobody_waits_for_it() -> None:
+    class Endless(FakeGateway):
+        async def find(self, query: Query) -> Page:
+            self.queries.append(query)
+            return Page([STATE], "next")
+
+    gateway = Endless()
+    app = app_over(gateway)
+    body: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b'{"filter": {"topic": "orders"}}'},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if len(body) > 1 or len(gateway.queries) > 2:
+            return body.pop(0)
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    path = "/v1/messages:cancel"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 20))
+    assert len(gateway.changes) == 3 and not sent
 
 
 def test_moving_many_answers_each_in_order() -> None:

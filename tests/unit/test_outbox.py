@@ -1,8 +1,10 @@
 """What a cycle sends, and to which partitions."""
 
+import time
+
 import pytest
 
-from duemq.delay.outbox import Outbox, _murmur2, partition_of
+from duemq.delay.outbox import Outbox, partition_of
 from duemq.delay.rules import Due
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
@@ -24,8 +26,36 @@ MURMUR2 = {
 
 @pytest.mark.parametrize("key", MURMUR2)
 def test_keys_go_where_kafkas_own_partitioner_sends_them(key: bytes) -> None:
-    assert _murmur2(key) == MURMUR2[key] & 0xFFFF_FFFF
+    assert partition_of(key, 1 << 31) == MURMUR2[key] & 0x7FFF_FFFF
     assert partition_of(key, 7) == (MURMUR2[key] & 0x7FFF_FFFF) % 7
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 63, 64, 65, 60_000, 60_001, 60_002, 60_003])
+def test_keys_of_any_length_are_hashed_as_in_java(size: int) -> None:
+    key = (b"duemq" * (size // 5 + 1))[:size]
+    assert partition_of(key, 1 << 31) == plain_murmur2(key) & 0x7FFF_FFFF
+
+
+def plain_murmur2(data: bytes) -> int:
+    """org.apache.kafka.common.utils.Utils.murmur2, word by word."""
+    m, mask = 0x5BD1E995, 0xFFFF_FFFF
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def test_a_cycle_full_of_long_keys_stops_the_event_loop_for_less_than_100_ms() -> None:
+    keys = [number.to_bytes(4, "big") + bytes(60_000) for number in range((8 << 20) // 60_004)]
+    started = time.thread_time()
+    for key in keys:
+        partition_of(key, 12)
+    assert time.thread_time() - started < 0.1
 
 
 def due(offset: int, topic: str, key: bytes | None = None) -> Due:

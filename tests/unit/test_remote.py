@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import httpx
@@ -90,6 +91,53 @@ def test_a_node_that_does_not_answer_is_asked_last_for_a_while() -> None:
         assert nodes.asked[4:] == ["a"]
 
     reading(nodes, scenario)
+
+
+def test_a_request_that_had_to_wait_here_does_not_make_its_node_silent() -> None:
+    nodes = Nodes(node("a"), node("b"), masters={0: "a"})
+    nodes.answers = {"a": httpx.PoolTimeout("no connection is free"), "b": httpx.PoolTimeout("no connection is free")}
+
+    async def scenario(reader: RemoteReader) -> None:
+        with pytest.raises(Unavailable, match="too many requests"):
+            await reader.when_ended(0, [KEY], 5)
+        nodes.answers.clear()
+        nodes.asked.clear()
+        assert await reader.when_ended(0, [KEY], 5) == [5]
+        assert nodes.asked == ["a"]
+
+    reading(nodes, scenario)
+
+
+def test_a_shard_that_holds_its_readers_back_takes_no_connections_from_others() -> None:
+    nodes = Nodes(node("a"), masters={0: "a", 1: "a"})
+    go, waiting = asyncio.Event(), 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal waiting
+        if "/shards/0/" in request.url.path:
+            waiting += 1
+            await go.wait()
+        return httpx.Response(200, json={"at": [5]})
+
+    async def run() -> None:
+        async with node_client(60.0, transport=httpx.MockTransport(answer)) as http:
+            reader = RemoteReader(nodes, http)
+            stuck = [asyncio.create_task(reader.when_ended(0, [KEY], 5)) for _ in range(300)]
+            while waiting < 64:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await reader.when_ended(1, [KEY], 5) == [5]
+            refused = [task for task in asyncio.as_completed(stuck[64:])]
+            for one in refused:
+                with pytest.raises(Unavailable, match="about the same shard"):
+                    await one
+            assert waiting == 64
+            go.set()
+            assert await asyncio.gather(*stuck[:64]) == [[5]] * 64
+            del stuck, refused, one  # their errors hold on to what they came from
+            gc.collect()
+            assert not reader._lanes
+
+    asyncio.run(run())
 
 
 def test_a_refusal_is_passed_on_and_a_wrong_token_is_no_refusal_of_the_request() -> None:

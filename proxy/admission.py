@@ -1,0 +1,106 @@
+"""What a front door takes in at a time: so many requests, and so many bytes for all of them.
+
+What is over a bound is refused at once with 503, before any of it is read: nothing waits in memory for better times.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duemq.model.errors import Unavailable
+from duemq.proxy.problem import unavailable_response
+
+_SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
+_WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
+LEAST_PAGE_BYTES: Final = 256 << 10
+
+
+class Admission:
+    """`max_requests`: under way at a time. `max_bytes`: their bodies, and the records read for their answers."""
+
+    def __init__(self, max_requests: int = 4096, max_bytes: int = 64 << 20) -> None:
+        self._max_requests, self._max_bytes = max_requests, max_bytes
+        self.requests = self.bytes = 0
+
+    def enter(self, scope: Scope) -> Share:
+        """The share of a request, which has to be closed. Raises Unavailable."""
+        if self.requests >= self._max_requests and scope["path"] not in _WATCHED:
+            raise Unavailable(f"{self.requests} requests are under way here, as many as http.max_requests allows")
+        self.requests += 1
+        share = scope[_SHARE] = Share(self)
+        return share
+
+    @property
+    def left(self) -> int:
+        return self._max_bytes - self.bytes
+
+    def room(self, own: int) -> int:
+        """How many bytes a request may still take that has `own`. Alone, it may take what its own limits allow."""
+        return self.left if self.bytes > own else 1 << 62
+
+
+class Share:
+    """What one request takes up of an `Admission`."""
+
+    __slots__ = ("_admission", "bytes")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.bytes = 0
+
+    def take(self, size: int) -> None:
+        """Raises Unavailable where so many bytes are too many, with those of all other requests."""
+        admission = self._admission
+        if size > admission.room(self.bytes):
+            raise Unavailable(
+                f"requests with {admission.bytes} bytes are under way here, and http.max_inflight_bytes has no room "
+                f"for {size} more"
+            )
+        self.bytes += size
+        admission.bytes += size
+
+    def take_page(self, most: int) -> int:
+        """Take bytes for records that will be read, up to `most`, half of what is left at most. Raises Unavailable."""
+        size = max(min(most, self._admission.left // 2), LEAST_PAGE_BYTES)
+        self.take(size)
+        return size
+
+    def give_back(self, size: int) -> None:
+        self.bytes -= size
+        self._admission.bytes -= size
+
+    def close(self) -> None:
+        self._admission.requests -= 1
+        self._admission.bytes -= self.bytes
+        self.bytes = 0
+
+
+class Admitted:
+    """An application behind an `Admission`."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app, self._admission = app, admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            share = self._admission.enter(scope)
+        except Unavailable as error:
+            await unavailable_response(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            share.close()
+
+
+def share_of(request: Request) -> Share:
+    """The share of a request that was admitted."""
+    share: Any = request.scope[_SHARE]
+    assert isinstance(share, Share)
+    return share

@@ -1,0 +1,148 @@
+"""Memory of a proxy while it is asked for too much: below 512 MiB, and what can be answered is answered at once.
+
+MEMORY_SECONDS: how long the shards have no master; ten minutes show what grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from duemq.delay.progress import Progress
+from duemq.proxy.local.cluster import LocalCluster
+from tests.real_servers import need_servers
+
+pytestmark = [pytest.mark.chaos, pytest.mark.smoke, pytest.mark.xdist_group("chaos")]
+
+_SECONDS = float(os.environ.get("MEMORY_SECONDS", "10"))
+_MOST_BYTES, _P99_S = 512 << 20, 0.1
+_KEY_BYTES, _BATCH_BYTES = 60_000, 32 << 20
+_SENDERS, _BATCHES = 8, 24
+_ASKERS = 300
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory a process had at any time."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) << 10
+
+
+@contextmanager
+def cluster_of_one(folder: Path) -> Iterator[LocalCluster]:
+    need_servers()
+    settings = {"shards": "4", "limits.max_key_bytes": "60KiB", "topics.partitions": "4"}
+    with LocalCluster(folder, nodes=1, proxies=1, settings=settings) as cluster:
+        yield cluster
+
+
+def full_batch() -> bytes:
+    """As many messages as fit whose keys are as long as they may be, none of them like another."""
+    each = _KEY_BYTES + 60
+    messages = [
+        {"topic": "keys", "payload": "", "key": f"{secrets.token_hex(16)}".ljust(_KEY_BYTES, "k")}
+        for _ in range(_BATCH_BYTES // each)
+    ]
+    return orjson.dumps({"messages": messages})
+
+
+async def send_full_batches(http: httpx.AsyncClient, accepted: Counter[int]) -> None:
+    while accepted[200] < _BATCHES:
+        answer = await http.post(
+            "/v1/messages:batch", content=full_batch(), headers={"Content-Type": "application/json"}
+        )
+        accepted[answer.status_code] += 1
+        assert answer.status_code in (200, 503), answer.text
+        if answer.status_code == 503:
+            await asyncio.sleep(float(answer.headers["Retry-After"]))
+
+
+async def ask_in_vain(http: httpx.AsyncClient, ids: list[str], answers: Counter[int], end: float) -> None:
+    """Changes wait for an answer that nobody gives, look-ups for a node that is not there."""
+    for number in count():
+        if time.monotonic() > end:
+            return
+        method = "GET" if number % 4 == 0 else "DELETE"
+        answers[(await http.request(method, f"/v1/messages/{secrets.choice(ids)}")).status_code] += 1
+
+
+async def be_answered(http: httpx.AsyncClient, end: float) -> list[float]:
+    """How long it takes to send messages that need no master, in seconds."""
+    took = []
+    while time.monotonic() < end:
+        started = time.perf_counter()
+        answer = await http.post("/v1/messages", json={"topic": "good", "payload": "x", "key": "k"})
+        assert answer.status_code == 201, answer.text
+        took.append(time.perf_counter() - started)
+        await asyncio.sleep(0.02)
+    return took
+
+
+def p99(took: list[float]) -> float:
+    return sorted(took)[int(len(took) * 0.99)]
+
+
+def test_a_proxy_that_is_asked_for_too_much(tmp_path: Path) -> None:
+    with cluster_of_one(tmp_path) as cluster:
+        proxy, node = cluster.proxies[0], cluster.nodes[0]
+        answers: Counter[int] = Counter()
+        batches: Counter[int] = Counter()
+
+        async def keys() -> None:
+            async with httpx.AsyncClient(
+                base_url=proxy.url, timeout=120, limits=httpx.Limits(max_connections=None)
+            ) as http:
+                await asyncio.gather(*(send_full_batches(http, batches) for _ in range(_SENDERS)))
+
+        async def stuck() -> list[float]:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=_ASKERS)
+            async with httpx.AsyncClient(base_url=proxy.url, timeout=60, limits=limits) as http:
+                sent = [
+                    await http.post("/v1/messages", json={"topic": "t", "payload": "x", "deliver_after": "1d"})
+                ] * 20
+                ids = [answer.json()["id"] for answer in sent]
+                node.process.kill()
+                end = time.monotonic() + _SECONDS
+                vain = [ask_in_vain(http, ids, answers, end) for _ in range(_ASKERS)]
+                async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as other:
+                    took, _ = await asyncio.gather(be_answered(other, end), asyncio.gather(*vain))
+                return took
+
+        asyncio.run(keys())
+        after_keys = peak_bytes(proxy.process.pid)
+        took = asyncio.run(stuck())
+        peak = peak_bytes(proxy.process.pid)
+        figures = {
+            "batches": dict(batches), "MiB after keys": after_keys >> 20, "MiB": peak >> 20, "answers": dict(answers),
+            "others": len(took), "p99_ms": round(p99(took) * 1000, 1), "max_ms": round(max(took) * 1000, 1),
+        }  # fmt: skip
+        print(figures)
+        assert batches[200] >= _BATCHES
+        assert answers[202] and set(answers) <= {200, 202, 503}, figures
+        assert peak < _MOST_BYTES, figures
+        assert p99(took) < _P99_S, figures
+
+
+def test_a_million_waiters() -> None:
+    """At once, of a shard that gets nowhere: as many wait as may, and afterwards there is nothing left of them."""
+
+    async def scenario() -> None:
+        progress, offsets = Progress(), count(1)
+        before = peak_bytes(os.getpid())
+        for _ in range(20):
+            answers = await asyncio.gather(*(progress.reached(next(offsets), 0.01) for _ in range(50_000)))
+            assert not any(answers)
+            assert progress.waiting == 0 and not progress._offsets
+        assert peak_bytes(os.getpid()) - before < 256 << 20
+
+    asyncio.run(scenario())

@@ -1,0 +1,92 @@
+"""Waiting for the answers of a shard."""
+
+import asyncio
+import gc
+import tracemalloc
+from itertools import count
+
+import pytest
+
+from duemq.delay.progress import Progress
+from duemq.model.errors import Unavailable
+from duemq.model.ledger import Answer, Entry
+
+FAR = 10**12
+
+
+def entry(applied: int, **answers: Answer) -> Entry:
+    return Entry(0, applied, b"", 0, {int(at[1:]): answer for at, answer in answers.items()})
+
+
+def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
+    async def scenario() -> None:
+        progress = Progress()
+        waits = {offset: asyncio.create_task(progress.reached(offset, 60)) for offset in (7, 3, 5, 9)}
+        again = asyncio.create_task(progress.reached(3, 60))
+        await asyncio.sleep(0)
+        assert progress.waiting == 5
+        progress.publish(entry(6, _3=Answer.OK))
+        assert await waits[3] and await again and await waits[5]
+        answered = progress.answer(3)
+        assert answered is not None and answered.answer is Answer.OK
+        assert not waits[7].done() and not waits[9].done() and progress.waiting == 2
+        progress.publish(entry(10))
+        assert await waits[7] and await waits[9] and progress.waiting == 0
+        assert await progress.reached(9, 0)
+
+    asyncio.run(scenario())
+
+
+def test_those_who_waited_in_vain_leave_nothing() -> None:
+    async def scenario() -> None:
+        progress, offsets = Progress(), count(FAR)
+        await asyncio.gather(*(progress.reached(next(offsets), 0) for _ in range(1000)))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                assert not any(await asyncio.gather(*(progress.reached(next(offsets), 0) for _ in range(1000))))
+            assert progress.waiting == 0 and not progress._waiters and not progress._offsets
+            gc.collect()
+            # The loop still holds the tasks of the last 1,000, some 800 bytes each; all 50,000 would be 40 MB.
+            assert tracemalloc.get_traced_memory()[0] < 2_000_000
+        finally:
+            tracemalloc.stop()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_leaves_takes_only_himself_out() -> None:
+    async def scenario() -> None:
+        progress = Progress()
+        stays, goes = (asyncio.create_task(progress.reached(4, 60)) for _ in range(2))
+        await asyncio.sleep(0)
+        goes.cancel()
+        await asyncio.wait({goes})
+        assert progress.waiting == 1
+        progress.publish(entry(5))
+        assert await stays and progress.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_beyond_the_bound_nobody_waits_and_no_command_is_appended() -> None:
+    async def scenario() -> None:
+        progress = Progress(most=3)
+        waits = [asyncio.create_task(progress.reached(offset, 60)) for offset in range(3)]
+        await asyncio.sleep(0)
+        assert not await progress.reached(FAR, 60)
+        with pytest.raises(Unavailable, match="3 requests wait"):
+            progress.check()
+        progress.publish(entry(1))
+        await waits[0]
+        progress.check()
+        progress.fail(Unavailable("stopped"))
+        for wait in waits[1:]:
+            with pytest.raises(Unavailable, match="stopped"):
+                await wait
+        assert progress.waiting == 0
+        with pytest.raises(Unavailable, match="stopped"):
+            progress.check()
+
+    asyncio.run(scenario())
