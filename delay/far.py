@@ -273,7 +273,7 @@ async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -
 def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
     """The keys that are in each file. Blocks."""
     return {
-        sealed: frozenset(DelayFile(store.path / sealed.name).rows(some)) if some else frozenset()
+        sealed: DelayFile(store.path / sealed.name).holds(some) if some else frozenset()
         for sealed, some in keys.items()
     }
 

@@ -23,9 +23,9 @@ from duemq.model.errors import BadDelayFile
 from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.model.key import make_key
-from duemq.storage.delay_file import ROWS_PER_GROUP, About
+from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.durable import sync_folder
-from duemq.storage.exchange import GROUP_BYTES, MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
+from duemq.storage.exchange import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
 from duemq.storage.intake_rules import AdoptLimits, Rules
 from duemq.storage.rows import window_of
 
