@@ -60,6 +60,8 @@ class Master:
         self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
         self._files = files
+        if files is not None:
+            files.lead()
         self._ledger: Partition = (LEDGER, self._shard)
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""

@@ -58,7 +58,7 @@ class StandingKeeper:
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
-            waits = (shard.waits() for shard in self._shards.values())
+            waits = (shard.waits() or shard.trouble() for shard in self._shards.values())
             state, reason = NodeState.READY, next(filter(None, waits), "")
         return Standing(state, reason, self.lag, watermark, full)
 

@@ -23,7 +23,7 @@ from duemq.election.registry import Registry
 from duemq.election.zookeeper import ZooKeeperElection
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
-from duemq.proxy import snapshots
+from duemq.proxy import adopted_files, snapshots
 from duemq.proxy.config import Settings
 from duemq.proxy.control import Control
 from duemq.proxy.door import create_door
@@ -104,6 +104,8 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
 
         served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
         opened.push_async_callback(served.close)
+        peers = HttpPeers(directory, name, settings.node.token)
+        opened.push_async_callback(peers.close)
         node = Node(
             folder,
             lambda: open_bus(settings, clock),
@@ -111,12 +113,13 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             node_options(settings, alone=False, trims=False, holds=holds),
             metrics,
             clock,
-            HttpPeers(directory, name, settings.node.token),
+            peers,
             [(served.expire, _EXPIRE_S)],
         )
         await opened.enter_async_context(Control(folder.info.path, partial(freeze, node)))
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        door = create_door(backend, metrics, settings.node.token, snapshots.routes(served))
+        more = [*snapshots.routes(served), *adopted_files.routes(node)]
+        door = create_door(backend, metrics, settings.node.token, more)
         await serve_http(door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run)
 
 
