@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from pathlib import Path
@@ -167,16 +167,16 @@ class Adopter:
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
         """A file that this replica has, for those that have not."""
-        found = self._found.get(offset)
-        if isinstance(found, Here):
-            return found.path, Copy(found.about.rows, found.checksum, found.path.stat().st_size, found.about.content)
-        store = self._replica().store
-        if (adoption := store.adoptions.get(offset)) is None:
-            return None
-        for sealed in store.far.of(adoption.adopt.window):
-            if sealed.about.offset == offset:
-                path = store.path / sealed.name
-                return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)
+        found, store = self._found.get(offset), self._replica().store
+        with suppress(FileNotFoundError):  # it was damaged or removed: then this replica has none
+            if isinstance(found, Here):
+                size = found.path.stat().st_size
+                return found.path, Copy(found.about.rows, found.checksum, size, found.about.content)
+            if (adoption := store.adoptions.get(offset)) is not None:
+                for sealed in store.far.of(adoption.adopt.window):
+                    if sealed.about.offset == offset:
+                        path = store.path / sealed.name
+                        return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)
         return None
 
     def waiting(self) -> str | None:
@@ -344,7 +344,7 @@ class Adopter:
             for offset, found in self._found.items()
             if isinstance(found, Wrong) and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
         ][:_ASKED]
-        if not self._peers.have(self._shard) or not (few or lacking):
+        if not (few or lacking):
             return
         answers = await self._peers.copies(self._shard, [*few, *lacking])
         if self._replica().store is not store:

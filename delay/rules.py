@@ -54,6 +54,7 @@ class Cycle:
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
         self.malformed: list[tuple[Stored, str]] = []  # with the reason
         self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
+        self._contents: set[str] = set()  # of these files
         self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
         self.deferred: list[Deferred] = []
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
@@ -122,14 +123,13 @@ class Cycle:
 
     def _want(self, offset: int, adopt: Adopt, answers: Mapping[int, Answer] | None, found: Lookups) -> Answer:
         if answers is None:
-            known = found.contents[adopt.sha256] is not None or any(
-                adopt.sha256 == other.sha256 for other in self.wanted.values()
-            )
+            known = found.contents[adopt.sha256] is not None or adopt.sha256 in self._contents
             answer = Answer.KNOWN if known else Answer.WANTED
         else:
             answer = answers[offset]
         if answer is Answer.WANTED:
             self.wanted[offset] = adopt
+            self._contents.add(adopt.sha256)
         return answer
 
     def _change(
