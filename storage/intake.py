@@ -64,6 +64,10 @@ def _silent(rows: int) -> None:
     pass
 
 
+def _still() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Glance:
     """What a command has to say of a file (see `Adopt`)."""
@@ -87,20 +91,17 @@ def glance(path: Path) -> Glance:
         return Glance(source.sha256(_still), source.state()[1], window, rows)
 
 
-def _still() -> None:
-    pass
-
-
 def inspect(
     path: Path,
     limits: AdoptLimits,
     progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
     folders: Sequence[Path] | None = None,
 ) -> Intake:
-    """Validate a file of whatever window its first row is in. `folders`, and errors: see `take_in`."""
+    """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
     with Source.open(path, folders) as source, _reading(source):
         before = source.state()
-        sha256 = source.sha256(partial(progress, 0))
+        sha256 = source.sha256(alive)
         rules = Rules(limits, None)
         for _ in _valid(source, rules, progress):
             pass
@@ -117,13 +118,14 @@ def take_in(
     folders: Sequence[Path] | None = None,
     link: bool = False,
     progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
     fault: Fault = no_fault,
 ) -> Intake:
     """Validate a file of this window, write it anew, sync it, and give it its name last.
 
     `size`: how many bytes it must have, which costs less to see than its content. `folders`: where it must lie, None
     for anywhere. `link`: where the source has the right form already, give it a second name in place of writing; nobody
-    may change it then. `progress` is called again and again with the rows done so far.
+    may change it then. `progress` is called with the rows done so far, `alive` after each part that a checksum took.
 
     Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
     """
@@ -133,7 +135,7 @@ def take_in(
         temporary.unlink(missing_ok=True)
         try:
             with Source.open(path, folders) as source:
-                intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress)
+                intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress, alive)
             fault("written")
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
@@ -156,6 +158,7 @@ def _taken_in(
     size: int | None,
     link: bool,
     progress: Callable[[int], None],
+    alive: Callable[[], None],
 ) -> Intake:
     """The same rows in a new file, or the same file under a new name; what is in it."""
     rules = rules_of_file()
@@ -163,7 +166,7 @@ def _taken_in(
         before = source.state()
         if size is not None and before[1] != size:
             raise BadDelayFile(f"{source.name} has size {before[1]}, its command says {size}")
-        sha256 = source.sha256(partial(progress, 0))
+        sha256 = source.sha256(alive)
         linked = link and _linked(source, temporary)
         if linked and not _is_small(source, rules, progress):
             temporary.unlink()
@@ -172,7 +175,7 @@ def _taken_in(
         _write(source, temporary, rules, progress, {"size": before[1], "sha256": sha256})
     with _reading(source):
         intake = _intake(source, rules, before, sha256)
-    content = sha256 if linked else _sha256(temporary, partial(progress, rules.rows))
+    content = sha256 if linked else _sha256(temporary, alive)
     return replace(intake, content=content)
 
 
@@ -188,10 +191,10 @@ def _reading(source: Source) -> Iterator[None]:
         raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
 
 
-def _sha256(path: Path, progress: Callable[[], None]) -> str:
+def _sha256(path: Path, alive: Callable[[], None]) -> str:
     """Of a file of our own."""
     with Source.open(path) as file:
-        return file.sha256(progress)
+        return file.sha256(alive)
 
 
 def _intake(source: Source, rules: Rules, before: tuple[int, int, int], sha256: str) -> Intake:
@@ -290,7 +293,12 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def kept(
-    target: Path, window: int, sha256: str, limits: AdoptLimits, progress: Callable[[int], None] = _silent
+    target: Path,
+    window: int,
+    sha256: str,
+    limits: AdoptLimits,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
 ) -> Intake | None:
     """What a file holds that was taken in before, of a source with this checksum; None where there is no such file, or
     it is damaged. It is read from end to end."""
@@ -298,7 +306,7 @@ def kept(
         with Source.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
                 said = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
-            content, size = file.sha256(partial(progress, 0)), file.state()[1]
+            content, size = file.sha256(alive), file.state()[1]
             if "sha256" not in said:  # it was linked
                 said = {"sha256": content, "size": size}
             if said["sha256"] != sha256:

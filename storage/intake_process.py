@@ -44,12 +44,16 @@ class _Progress:
     """Tells now and then how many rows are done, so that the parent sees that something goes on."""
 
     def __init__(self, tell: Callable[[Answer], None]) -> None:
-        self._tell, self._told_at = tell, time.monotonic()
+        self._tell, self._told_at, self._rows = tell, time.monotonic(), 0
 
-    def __call__(self, rows: int) -> None:
+    def rows(self, rows: int) -> None:
+        self._rows = rows
+        self.alive()
+
+    def alive(self) -> None:
         if (now := time.monotonic()) - self._told_at >= _TELL_S:
             self._told_at = now
-            self._tell({"done": rows})
+            self._tell({"done": self._rows})
 
 
 def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault = no_fault) -> None:
@@ -62,25 +66,25 @@ def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault 
         tell(_answer(file, limits, folders, progress, fault))
 
 
-def _inspected(source: Path, limits: AdoptLimits, folders: list[Path], progress: Callable[[int], None]) -> Answer:
+def _inspected(source: Path, limits: AdoptLimits, folders: list[Path], progress: _Progress) -> Answer:
     try:
-        return asdict(inspect(source, limits, progress, folders))
+        return asdict(inspect(source, limits, progress.rows, progress.alive, folders))
     except BadDelayFile as error:
         return {"reason": cut(str(error)), "row": error.row, "column": error.column and error.column[:80]}
 
 
 def _answer(
-    file: Mapping[str, Any], limits: AdoptLimits, folders: list[Path], progress: Callable[[int], None], fault: Fault
+    file: Mapping[str, Any], limits: AdoptLimits, folders: list[Path], progress: _Progress, fault: Fault
 ) -> Answer:
     source, target = Path(file["source"]), Path(file["target"])
     window, size = file["window"], file["size"]
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
-        found = kept(target, window, file["sha256"], limits, progress)
+        found = kept(target, window, file["sha256"], limits, progress.rows, progress.alive)
         if found is None:
             found = take_in(
-                source, target, window, limits, size=size, folders=folders, link=file["link"], progress=progress,
-                fault=fault,
+                source, target, window, limits, size=size, folders=folders, link=file["link"],
+                progress=progress.rows, alive=progress.alive, fault=fault,
             )  # fmt: skip
         if (wrong := _not_as_said(file, found)) is not None:
             target.unlink(missing_ok=True)
@@ -112,7 +116,7 @@ def _print(answer: Answer) -> None:
 def main() -> int:
     try:
         intake(job_of_parent(), _print)
-    except DuemqError as error:
+    except (DuemqError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

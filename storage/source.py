@@ -32,7 +32,10 @@ class Source:
         a pipe. `path` is resolved and opened without following links: what was checked is what is read.
         """
         with readable(path.name):
-            resolved = path.resolve(strict=True)
+            try:
+                resolved = path.resolve(strict=True)
+            except RuntimeError as error:  # of Python up to 3.12, for links that lead in a circle
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
             if (reason := outside(path, resolved, folders)) is not None:
                 raise BadDelayFile(reason)
             handle = os.open(resolved, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,13 +53,13 @@ class Source:
         status = os.fstat(self._handle)
         return status.st_ino, status.st_size, status.st_mtime_ns
 
-    def sha256(self, progress: Callable[[], None]) -> str:
-        """In hex. `progress` is called after every part that was read."""
+    def sha256(self, alive: Callable[[], None]) -> str:
+        """In hex. `alive` is called after every part that was read."""
         digest, at = hashlib.sha256(), 0
         while part := os.pread(self._handle, _READ_BYTES, at):
             digest.update(part)
             at += len(part)
-            progress()
+            alive()
         return digest.hexdigest()
 
 
@@ -89,8 +92,7 @@ def readable(name: str) -> Iterator[None]:
     """Errors of a path that say something about it, and not about a disk that fails."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # Python up to 3.12 raises RuntimeError for a circle of links
-        number = error.errno if isinstance(error, OSError) else errno.ELOOP
-        if number in _NOT_THERE:
-            raise BadDelayFile(f"{name} cannot be read: {os.strerror(number or 0)}", missing=True) from error
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise BadDelayFile(f"{name} cannot be read: {os.strerror(error.errno)}", missing=True) from error
         raise
