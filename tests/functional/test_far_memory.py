@@ -184,3 +184,14 @@ def test_processes_that_seal_rewrite_and_load_hold_some_messages_at_a_time(tmp_p
     assert (rewritten["rows"], peak < most) == (count - 1, True), peak
     said, peak = peak_of_child(common | {"work": "load", "files": files, "sst": str(tmp_path / "sst")})
     assert (said, peak < most) == ([count - 1], True), peak
+
+
+def test_a_node_with_a_window_of_large_messages_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
+    """400 messages of 1 MiB here; of 20,000: `python -m tests.large_window FOLDER 20000`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.large_window", str(tmp_path / "node"), "400"],
+        stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    found = orjson.loads(done.stdout)
+    assert found["delivered"] == 350
+    assert max(found["peaks"].values()) < 1 << 30, found["peaks"]
