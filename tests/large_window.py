@@ -59,7 +59,10 @@ class Peaks:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    while not true():
+    """Wait for something that another task brings about."""
+    while True:
+        if true():
+            return
         await asyncio.sleep(0.02)
 
 
