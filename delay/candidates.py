@@ -6,7 +6,7 @@ A cycle asks for what can be decided just now. That costs as much as there is to
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 
 from duemq.delay.adopt_policy import AdoptPolicy
@@ -34,7 +34,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def take(self, wanted: Mapping[int, Adoption]) -> list[Adoption]:
+    def take(self, wanted: dict[int, Adoption]) -> list[Adoption]:
         """Note those that are new: the last ones of `wanted`, which is in the order of the log."""
         fresh = list(takewhile(lambda one: one.offset not in self._windows, reversed(wanted.values())))[::-1]
         for one in fresh:

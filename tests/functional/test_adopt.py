@@ -495,7 +495,7 @@ async def test_a_replica_without_the_source_gets_the_copy_of_another_one(world: 
     await standby.adopter.step()
     standby.adopter._peers = others
     half = standby.path / "far" / str(WINDOW) / "a000000000000.part"
-    half.parent.mkdir(parents=True)
+    half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(others.content[:500])  # of an attempt before
     await standby.adopter.ask()
     await standby.adopter.step()
@@ -531,7 +531,7 @@ async def test_a_new_master_without_the_source_does_not_refuse_what_another_repl
     await second.follow()
     os.unlink(handed.adopt.path)
     await second.adopter.step()
-    world.now += 3_600_000
+    world.now += 600_000
     second.adopter._peers = others_of(first)
     await second.promote()
     await world.tick(second)
@@ -552,7 +552,7 @@ async def test_the_patience_of_a_master_begins_with_it(world: World) -> None:
     await world.tick(first)
     await second.follow()
     await second.adopter.step()
-    world.now += 3_600_000
+    world.now += 600_000
     await second.promote()
     await world.tick(second)
     assert fate(second)[0] == WANTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from duemq.bus.base import Stored
@@ -103,7 +104,7 @@ class Empty:
     def rows(self, keys: object) -> list[bytes | None]:
         return []
 
-    def contents(self, sums: list[str]) -> list[int | None]:
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
         return [None] * len(sums)
 
     def ended(self, keys: object) -> list[Ended | None]:

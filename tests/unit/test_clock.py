@@ -72,7 +72,7 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
 
 def test_what_a_node_says_of_itself() -> None:
     waits: list[str | None] = [None]
-    shard = SimpleNamespace(waits=lambda: waits[-1])
+    shard = SimpleNamespace(waits=lambda: waits[-1], trouble=lambda: None)
     keeper = StandingKeeper({0: cast(Any, shard)}, lambda: 0, 500)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
     keeper.caught_up.add(0)
