@@ -18,7 +18,8 @@ from duemq.storage.store import ShardStore
 
 _MOST_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits
 _ALL = 1 << 62
-_FIRST_SLICE, _LAST_SLICE = 16, 1_024  # commands looked at together: the next ones only where these left bytes to read
+_SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
+_FEW = 16  # rows of RocksDB that are read before it is known how large they are; then twice as many each time
 
 
 class ReadAhead(View):
@@ -90,12 +91,21 @@ class CycleView(ReadAhead):
         super().__init__(store)
         self._near: dict[bytes, bytes] = {}
 
-    def read_near(self, keys: Sequence[bytes]) -> tuple[list[bytes], int]:
-        """Read the rows that are in RocksDB. The keys that have none there, and how many bytes that took."""
-        rows = self._store.near(keys)
-        read = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
-        self._near |= read
-        return [key for key in keys if key not in read], sum(map(len, read.values()))
+    def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
+        """Read the rows that are in RocksDB, in order, as long as they have fewer than so many bytes. The keys that have
+        none there; for how many keys it is done, one at least; and how many bytes it took."""
+        missing: list[bytes] = []
+        done, size, count = 0, 0, _FEW
+        while done < len(keys) and (size < most or not done):
+            some = keys[done : done + count]
+            for key, row in zip(some, self._store.near(some), strict=True):
+                if row is None:
+                    missing.append(key)
+                else:
+                    self._near[key] = row
+                    size += len(row)
+            done, count = done + len(some), 2 * count
+        return missing, done, size
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = [self._near.get(key) or self._known.get(key) for key in keys]
@@ -114,11 +124,10 @@ async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Bat
         return batch, store
     view, left = CycleView(store), _ALL if whole else _MOST_BYTES
     others = iter(batch.others.items())
-    count = _FIRST_SLICE
-    while some := list(islice(others, count)):
+    while some := list(islice(others, _SLICE)):
         if left <= 0:
             return batch.before(some[0][0]), view
-        far, size = _read_near(view, some, store)
+        far, end, size = _read_near(view, some, store, left)
         left -= size
         # What is cancelled is kept without its payload.
         payload = not all(isinstance(other, Change | ByName) and other.kind == CANCEL for _, other in some)
@@ -130,32 +139,40 @@ async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Bat
             await view.read([key for of, key in far if of == offset], payload=payload)
             return batch.before(offset + 1), view
         left -= size
-        count = min(2 * count, _LAST_SLICE)
+        if end is not None:
+            return batch.before(end), view
     return batch, view
 
 
 def _read_near(
-    view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore
-) -> tuple[list[tuple[int, bytes]], int]:
-    """Read what commands speak of and RocksDB holds. The keys with their command's offset, in order, under which files
-    may hold the rest; and how many bytes it took."""
-    firsts: list[tuple[int, bytes]] = []
+    view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore, most: int
+) -> tuple[list[tuple[int, bytes]], int | None, int]:
+    """Read what commands speak of and RocksDB holds, of the first ones as long as it has fewer than so many bytes.
+
+    Gives the keys with their command's offset, in order, under which files may hold the rest; the offset of the first
+    command for which it was not done, if any; and how many bytes it took.
+    """
+    firsts: dict[bytes, int] = {}
     for offset, other in others:
         if isinstance(other, Change):
-            firsts.append((offset, other.first_key))
+            firsts.setdefault(other.first_key, offset)
         elif isinstance(other, ByName) and (holder := store.names([other.name])[0]) is not None:
-            firsts.append((offset, holder[:KEY_BYTES]))
-    missing, size = view.read_near([first for _, first in firsts])
-    if not missing:
-        return [], size
-    moved = {first: now for first, now in zip(missing, store.moved(missing), strict=True) if now is not None}
-    elsewhere, more = view.read_near(list(moved.values()))
+            firsts.setdefault(holder[:KEY_BYTES], offset)
+    keys = list(firsts)
+    missing, done, size = view.read_near(keys, most)
+    ends = [firsts[keys[done]]] if done < len(keys) else []
+    found = zip(missing, store.moved(missing), strict=True) if missing else ()
+    moved = {first: now for first, now in found if now is not None}
+    elsewhere, done, more = view.read_near(list(moved.values()), max(most - size, 1))
+    if done < len(moved):
+        ends.append(firsts[list(moved)[done]])
+    end = min(ends, default=None)
     if not store.far:
-        return [], size + more
-    far, far_elsewhere = set(missing), set(elsewhere)
-    speak = [(offset, first) for offset, first in firsts if first in far]
-    speak += [(offset, moved[first]) for offset, first in speak if moved.get(first) in far_elsewhere]
-    return sorted(speak), size + more
+        return [], end, size + more
+    far = set(elsewhere)
+    speak = [(firsts[first], first) for first in missing]
+    speak += [(firsts[first], now) for first, now in moved.items() if now in far]
+    return sorted(one for one in speak if end is None or one[0] < end), end, size + more
 
 
 async def warm_part(store: ShardStore, after: bytes, through: bytes) -> None:
