@@ -92,8 +92,10 @@ class CycleView(ReadAhead):
         self._near: dict[bytes, bytes] = {}
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
-        """Read the rows that are in RocksDB, in order, as long as they have fewer than so many bytes. The keys that have
-        none there; for how many keys it is done, one at least; and how many bytes it took."""
+        """Read the rows that are in RocksDB, in order, as long as they have fewer than so many bytes.
+
+        Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it took.
+        """
         missing: list[bytes] = []
         done, size, count = 0, 0, _FEW
         while done < len(keys) and (size < most or not done):
