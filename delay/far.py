@@ -20,7 +20,8 @@ from duemq.delay.far_worker import Work, in_process
 from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.model.errors import Unavailable
+from duemq.delay.trouble import Trouble
+from duemq.model.errors import Fatal, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.storage.checkpoint import make_checkpoint
@@ -35,7 +36,7 @@ from duemq.storage.store import ShardStore
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_AGAIN_S = 30.0  # after a failure that is none of the data's
+_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure that is none of the data's
 _PART = 5_000  # dropped keys listed before others get their turn
 
 
@@ -65,20 +66,32 @@ class FarKeeper:
         self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._wanted = asyncio.Event()
         self._settled = Settled(policy.settle_ms)
+        self._trouble = Trouble(shard, "far", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
 
     async def run(self) -> None:
-        """Until cancelled. Raises DamagedFile for such a file: what it held must not be passed over."""
+        """Until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
+
+        Whatever else goes wrong is tried again: the shard goes on, and stands still where a window that is due is not
+        loaded.
+        """
         while True:
             try:
                 while await self.step():
                     pass
                 pause = _LOOK_S
-            except Unavailable as error:
-                log.warning("shard %d: %s", self._shard, error, extra={"action": "far", "shard": self._shard})
-                pause = _AGAIN_S
+                self._trouble.over()
+            except Fatal:
+                raise
+            except Exception as error:
+                pause = self._trouble.failed(error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), pause)
             self._wanted.clear()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no window is sealed or loaded just now."""
+        return self._trouble.reason
 
     async def loaded(self) -> None:
         """Wait until one more window was loaded."""
@@ -273,7 +286,7 @@ async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -
 def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
     """The keys that are in each file. Blocks."""
     return {
-        sealed: frozenset(DelayFile(store.path / sealed.name).rows(some)) if some else frozenset()
+        sealed: DelayFile(store.path / sealed.name).holds(some) if some else frozenset()
         for sealed, some in keys.items()
     }
 

@@ -63,6 +63,8 @@ class Master:
         self._dispatch = Dispatch(context.targets, pace, replica.shard)
         self._shard = replica.shard
         self._files = files
+        if files is not None:
+            files.lead()
         self._ledger: Partition = (LEDGER, self._shard)
         self._first = True  # no cycle was made yet
         self.full = False

@@ -22,7 +22,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.copies import FilePeers
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
 from duemq.delay.observe import NodeCollector, Observer, ShardGauges
@@ -81,8 +82,8 @@ class NodeOptions:
     max_clock_offset_ms: int = 500
 
 
-class Peers(Protocol):
-    """Where a replica can be had from."""
+class Peers(FilePeers, Protocol):
+    """Where a replica can be had from, or single files of one."""
 
     def have(self, shard: int) -> bool:
         """Whether there is one to ask."""
@@ -123,7 +124,7 @@ class Node:
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
         self._short: list[Member] = []  # nodes that are short of space
-        self._open_bus, self._peers, self._jobs = open_bus, peers, jobs
+        self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(self.observer, self._gauges, self.upkeep.gauges, clock, lambda: self.standing.clock_offset_ms)
         )
@@ -391,11 +392,11 @@ class Node:
 
     def has_peer(self, shard: int) -> bool:
         """See `Surroundings`."""
-        return self._peers is not None and self._peers.have(shard)
+        return self.peers is not None and self.peers.have(shard)
 
     async def rebuild(self, shard: int, path: Path) -> bool:
         """See `Surroundings`."""
-        return self._peers is not None and await self._peers.fetch(shard, path)
+        return self.peers is not None and await self.peers.fetch(shard, path)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
         """For the snapshots that peers copy. Raises Unavailable for a shard that is not to be copied from here."""

@@ -159,11 +159,16 @@ class Observer:
 
 @dataclass(slots=True)
 class FarCounts:
-    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened."""
+    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened; `failures`: of
+    that work, and of taking files in."""
 
     sealed: int = 0
     loaded: int = 0
     rewritten: int = 0
+    failures: int = 0
+
+    def count_failure(self) -> None:
+        self.failures += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +240,9 @@ class NodeCollector(Collector):
         windows = CounterMetricFamily(
             "duemq_far_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
         )
+        failures = CounterMetricFamily(
+            "duemq_far_failures", "Attempts to seal, load, rewrite or take in files that failed", labels=["shard"]
+        )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
             label = [str(shard.shard)]
@@ -253,13 +261,14 @@ class NodeCollector(Collector):
                 ("rewrite", shard.far.rewritten),
             ):
                 windows.add_metric([*label, work], count)
+            failures.add_metric(label, shard.far.failures)
             for start, count in shard.windows.items():
                 for name, span in _HORIZONS_MS.items():
                     if start <= now + span:
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows)
+        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         disk = self._disk()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, overload
 
 from duemq.bus.base import Bus
 from duemq.delay.gateway import MessageState, Query
@@ -76,6 +77,17 @@ class Holder(Protocol):
     def shards(self) -> Mapping[int, Shard]: ...
 
 
+@overload
+def _shown(shard: Shard, adoption: Adoption) -> Adoption: ...
+@overload
+def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None: ...
+def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None:
+    """With what a file that is wanted waits for here."""
+    if adoption is None or adoption.state != WANTED:
+        return adoption
+    return replace(adoption, reason=shard.why_wanted(adoption.offset))
+
+
 class LocalReader:
     """See `ShardReader`. `wait_s`: how long a call waits for its shard to come as far as it has to be."""
 
@@ -99,19 +111,20 @@ class LocalReader:
 
     async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
         await self._applied(shard, offset)
-        return self._shard(shard).store.adoptions.get(wanted)
+        held = self._shard(shard)
+        return _shown(held, held.store.adoptions.get(wanted))
 
     async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
         await self._applied(shard, offset)
-        store = self._shard(shard).store
-        (found,) = store.contents([sha256])
-        return None if found is None else store.adoptions.get(found)
+        held = self._shard(shard)
+        (found,) = held.store.contents([sha256])
+        return None if found is None else _shown(held, held.store.adoptions.get(found))
 
     async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
-        adoptions = self._shard(shard).store.adoptions
-        if state == WANTED:
-            return list(adoptions.wanted.values())
-        return [one for one in adoptions.all() if state is None or one.state == state]
+        held = self._shard(shard)
+        adoptions = held.store.adoptions
+        some = adoptions.wanted.values() if state == WANTED else adoptions.all()
+        return [_shown(held, one) for one in some if state is None or one.state == state]
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         held = self._shard(shard)

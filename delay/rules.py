@@ -56,6 +56,7 @@ class Cycle:
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
         self.malformed: list[tuple[Stored, str]] = []  # with the reason
         self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
+        self._contents: set[str] = set()  # of these files
         self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
         self.lost: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
         self.deferred: list[Deferred] = []
@@ -139,14 +140,13 @@ class Cycle:
 
     def _want(self, offset: int, adopt: Adopt, answers: Mapping[int, Answer] | None, found: Lookups) -> Answer:
         if answers is None:
-            known = found.contents[adopt.sha256] is not None or any(
-                adopt.sha256 == other.sha256 for other in self.wanted.values()
-            )
+            known = found.contents[adopt.sha256] is not None or adopt.sha256 in self._contents
             answer = Answer.KNOWN if known else Answer.WANTED
         else:
             answer = answers[offset]
         if answer is Answer.WANTED:
             self.wanted[offset] = adopt
+            self._contents.add(adopt.sha256)
         return answer
 
     def _change(

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus, Subscription, TargetRefused, UnknownTopic
-from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.adopter import Adopter
 from duemq.delay.clean import forget_before, has_ends, has_history
+from duemq.delay.copies import Copy, FilePeers
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gather, Gathering
@@ -41,7 +43,8 @@ from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_TAKE_IN = lines_of("duemq.storage.intake_process")
+_SILENCE_S = 60.0  # of a process that takes files in: a mount hangs
+_TAKE_IN = lines_of("duemq.storage.intake_process", _SILENCE_S)
 _AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
@@ -61,6 +64,8 @@ class Surroundings(Context, Protocol):
     def adopting(self) -> AdoptPolicy: ...
     @property
     def adopt_turn(self) -> asyncio.Lock: ...
+    @property
+    def peers(self) -> FilePeers | None: ...
     def has_peer(self, shard: int) -> bool:
         """Whether another node has a replica of the shard that can be copied."""
         ...
@@ -168,7 +173,7 @@ class Shard:
         self._keeping.add_done_callback(self._keeper_ended)
         self._adopter = self.replica.files = Adopter(
             self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN,
-            has_peer=lambda: node.has_peer(self.number),
+            node.peers, self.far_counts,
         )  # fmt: skip
         self._adopting = asyncio.create_task(self._adopter.run(), name=f"adopt-{self.number}")
         self._adopting.add_done_callback(self._keeper_ended)
@@ -239,6 +244,18 @@ class Shard:
         self._recovery.set()
         self.wake()
 
+    def trouble(self) -> str | None:
+        """What goes wrong with its files, and is tried again."""
+        return None if self._adopter is None else self._keeper.trouble or self._adopter.trouble
+
+    def why_wanted(self, offset: int) -> str:
+        """What the file of a command waits for that is neither adopted nor refused yet."""
+        return "" if self._adopter is None else self._adopter.why_wanted(offset)
+
+    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+        """The file of a command as it was taken in here; None where it was not."""
+        return None if self._adopter is None else self._adopter.copy(offset)
+
     def stop(self) -> None:
         """Finish the cycle that runs, and no other."""
         self._stopping = True
@@ -290,6 +307,8 @@ class Shard:
                 await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
         finally:
             self.leading = False
+            if self._adopter is not None:
+                self._adopter.follow()
             await committer.close()
             await node.election.release(self.number)
         log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})

@@ -110,7 +110,7 @@ class SnapshotServer:
         held.used_at = self._clock()
         path = self._folder / snapshot / file
         try:
-            return await asyncio.to_thread(_read_part, path, offset, min(count, PART_BYTES))
+            return await asyncio.to_thread(read_part, path, offset, count)
         except FileNotFoundError as error:
             raise SnapshotGone(f"snapshot {snapshot} was ended meanwhile") from error
 
@@ -130,11 +130,12 @@ class SnapshotServer:
             await self.end(snapshot)
 
 
-def _read_part(path: Path, offset: int, count: int) -> bytes:
+def read_part(path: Path, offset: int, count: int) -> bytes:
+    """Bytes of a file, at most PART_BYTES. Blocks. Raises FileNotFoundError and StoreFailed."""
     handle = os.open(path, os.O_RDONLY)
     try:
         with translated(path):
-            return os.pread(handle, count, offset)
+            return os.pread(handle, min(count, PART_BYTES), offset)
     finally:
         os.close(handle)
 

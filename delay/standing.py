@@ -68,7 +68,8 @@ class StandingKeeper:
         elif draining:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
-            state, reason = NodeState.READY, ""
+            troubles = (shard.trouble() for shard in self._shards.values())
+            state, reason = NodeState.READY, next(filter(None, troubles), "")
         return Standing(state, reason, self.lag, watermark, full, unfit)
 
     def worth_telling(self, standing: Standing) -> bool:

@@ -23,6 +23,7 @@ from duemq.model.timing import LAST_MS, WINDOW_MS, shown
 
 HEADER = "duemq-adopt"
 MOST_ROWS = 2**31 - 1  # a key has 32 bits for the row
+REASON_CHARACTERS = 300
 _PATH_BYTES = 4_096
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -83,6 +84,11 @@ class Adopt:
             raise Rejected("bad_field", f"{rule}, not {shown(window)}", "window")
         if type(self.link) is not bool:
             raise Rejected("bad_field", f"link must be true or false, not {shown(self.link)}", "link")
+
+
+def cut(reason: str) -> str:
+    """A reason as it may get into the ledger: of bounded length whatever the names in it are."""
+    return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
 
 
 def shard_of_content(sha256: str, shards: int) -> int:

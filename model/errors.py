@@ -32,14 +32,17 @@ class Rejected(DuemqError):
 class BadDelayFile(Rejected):
     """A file that cannot be adopted (`docs/delay-files.md`).
 
-    `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file.
+    `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file. `missing`: it is not
+    there, or may not be read, which may change.
     """
 
-    def __init__(self, detail: str, row: int | None = None, column: str | None = None) -> None:
+    def __init__(
+        self, detail: str, row: int | None = None, column: str | None = None, *, missing: bool = False
+    ) -> None:
         where = [f"row {row}"] * (row is not None) + [f"column {column}"] * (column is not None)
         sentence = f"{', '.join(where)}: {detail}" if where else detail
         super().__init__("bad_delay_file", sentence, column, **({} if row is None else {"row": row}))
-        self.row, self.column = row, column
+        self.row, self.column, self.missing = row, column, missing
 
 
 class Unavailable(DuemqError):

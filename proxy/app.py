@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.admission import Admission

@@ -23,7 +23,7 @@ from duemq.election.registry import Registry
 from duemq.election.zookeeper import ZooKeeperElection
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
-from duemq.proxy import snapshots
+from duemq.proxy import adopted_files, snapshots
 from duemq.proxy.admission import Admission
 from duemq.proxy.config import Settings
 from duemq.proxy.control import Control
@@ -106,6 +106,8 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
 
         served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
         opened.push_async_callback(served.close)
+        peers = HttpPeers(directory, name, settings.node.token)
+        opened.push_async_callback(peers.close)
         node = Node(
             folder,
             lambda: open_bus(settings, clock),
@@ -113,13 +115,14 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             node_options(settings, alone=False, trims=False, holds=holds),
             metrics,
             clock,
-            HttpPeers(directory, name, settings.node.token),
+            peers,
             [(served.expire, _EXPIRE_S)],
         )
         await opened.enter_async_context(Control(folder.info.path, partial(freeze, node), node.recover))
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        more = [*snapshots.routes(served), *adopted_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
-        door = create_door(backend, metrics, settings.node.token, snapshots.routes(served), admission)
+        door = create_door(backend, metrics, settings.node.token, more, admission)
         await serve_http(
             door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
             limits=connection_limits(settings),

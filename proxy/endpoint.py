@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.proxy.ingress import Ingress
 

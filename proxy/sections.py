@@ -184,6 +184,7 @@ class FarSettings(Section):
     load_ahead: Annotated[Duration, Field(ge=60_000, le=_duration("24h"))] = _duration("10m")
     adopt_from: Words = ()
     adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")
+    adopt_copies: Annotated[int, Field(ge=0, le=32)] = 0
 
     @field_validator("load_ahead")
     @classmethod

@@ -44,17 +44,17 @@ def routes(server: SnapshotServer) -> list[Route]:
         return Response(manifest.encode(), media_type="application/json")
 
     async def read(request: Request) -> Response:
-        asked = _RANGE.fullmatch(request.headers.get("range", ""))
-        first, last = (int(asked[1]), int(asked[2])) if asked else (0, -1)
-        if last < first:
+        span = span_of(request)
+        if span is None:
             detail = "a header Range: bytes=FIRST-LAST is needed"
             return problem_response(problem("bad_header", detail, "Range"))
-        params = request.path_params
-        part = await server.read(params["snapshot"], params["file"], first, last - first + 1)
+        params, (first, count) = request.path_params, span
+        part = await server.read(params["snapshot"], params["file"], first, count)
         if not part:
             return Response(status_code=416)
-        span = f"bytes {first}-{first + len(part) - 1}/*"
-        return Response(part, 206, {"Content-Range": span}, "application/octet-stream")
+        return Response(
+            part, 206, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/*"}, "application/octet-stream"
+        )
 
     async def end(request: Request) -> Response:
         await server.end(request.path_params["snapshot"])
@@ -65,6 +65,14 @@ def routes(server: SnapshotServer) -> list[Route]:
         Route(PATH + "/{snapshot}/{file:path}", _answered(read), methods=["GET"]),
         Route(PATH + "/{snapshot}", _answered(end), methods=["DELETE"]),
     ]
+
+
+def span_of(request: Request) -> tuple[int, int] | None:
+    """Where the bytes begin that a request asks for, and how many these are; None where it names none."""
+    asked = _RANGE.fullmatch(request.headers.get("range", ""))
+    if asked is None or int(asked[2]) < int(asked[1]):
+        return None
+    return int(asked[1]), int(asked[2]) - int(asked[1]) + 1
 
 
 def _answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

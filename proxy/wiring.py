@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
@@ -64,7 +65,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             settings.far.load_ahead,
             rewrite_share=settings.far.rewrite_share,
         ),
-        adopting=adopt_policy(settings),
+        adopting=replace(adopt_policy(settings), copies=1 if alone else _copies(settings)),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,
@@ -92,6 +93,11 @@ def adopt_policy(settings: Settings) -> AdoptPolicy:
     )
     folders = tuple(Path(folder).resolve() for folder in settings.far.adopt_from)
     return AdoptPolicy(folders, limits, patience_ms=settings.far.adopt_patience, furthest_ms=own.max_delay)
+
+
+def _copies(settings: Settings) -> int:
+    """How many replicas have an adopted file: as many as the brokers keep of other messages, where nothing is set."""
+    return settings.far.adopt_copies or settings.kafka.min_insync_replicas
 
 
 def _hour_and_minute(time: str) -> tuple[int, int]:

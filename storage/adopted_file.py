@@ -29,6 +29,7 @@ from duemq.model.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_file import About, Part
 from duemq.storage.exchange import SCHEMA, has_form
 
+_PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
 _HEAD = [name for name in SCHEMA.names if name != "payload"]
 
 
@@ -126,6 +127,17 @@ class AdoptedFile:
             return range(0)
         group = bisect_right(self._starts, row) - 1
         return range(group, group + 1)
+
+    def group_bytes(self, group: int, *, payload: bool = True) -> int:
+        """How much there is to read of a row group for its rows, in bytes."""
+        found = self._metadata.row_group(group)
+        size: int = found.total_byte_size
+        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+
+    @property
+    def footer_bytes(self) -> int:
+        size: int = self._metadata.serialized_size
+        return size
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

@@ -4,8 +4,9 @@
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
     head binary                               the store's row up to the payload (model/row.py): both make the row
 
-zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them. The
-file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
+zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
+most 4,096 rows, and 4 MiB unless one message alone has more. (Before 0.9 they had 4,096 rows whatever these weighed.)
+The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
 
 Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,15 @@ import pyarrow.parquet as pq
 
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.foreign import translated
-from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of
+from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
 from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.storage.durable import sync_folder
 from duemq.storage.rows import WINDOW_MS
 
 FORMAT = 1
 ROWS_PER_GROUP = 4_096
+GROUP_BYTES = 4 << 20  # a look-up reads one row group whole
+_LAST_OFFSET = 1 << 64
 
 _SCHEMA = pa.schema([
     pa.field("due_ms", pa.int64(), nullable=False),
@@ -48,6 +52,7 @@ _SCHEMA = pa.schema([
     pa.field("head", pa.binary(), nullable=False),
 ])  # fmt: skip
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
+_PAYLOAD = _SCHEMA.get_field_index("payload")
 _ABOUT = b"duemq"
 
 Part = tuple[Sequence[bytes], Sequence[bytes]]
@@ -83,8 +88,26 @@ class About:
             raise CorruptStore(f"not what a delay file says of itself: {raw[:200]!r}") from error
 
 
+def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
+    """Keys and rows in parts, each of which is to be a row group."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for key, row in rows:
+        if keys and (len(keys) == ROWS_PER_GROUP or size + len(row) > GROUP_BYTES):
+            yield keys, values
+            keys, values, size = [], [], 0
+        keys.append(key)
+        values.append(row)
+        size += len(row)
+    if keys:
+        yield keys, values
+
+
 def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
-    """Write a file, sync it, and give it its name last. Blocks; meant for a process of its own.
+    """Write a file, sync it, and give it its name last; each part (see `parts_of`) becomes a row group.
+
+    Blocks; meant for a process of its own. Memory holds one part at a time.
 
     Raises CorruptStore for keys that are out of order or of another window, DiskFull and StoreFailed.
     """
@@ -94,12 +117,13 @@ def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
             temporary, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"],
-            write_page_checksum=True,
+            # Those of heads and payloads would make footers of tens of megabytes.
+            write_page_checksum=True, write_statistics=["due_ms", "offset"],
         ) as file:  # fmt: skip
             for keys, values in parts:
                 _check_order(path, window, last, keys)
                 _digest(digest, keys, values)
-                file.write_table(_table(keys, values), row_group_size=ROWS_PER_GROUP)
+                file.write_table(_table(keys, values), row_group_size=len(keys))
                 rows, first, last = rows + len(keys), first or keys[0], keys[-1]
             about = About(shard, window, rows, first.hex(), last.hex(), digest.hexdigest())
             file.add_key_value_metadata({_ABOUT: about.encode()})
@@ -136,6 +160,25 @@ def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
     return pa.table(list(map(pa.array, columns)), schema=_SCHEMA)
 
 
+def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Of each row group a due time and an offset that no key is below, and ones that none is above.
+
+    Statistics speak of each column by itself: of offsets they say something where all of a group is due in the same ms.
+    Then they keep a look-up among many messages of one ms from reading all of these.
+    """
+    firsts: list[tuple[int, int]] = []
+    lasts: list[tuple[int, int]] = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        due, offset = group.column(0).statistics, group.column(1).statistics
+        start, end = due.min, due.max
+        same = start == end and offset is not None
+        firsts.append((start, offset.min if same else 0))
+        lasts.append((end, offset.max if same else _LAST_OFFSET))
+    # The file is sorted: what is below all of one group is below all of the later ones.
+    return list(accumulate(firsts, max)), list(accumulate(reversed(lasts), min))[::-1]
+
+
 class DelayFile:
     """A file opened to be read. All methods raise DamagedFile for one that is missing or damaged; they block."""
 
@@ -150,8 +193,8 @@ class DelayFile:
                     f"{path}: format {self.about.format} with {metadata.num_rows} rows of {self.about.rows}; "
                     f"this duemq reads format {FORMAT}"
                 )
-            groups = [metadata.row_group(number).column(0).statistics for number in range(metadata.num_row_groups)]
-            self._firsts, self._lasts = [group.min for group in groups], [group.max for group in groups]
+            self._metadata = metadata
+            self._firsts, self._lasts = _bounds(metadata)
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
@@ -180,6 +223,14 @@ class DelayFile:
                     found.update(zip(places, rows, strict=True))
         return found
 
+    def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
+        """Those of the keys that are in the file."""
+        wanted: dict[int, list[bytes]] = {}
+        for key in sorted(keys):
+            for group in self.groups(key):
+                wanted.setdefault(group, []).append(key)
+        return frozenset(key for group, some in sorted(wanted.items()) for key in self._places(group, some))
+
     def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
         """Where those of the keys are in a row group that are in it."""
         held = self._held(group)
@@ -195,12 +246,24 @@ class DelayFile:
 
     def groups(self, key: bytes) -> range:
         """The row groups that may hold a key."""
-        due = due_of(key)
-        return range(bisect_left(self._lasts, due), bisect_right(self._firsts, due))
+        place = due_of(key), offset_of(key)
+        return range(bisect_left(self._lasts, place), bisect_right(self._firsts, place))
+
+    def group_bytes(self, group: int, *, payload: bool = True) -> int:
+        """How much there is to read of a row group for its rows, in bytes."""
+        found = self._metadata.row_group(group)
+        size: int = found.total_byte_size
+        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+
+    @property
+    def footer_bytes(self) -> int:
+        size: int = self._metadata.serialized_size
+        return size
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""
-        for group in range(bisect_left(self._lasts, due_of(after)) if after else 0, len(self._firsts)):
+        first = bisect_left(self._lasts, (due_of(after), offset_of(after))) if after else 0
+        for group in range(first, len(self._firsts)):
             keys, rows = self._keys(group), self._rows(group)
             if keys[0] <= after:
                 skip = sum(key <= after for key in keys)

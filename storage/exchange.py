@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from duemq.model.errors import BadDelayFile
-from duemq.storage.delay_file import ROWS_PER_GROUP
+from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 
 MOST_ROWS = 2**31 - 1
-GROUP_BYTES = 4 << 20  # row groups of large messages have fewer rows: a look-up reads one whole
 
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema([

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from heapq import merge
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from duemq.model.foreign import translated
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
 from duemq.storage.child import job_of_parent
-from duemq.storage.delay_file import ROWS_PER_GROUP, About, DelayFile, Part, write
+from duemq.storage.delay_file import About, DelayFile, Part, parts_of, write
 from duemq.storage.durable import sync_folder
 from duemq.storage.far import Sealed, open_file
 from duemq.storage.rocks import sorted_file_options
@@ -74,7 +74,7 @@ def _seal(checkpoint: Path, shard: int, windows: list[tuple[int, str]]) -> Itera
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
         for window, file in windows:
-            yield _written(Path(file), shard, window, _rows_of(database, checkpoint, window))
+            yield _written(Path(file), shard, window, parts_of(_rows_of(database, checkpoint, window)))
     finally:
         database.close()
     _sync_folders(Path(file) for _, file in windows)
@@ -100,23 +100,15 @@ def _sync_folders(files: Iterable[Path]) -> None:
                 sync_folder(folder)
 
 
-def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[Part]:
+def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, bytes]]:
     end = ROW + first_key_at(window + WINDOW_MS)
-    keys: list[bytes] = []
-    values: list[bytes] = []
     with translated(path):
         rows = database.iter()
         rows.seek(ROW + first_key_at(window))
         while rows.valid() and (key := rows.key()) < end:
-            keys.append(key[1:])
-            values.append(rows.value())
-            if len(keys) == ROWS_PER_GROUP:
-                yield keys, values
-                keys, values = [], []
+            yield key[1:], rows.value()
             rows.next()
         rows.status()  # a damaged block ends an iteration without a word
-    if keys:
-        yield keys, values
 
 
 def _load(files: list[Job], ids: IdCodec, dropped: Path, sst: Path) -> int:
@@ -139,13 +131,8 @@ def _rewrite(
     """Write what is left of each window's files into a new one."""
     gone = _keys_in(dropped)
     for window, file, files in windows:
-        yield _written(Path(file), shard, window, _in_parts(_left(files, ids, gone)))
+        yield _written(Path(file), shard, window, parts_of(_left(files, ids, gone)))
     _sync_folders(Path(file) for _, file, _ in windows)
-
-
-def _in_parts(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Part]:
-    while part := list(islice(rows, ROWS_PER_GROUP)):
-        yield [key for key, _ in part], [row for _, row in part]
 
 
 def _left(files: list[Job], ids: IdCodec, gone: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:

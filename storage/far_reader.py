@@ -7,14 +7,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
 from duemq.storage.delay_file import Part
 
-_OPEN_FILES = 16
-_PARTS = 4  # some megabytes
+_OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
+_MOST_PARTS, _PART_BYTES = 64, 32 << 20
+_LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
+_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
 
 
 class OpenFile(Protocol):
@@ -22,6 +24,9 @@ class OpenFile(Protocol):
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]: ...
     def groups(self, key: bytes) -> range: ...
+    def group_bytes(self, group: int, *, payload: bool = True) -> int: ...
+    @property
+    def footer_bytes(self) -> int: ...
     def parts(self, after: bytes = b"") -> Iterator[Part]: ...
 
 
@@ -35,6 +40,42 @@ class FarFile(Protocol):
 class _Open(NamedTuple):
     content: OpenFile
     lock: Lock
+
+
+V = TypeVar("V")
+
+
+class _Latest(Generic[V]):
+    """What was used last of some files: at most so many values, and bytes together; but one at least."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._values: OrderedDict[FarFile, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, file: FarFile) -> V | None:
+        if (found := self._values.get(file)) is None:
+            return None
+        self._values.move_to_end(file)
+        return found[0]
+
+    def put(self, file: FarFile, value: V, size: int) -> None:
+        self.pop(file)
+        self._values[file] = value, size
+        self._bytes += size
+        while len(self._values) > 1 and (len(self._values) > self._most or self._bytes > self._most_bytes):
+            self._bytes -= self._values.popitem(last=False)[1][1]
+
+    def pop(self, file: FarFile) -> None:
+        if (found := self._values.pop(file, None)) is not None:
+            self._bytes -= found[1]
+
+    def clear(self) -> None:
+        self._values.clear()
+        self._bytes = 0
 
 
 class _Kept(NamedTuple):
@@ -56,8 +97,8 @@ class FarReader:
         """`ids`: issues the ids of messages in adopted files."""
         self._folder, self._ids = folder, ids
         self._lock = Lock()
-        self._open: OrderedDict[FarFile, _Open] = OrderedDict()
-        self._parts: OrderedDict[FarFile, _Kept] = OrderedDict()
+        self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
+        self._parts: _Latest[_Kept] = _Latest(_MOST_PARTS, _PART_BYTES)
         self._closed = False
 
     def rows(self, wanted: Iterable[tuple[FarFile, Sequence[bytes]]], *, payload: bool = True) -> dict[bytes, bytes]:
@@ -73,20 +114,27 @@ class FarReader:
     def rows_in_order(
         self, wanted: Sequence[tuple[bytes, Sequence[FarFile]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
-        """As `rows`, for the first of these keys, each with the files that may hold it, for which at most so many row
-        groups have to be read, but one key at least; with how many keys that were, and how many groups."""
+        """As `rows`, for the first of these keys, each with the files that may hold it, for which row groups of at most
+        so many bytes have to be read, but one key at least; with how many keys that were, and how many bytes."""
         groups: set[tuple[FarFile, int]] = set()
         by_file: dict[FarFile, list[bytes]] = {}
-        count = 0
+        least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
+        count = size = 0
         for key, files in wanted:
-            more = {(file, group) for file in files for group in self._opened(file).content.groups(key)}
-            if count and len(groups | more) > most:
+            more: dict[tuple[FarFile, int], int] = {}
+            for file in files:
+                content = self._opened(file).content
+                for group in content.groups(key):
+                    if (file, group) not in groups:
+                        more[file, group] = max(content.group_bytes(group, payload=payload), least)
+            if count and size + sum(more.values()) > most:
                 break
-            groups |= more
+            groups.update(more)
+            size += sum(more.values())
             count += 1
             for file in files:
                 by_file.setdefault(file, []).append(key)
-        return self.rows(by_file.items(), payload=payload), count, len(groups)
+        return self.rows(by_file.items(), payload=payload), count, size
 
     def has_part(self, file: FarFile, after: bytes) -> bool:
         """Whether `part` would not have to read."""
@@ -103,10 +151,7 @@ class FarReader:
                 read = next(content.parts(after), ((), ()))
             kept = _Kept(after, *read)
             with self._lock:
-                self._parts[file] = kept
-                self._parts.move_to_end(file)
-                if len(self._parts) > _PARTS:
-                    self._parts.popitem(last=False)
+                self._parts.put(file, kept, sum(map(len, kept.rows)))
         if not kept.keys:
             return None
         at = bisect_right(kept.keys, after)
@@ -123,21 +168,19 @@ class FarReader:
             if self._closed:
                 raise Unavailable("the store is closed")
             if (known := self._open.get(file)) is not None:
-                self._open.move_to_end(file)
                 return known
         fresh = _Open(file.open(self._folder, self._ids), Lock())
         with self._lock:
-            known = self._open.setdefault(file, fresh)
-            if len(self._open) > _OPEN_FILES:
-                self._open.popitem(last=False)
-            return known
+            if (known := self._open.get(file)) is None:
+                self._open.put(file, fresh, fresh.content.footer_bytes)
+            return known or fresh
 
     def forget(self, files: Iterable[FarFile]) -> None:
         """Files that leave the table."""
         with self._lock:
             for file in files:
-                self._open.pop(file, None)
-                self._parts.pop(file, None)
+                self._open.pop(file)
+                self._parts.pop(file)
 
     def close(self) -> None:
         with self._lock:

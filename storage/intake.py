@@ -7,13 +7,14 @@ holds some thousand rows at a time, whatever the file's row groups are.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,18 +24,18 @@ from duemq.model.errors import BadDelayFile
 from duemq.model.fault import Fault, no_fault
 from duemq.model.foreign import translated
 from duemq.model.key import make_key
-from duemq.storage.delay_file import ROWS_PER_GROUP, About
+from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.durable import make_folder, sync_folder
-from duemq.storage.exchange import GROUP_BYTES, MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
+from duemq.storage.exchange import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
 from duemq.storage.intake_rules import AdoptLimits, Rules
 from duemq.storage.rows import window_of
+from duemq.storage.source import Source, readable
 
 FORMAT = 1
 _ABOUT = b"duemq-adopted"
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
 _PROBED_GROUPS, _PROBED_ROWS = 8, 64
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
 
@@ -63,6 +64,10 @@ def _silent(rows: int) -> None:
     pass
 
 
+def _still() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Glance:
     """What a command has to say of a file (see `Adopt`)."""
@@ -73,23 +78,30 @@ class Glance:
     rows: int
 
 
-def glance(source: Path) -> Glance:
+def glance(path: Path) -> Glance:
     """What is in a file by its first row and its footer: whether it is right is not looked at. Raises BadDelayFile."""
-    with _reading(source):
-        with pq.ParquetFile(source) as file:
+    with Source.open(path) as source, _reading(source):
+        with pq.ParquetFile(source.path) as file:
             check_schema(file.schema_arrow)
             rows = file.metadata.num_rows
             first = next(file.iter_batches(1, columns=["due_ms"]), None)
         if first is None or first["due_ms"][0].as_py() is None:
             raise BadDelayFile(f"{source.name} has no rows, or none that says when it is due")
-        return Glance(_sha256(source), source.stat().st_size, window_of(first["due_ms"][0].as_py()), rows)
+        window = window_of(first["due_ms"][0].as_py())
+        return Glance(source.sha256(_still), source.state()[1], window, rows)
 
 
-def inspect(source: Path, limits: AdoptLimits, progress: Callable[[int], None] = _silent) -> Intake:
-    """Validate a file of whatever window its first row is in. Raises BadDelayFile, StoreFailed."""
-    with _reading(source):
-        before = _state(source)
-        sha256 = _sha256(source)
+def inspect(
+    path: Path,
+    limits: AdoptLimits,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
+    folders: Sequence[Path] | None = None,
+) -> Intake:
+    """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
+    with Source.open(path, folders) as source, _reading(source):
+        before = source.state()
+        sha256 = source.sha256(alive)
         rules = Rules(limits, None)
         for _ in _valid(source, rules, progress):
             pass
@@ -97,44 +109,36 @@ def inspect(source: Path, limits: AdoptLimits, progress: Callable[[int], None] =
 
 
 def take_in(
-    source: Path,
+    path: Path,
     target: Path,
     window: int,
     limits: AdoptLimits,
     *,
+    size: int | None = None,
+    folders: Sequence[Path] | None = None,
     link: bool = False,
     progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
     fault: Fault = no_fault,
 ) -> Intake:
     """Validate a file of this window, write it anew, sync it, and give it its name last.
 
-    `link`: where the source has the right form already, give it a second name in place of writing; nobody may change it
-    then. `progress` is called with the rows done so far.
+    `size`: how many bytes it must have, which costs less to see than its content. `folders`: where it must lie, None
+    for anywhere. `link`: where the source has the right form already, give it a second name in place of writing; nobody
+    may change it then. `progress` is called with the rows done so far, `alive` after each part that a checksum took.
 
     Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
     """
     temporary = target.with_suffix(".new")
-    rules = Rules(limits, window)
     with translated(target):
         make_folder(target.parent)
         temporary.unlink(missing_ok=True)
         try:
-            with _reading(source):
-                before = _state(source)
-                sha256 = _sha256(source)
-                linked = link and _linked(source, temporary)
-            if linked:
-                with _reading(source):
-                    for _ in _valid(temporary, rules, progress):
-                        pass
-            else:
-                _write(source, temporary, rules, progress, {"size": before[1], "sha256": sha256})
-            with _reading(source):
-                intake = _intake(source, rules, before, sha256)
+            with Source.open(path, folders) as source:
+                intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress, alive)
             fault("written")
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-                content = sha256 if linked else hashlib.file_digest(written, "sha256").hexdigest()
             fault("synced")
             temporary.rename(target)
             temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
@@ -144,46 +148,68 @@ def take_in(
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-    return Intake(**(asdict(intake) | {"content": content}))
+    return intake
+
+
+def _taken_in(
+    source: Source,
+    temporary: Path,
+    rules_of_file: Callable[[], Rules],
+    size: int | None,
+    link: bool,
+    progress: Callable[[int], None],
+    alive: Callable[[], None],
+) -> Intake:
+    """The same rows in a new file, or the same file under a new name; what is in it."""
+    rules = rules_of_file()
+    with _reading(source):
+        before = source.state()
+        if size is not None and before[1] != size:
+            raise BadDelayFile(f"{source.name} has size {before[1]}, its command says {size}")
+        sha256 = source.sha256(alive)
+        linked = link and _linked(source, temporary)
+        if linked and not _is_small(source, rules, progress):
+            temporary.unlink()
+            linked, rules = False, rules_of_file()
+    if not linked:
+        _write(source, temporary, rules, progress, {"size": before[1], "sha256": sha256})
+    with _reading(source):
+        intake = _intake(source, rules, before, sha256)
+    content = sha256 if linked else _sha256(temporary, alive)
+    return replace(intake, content=content)
 
 
 @contextmanager
-def _reading(source: Path) -> Iterator[None]:
+def _reading(source: Source) -> Iterator[None]:
     """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
     try:
-        yield
+        with readable(source.name):
+            yield
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number is None:
-            raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
-        if number in _NOT_THERE:
-            raise BadDelayFile(f"{source.name} cannot be read: {os.strerror(number)}") from error
-        raise
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
 
 
-def _state(source: Path) -> tuple[int, int, int]:
-    status = source.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _sha256(path: Path, alive: Callable[[], None]) -> str:
+    """Of a file of our own."""
+    with Source.open(path) as file:
+        return file.sha256(alive)
 
 
-def _sha256(source: Path) -> str:
-    with source.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _intake(source: Path, rules: Rules, before: tuple[int, int, int], sha256: str) -> Intake:
-    if _state(source) != before:
+def _intake(source: Source, rules: Rules, before: tuple[int, int, int], sha256: str) -> Intake:
+    if source.state() != before:
         raise BadDelayFile(f"{source.name} was changed while it was read")
     assert rules.window is not None
     return Intake(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
 
 
-def _linked(source: Path, temporary: Path) -> bool:
-    with pq.ParquetFile(source) as file:
+def _linked(source: Source, temporary: Path) -> bool:
+    with pq.ParquetFile(source.path) as file:
         if not is_normal(file):
             return False
     try:
-        os.link(source, temporary)
+        os.link(source.path, temporary)  # the file itself, through its descriptor
     except OSError as error:
         if error.errno in _NO_LINKS:
             return False
@@ -191,9 +217,9 @@ def _linked(source: Path, temporary: Path) -> bool:
     return True
 
 
-def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+def _valid(source: Source, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
     """All rows of a file, normalised and found right."""
-    with pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False) as file:
+    with pq.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         check_schema(file.schema_arrow)
         metadata = file.metadata
         count = metadata.num_rows
@@ -202,7 +228,7 @@ def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Itera
         largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
         repeated = ["payload"] if _is_repeated(file) else None
     with pq.ParquetFile(
-        source, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
+        source.path, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
         read_dictionary=repeated,
     ) as file:  # fmt: skip
         for batch in file.iter_batches(_rows_of(largest), columns=SCHEMA.names, use_threads=False):
@@ -213,6 +239,18 @@ def _valid(source: Path, rules: Rules, progress: Callable[[int], None]) -> Itera
                 progress(rules.rows)
     if rules.rows != count:
         raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {count}")
+
+
+def _is_small(source: Source, rules: Rules, progress: Callable[[int], None]) -> bool:
+    """Whether no row group is large once each message has its own copy of what they share. All rows are validated."""
+    with pq.ParquetFile(source.path) as file:
+        ends = np.cumsum([group.num_rows for group in _groups(file.metadata)])
+    sizes, row = np.zeros(len(ends)), 0
+    for batch in _valid(source, rules, progress):
+        in_groups = np.searchsorted(ends, np.arange(row, row + batch.num_rows), "right")
+        sizes += np.bincount(in_groups, minlength=len(ends)) * (batch.nbytes / batch.num_rows)
+        row += batch.num_rows
+    return bool((sizes <= 2 * GROUP_BYTES).all())
 
 
 def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
@@ -254,27 +292,35 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch[at : at + rows]
 
 
-def kept(target: Path, window: int, sha256: str, limits: AdoptLimits) -> Intake | None:
+def kept(
+    target: Path,
+    window: int,
+    sha256: str,
+    limits: AdoptLimits,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
+) -> Intake | None:
     """What a file holds that was taken in before, of a source with this checksum; None where there is no such file, or
     it is damaged. It is read from end to end."""
     try:
-        with pq.ParquetFile(target) as file:
-            said = orjson.loads((file.metadata.metadata or {}).get(_ABOUT, b"{}"))
-        content, size = _sha256(target), target.stat().st_size
-        if "sha256" not in said:  # it was linked
-            said = {"sha256": content, "size": size}
-        if said["sha256"] != sha256:
-            return None
-        rules = Rules(limits, window)
-        for _ in _valid(target, rules, _silent):
-            pass
+        with Source.open(target) as file:
+            with pq.ParquetFile(file.path) as content_of:
+                said = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
+            content, size = file.sha256(alive), file.state()[1]
+            if "sha256" not in said:  # it was linked
+                said = {"sha256": content, "size": size}
+            if said["sha256"] != sha256:
+                return None
+            rules = Rules(limits, window)
+            for _ in _valid(file, rules, progress):
+                pass
     except (pa.ArrowException, OSError, ValueError, BadDelayFile):
         return None
     return Intake(window, rules.rows, rules.first_due, rules.last_due, said["size"], sha256, content)
 
 
 def _write(
-    source: Path, temporary: Path, rules: Rules, progress: Callable[[int], None], of: Mapping[str, int | str]
+    source: Source, temporary: Path, rules: Rules, progress: Callable[[int], None], of: Mapping[str, int | str]
 ) -> None:
     with pq.ParquetWriter(
         temporary, SCHEMA, compression="zstd", compression_level=1, write_page_checksum=True,

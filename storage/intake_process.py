@@ -2,18 +2,23 @@
 
     python -m duemq.storage.intake_process
 
-The job is a JSON object in a line on standard input (storage/child.py): `limits` (see `AdoptLimits`) and `files`, each
-with `source`, `target`, `shard`, `offset`, `window`, `rows`, `size`, `sha256`, `link`, and `refused`: why this source
-may not be read, or null. For each file, in order, one line of JSON: `about` and `checksum` of what is there now, or the
-`reason` why it is not, and whether that is `final`.
+The job is a JSON object in a line on standard input (storage/child.py): `limits` (see `AdoptLimits`), `folders`, from
+which files may be taken, and `files`, each with `source`, `target`, `shard`, `offset`, `window`, `rows`, `size`,
+`sha256`, `link`. For each file, in order, one line of JSON: `about` and `checksum` of what is there now, or the
+`reason` why it is not, and whether that is `final`; with `trace` where the reason was not foreseen.
 
 A job with `inspect`, the path of a file, has that file validated: its line says what is in it, or the `reason` why it
 cannot be adopted, with `row` and `column` where one is at fault.
+
+Between these lines come others, `{"done": rows}`, about once a second as long as something is read. Who hears nothing
+for long knows that a disk or a mount hangs.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +26,7 @@ from typing import Any
 
 import orjson
 
+from duemq.model.adoption import cut
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.storage.adopted_file import checksum_of
@@ -28,43 +34,71 @@ from duemq.storage.child import job_of_parent
 from duemq.storage.intake import Intake, inspect, kept, take_in
 from duemq.storage.intake_rules import AdoptLimits
 
+_TELL_S = 1.0
+_TRACE_CHARACTERS = 4_000
+
 Answer = dict[str, Any]
+
+
+class _Progress:
+    """Tells now and then how many rows are done, so that the parent sees that something goes on."""
+
+    def __init__(self, tell: Callable[[Answer], None]) -> None:
+        self._tell, self._told_at, self._rows = tell, time.monotonic(), 0
+
+    def rows(self, rows: int) -> None:
+        self._rows = rows
+        self.alive()
+
+    def alive(self) -> None:
+        if (now := time.monotonic()) - self._told_at >= _TELL_S:
+            self._told_at = now
+            self._tell({"done": self._rows})
 
 
 def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault = no_fault) -> None:
     """Do a job, and tell of each file."""
     limits = AdoptLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
+    folders, progress = [Path(folder) for folder in job["folders"]], _Progress(tell)
     if "inspect" in job:
-        tell(_inspected(Path(job["inspect"]), limits))
+        tell(_inspected(Path(job["inspect"]), limits, folders, progress))
     for file in job.get("files", ()):
-        tell(_answer(file, limits, fault))
+        tell(_answer(file, limits, folders, progress, fault))
 
 
-def _inspected(source: Path, limits: AdoptLimits) -> Answer:
+def _inspected(source: Path, limits: AdoptLimits, folders: list[Path], progress: _Progress) -> Answer:
     try:
-        return asdict(inspect(source, limits))
+        return asdict(inspect(source, limits, progress.rows, progress.alive, folders))
     except BadDelayFile as error:
-        return {"reason": str(error), "row": error.row, "column": error.column}
+        return {"reason": cut(str(error)), "row": error.row, "column": error.column and error.column[:80]}
 
 
-def _answer(file: Mapping[str, Any], limits: AdoptLimits, fault: Fault) -> Answer:
+def _answer(
+    file: Mapping[str, Any], limits: AdoptLimits, folders: list[Path], progress: _Progress, fault: Fault
+) -> Answer:
     source, target = Path(file["source"]), Path(file["target"])
+    window, size = file["window"], file["size"]
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
-        found = kept(target, file["window"], file["sha256"], limits)
+        found = kept(target, window, file["sha256"], limits, progress.rows, progress.alive)
         if found is None:
-            if file["refused"] is not None:
-                return {"reason": file["refused"], "final": True}
-            found = take_in(source, target, file["window"], limits, link=file["link"], fault=fault)
+            found = take_in(
+                source, target, window, limits, size=size, folders=folders, link=file["link"],
+                progress=progress.rows, alive=progress.alive, fault=fault,
+            )  # fmt: skip
         if (wrong := _not_as_said(file, found)) is not None:
             target.unlink(missing_ok=True)
-            return {"reason": wrong, "final": True}
+            return {"reason": cut(wrong), "final": True}
         about = found.about(file["shard"], file["offset"])
         return {"about": asdict(about), "checksum": checksum_of(target, file["offset"])}
     except BadDelayFile as error:
-        return {"reason": str(error), "final": source.exists()}
+        return {"reason": cut(str(error)), "final": not error.missing}
     except Unavailable as error:
-        return {"reason": str(error), "final": False}
+        return {"reason": cut(str(error)), "final": False}
+    except Exception as error:
+        # Of one file, whatever it is: the others go on.
+        trace = traceback.format_exc()[-_TRACE_CHARACTERS:]
+        return {"reason": cut(f"{type(error).__name__}: {error}"), "final": False, "trace": trace}
 
 
 def _not_as_said(file: Mapping[str, Any], found: Intake) -> str | None:
@@ -82,7 +116,7 @@ def _print(answer: Answer) -> None:
 def main() -> int:
     try:
         intake(job_of_parent(), _print)
-    except DuemqError as error:
+    except (DuemqError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -9,7 +9,7 @@ from duemq.model.key import due_of
 from duemq.storage.rows import ROW, window_of
 
 _MOST_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
-_MOST_OF_ALL = 50_000  # messages of all windows: some ten megabytes
+_MOST_BYTES = 32 << 20  # of the rows of all windows
 
 
 class Watched:
@@ -55,14 +55,14 @@ class Journal:
 
     def __init__(self, windows: Iterable[int], most: int = _MOST_PLACED) -> None:
         self.windows = {window: Watched() for window in windows}
-        self._most, self._left = most, _MOST_OF_ALL
+        self._most, self._left = most, _MOST_BYTES
 
     def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
         """`puts` and `deletes` carry their prefixes. `dropped`: those deleted whose message was in a file."""
         windows = self.windows
         for key, row in puts:
             if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:
-                self._left -= 1
+                self._left -= len(row)
                 watched.place(key[1:], row, self._most if self._left >= 0 else 0)
         for key in deletes:
             if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:

@@ -44,7 +44,7 @@ from duemq.storage.rows import (
 )
 
 Puts = list[tuple[bytes, bytes]]
-_NO_LIMIT = 1 << 62
+_ROWS_TOGETHER = 64
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
@@ -120,12 +120,28 @@ class ShardStore:
             found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
         return found
 
+    def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows of those messages that are in RocksDB."""
+        found = self.get_many([ROW + key for key in keys])
+        # While a window is loaded, its rows are in both places, and what was dropped may be among them.
+        if self.far.loading and (dropped := self._dropped([key for key in keys if self.far.covers(key)])):
+            found = [None if key in dropped else row for key, row in zip(keys, found, strict=True)]
+        return found
+
     def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those of the keys whose message may be pending in a delay file."""
         covered = [key for key in keys if self.far.covers(key)] if self.far else []
-        dropped = self._dropped(covered)
-        rows = self.get_many([ROW + key for key in covered])
-        return [key for key, row in zip(covered, rows, strict=True) if row is None and key not in dropped]
+        dropped, near = self._dropped(covered), self._near(covered)
+        return [key for key in covered if key not in near and key not in dropped]
+
+    def _near(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of the keys that RocksDB has a row of. A few at a time, for it gives whole rows."""
+        found: set[bytes] = set()
+        for start in range(0, len(keys), _ROWS_TOGETHER):
+            some = keys[start : start + _ROWS_TOGETHER]
+            rows = self.get_many([ROW + key for key in some])
+            found.update(key for key, row in zip(some, rows, strict=True) if row is not None)
+        return found
 
     def _dropped(self, keys: Sequence[bytes]) -> set[bytes]:
         marks = self.get_many([DROPPED + key for key in keys])
@@ -206,18 +222,19 @@ class ShardStore:
         if after < start:
             keys, rows = self.scan(after, start, max_count, max_bytes)
             return keys, rows, keys[-1] if keys else start
-        keys, rows, looked = self._merged(window, after, min(last_key_at(window + WINDOW_MS - 1), through), max_count)
+        through_window = min(last_key_at(window + WINDOW_MS - 1), through)
+        keys, rows, looked = self._merged(window, after, through_window, max_count, max_bytes)
         return keys, rows, looked if looked < through else None
 
     def _merged(
-        self, window: int, after: bytes, through: bytes, max_count: int
+        self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
         """Of RocksDB and the files of one window together; and up to where that was looked."""
         read = (self.far.reader.part(sealed, after, max_count) for sealed in self.far.of(window))
         parts = [part for part in read if part is not None]
         looked = min([through, *(keys[-1] for keys, _ in parts)])
-        near_keys, near_rows = self.scan(after, looked, max_count, _NO_LIMIT)
-        if len(near_keys) == max_count:
+        near_keys, near_rows = self.scan(after, looked, max_count, max_bytes)
+        if len(near_keys) == max_count or sum(map(len, near_rows)) >= max_bytes:
             looked = near_keys[-1]
         found = dict(zip(near_keys, near_rows, strict=True))
         for keys, rows in parts:
@@ -299,9 +316,8 @@ class ShardStore:
     def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
         """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
         keys = [key[1:] for key in deletes if key[:1] == ROW and self.far.covers(key[1:])]
-        rows = self.get_many([ROW + key for key in keys])
-        loading = self.far.loading
-        return {key for key, row in zip(keys, rows, strict=True) if row is None or window_of(due_of(key)) in loading}
+        near, loading = self._near(keys), self.far.loading
+        return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
 
     def change(self, batch: WriteBatch) -> None:
         """Write a batch that leaves the position as it is."""

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower

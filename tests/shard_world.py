@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay import work
-from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.adopter import Adopter
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.master import Master
@@ -88,7 +89,7 @@ class Taking(Adopter):
 
     async def have(self, said: Adopted) -> None:
         while not isinstance(self._found.get(said.offset), Here):
-            self._looked_at.clear()
+            self._to_look_at = [(0, offset) for offset in self._wanted()]
             assert await self.step()
         await super().have(said)
 

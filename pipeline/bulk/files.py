@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
 from duemq.pipeline.bulk.rules import REASON
-from duemq.storage.delay_file import ROWS_PER_GROUP
-from duemq.storage.exchange import GROUP_BYTES
+from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 from duemq.storage.intake import glance
 
 WINDOW: Final = "window"

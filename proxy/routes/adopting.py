@@ -25,7 +25,8 @@ from duemq.proxy.reply import JsonResponse
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
-_INSPECT: Final = lines_of("duemq.storage.intake_process")
+_SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
+_INSPECT: Final = lines_of("duemq.storage.intake_process", _SILENCE_S)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
@@ -120,10 +121,13 @@ async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
 
 
 async def _inspected(service: Service, path: str, link: bool) -> Adopt:
-    job = {"inspect": path, "limits": asdict(service.adopting.limits)}
+    policy = service.adopting
+    job = {"inspect": path, "limits": asdict(policy.limits), "folders": list(map(str, policy.folders))}
     async with aclosing(_INSPECT(job)) as answers:
         async for line in answers:
             found = orjson.loads(line)
+            if "done" in found:
+                continue
             if "reason" in found:
                 row = {} if found["row"] is None else {"row": found["row"]}
                 raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)

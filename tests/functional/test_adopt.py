@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.adopter import Adopter
+from duemq.delay.copies import Copy
 from duemq.delay.far_policy import FarPolicy
+from duemq.delay.observe import FarCounts
 from duemq.delay.pace import Pace
-from duemq.delay.work import Job, lines_of
+from duemq.delay.work import Hanging, Job, lines_of
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import HIGHEST, LOWEST, make_key
 from duemq.model.ledger import Adopted
@@ -49,6 +56,35 @@ async def hand_over(
     await world.produce([handed])
     await world.tick(world.nodes[0])
     return handed
+
+
+class Others:
+    """See `FilePeers`: nodes with these copies, and the content of one."""
+
+    def __init__(self, nodes: dict[str, dict[int, Copy]], content: bytes = b"") -> None:
+        self.nodes, self.content = nodes, content
+
+    def have(self, shard: int) -> bool:
+        return bool(self.nodes)
+
+    async def copies(self, shard: int, offsets: Sequence[int]) -> dict[str, dict[int, Copy]]:
+        return {
+            node: {offset: copies[offset] for offset in offsets if offset in copies}
+            for node, copies in self.nodes.items()
+        }
+
+    async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
+        return self.content[at : at + min(count, 1_000)]
+
+
+def others_of(*nodes: SimNode) -> Others:
+    """What these nodes have of the file of the first command."""
+    others = Others({})
+    for node in nodes:
+        found = node.adopter.copy(0)
+        assert found is not None
+        others.nodes[node.name], others.content = {0: found[1]}, found[0].read_bytes()
+    return others
 
 
 def fate(node: SimNode, offset: int = 0) -> tuple[str, str]:
@@ -330,7 +366,7 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     clock = world.now
     adopter = Adopter(
         SHARD, lambda: standby.replica, AdoptPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
-        lines_of("duemq.storage.intake_process"), has_peer=lambda: True,
+        lines_of("duemq.storage.intake_process"), peers=Others({"silent": {}}),
     )  # fmt: skip
     (said,) = master.replica.entry.adopted
     waiting = asyncio.create_task(adopter.have(Adopted(0, said.rows, said.checksum)))
@@ -382,3 +418,241 @@ async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World
     node.kill()
     await node.promote()
     world.check(node)
+
+
+# --- several replicas -----------------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_adopted_when_as_many_replicas_have_it_as_must(world: World) -> None:
+    master, standby = world.nodes
+    master.adopter._policy = replace(master.adopter._policy, copies=2)
+    master.adopter._peers = others = Others({standby.name: {}})
+    await hand_over(world)
+    assert await master.adopter.step()
+    await world.tick(master)
+    await master.adopter.ask()
+    await world.tick(master)
+    assert fate(master) == (WANTED, "")
+    assert master.adopter.why_wanted(0) == "1 of 2 replicas have it"
+    await standby.follow()
+    assert await standby.adopter.step()
+    others.nodes = others_of(standby).nodes
+    await master.adopter.ask()
+    await world.tick(master)
+    assert fate(master) == (ADOPTED, "")
+    world.check(master)
+
+
+async def test_a_replica_with_another_file_of_this_name_does_not_count(world: World) -> None:
+    master = world.nodes[0]
+    master.adopter._policy = replace(master.adopter._policy, copies=2)
+    await hand_over(world)
+    assert await master.adopter.step()
+    other = others_of(master)
+    other.nodes = {"other": {0: replace(other.nodes[master.name][0], checksum=1)}}
+    master.adopter._peers = other
+    await master.adopter.ask()
+    await world.tick(master)
+    assert fate(master) == (WANTED, "")
+
+
+async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> None:
+    node = world.nodes[0]
+    node.adopter._policy = replace(node.adopter._policy, copies=2)
+    await hand_over(world, bad=True)
+    await node.adopter.step()
+    world.now = WINDOW - 119_999
+    await world.tick(node)
+    state, reason = fate(node)
+    assert state == REFUSED and "one by one (1 of 2 replicas have it)" in reason
+
+
+async def test_the_disk_of_a_master_is_lost_after_it_adopted_a_file(world: World) -> None:
+    """And the source is gone: the standby has what the master asked it for before it said that the file is adopted."""
+    master, standby = world.nodes
+    master.adopter._policy = replace(master.adopter._policy, copies=2)
+    handed = await hand_over(world)
+    await master.adopter.step()
+    await standby.follow()
+    await standby.adopter.step()
+    master.adopter._peers = others_of(standby)
+    await master.adopter.ask()
+    await world.tick(master)
+    assert fate(master) == (ADOPTED, "")
+    os.unlink(handed.adopt.path)
+    await standby.promote()
+    world.check(standby)
+
+
+async def test_a_replica_without_the_source_gets_the_copy_of_another_one(world: World) -> None:
+    master, standby = world.nodes
+    handed = await hand_over(world)
+    await master.adopter.step()
+    others = others_of(master)
+    await world.tick(master)
+    os.unlink(handed.adopt.path)
+    await standby.follow(ledger_end=1)
+    await standby.adopter.step()
+    standby.adopter._peers = others
+    half = standby.path / "far" / str(WINDOW) / "a000000000000.part"
+    half.parent.mkdir(parents=True, exist_ok=True)
+    half.write_bytes(others.content[:500])  # of an attempt before
+    await standby.adopter.ask()
+    await standby.adopter.step()
+    await standby.follow()
+    world.check(standby)
+    assert not half.exists()
+
+
+async def test_a_copy_that_arrives_damaged_is_not_taken(world: World) -> None:
+    master, standby = world.nodes
+    handed = await hand_over(world)
+    await master.adopter.step()
+    others = others_of(master)
+    os.unlink(handed.adopt.path)
+    await standby.follow()
+    await standby.adopter.step()
+    sound, others.content = others.content, others.content[:-1] + b"?"
+    standby.adopter._peers = others
+    await standby.adopter.ask()
+    assert not await standby.adopter.step()
+    assert "No such file" in standby.adopter.why_wanted(0)
+    others.content = sound
+    await standby.adopter.ask()
+    assert await standby.adopter.step()
+    assert standby.adopter.here(0).about.rows == 10
+
+
+async def test_a_new_master_without_the_source_does_not_refuse_what_another_replica_has(world: World) -> None:
+    first, second = world.nodes
+    first.adopter._policy = replace(first.adopter._policy, copies=2)
+    handed = await hand_over(world)
+    await first.adopter.step()
+    await second.follow()
+    os.unlink(handed.adopt.path)
+    await second.adopter.step()
+    world.now += 600_000
+    second.adopter._peers = others_of(first)
+    await second.promote()
+    await world.tick(second)
+    assert fate(second) == (WANTED, "")
+    await second.adopter.step()
+    await second.adopter.ask()
+    await second.adopter.step()
+    await world.tick(second)
+    assert fate(second) == (ADOPTED, "")
+    world.check(second)
+
+
+async def test_the_patience_of_a_master_begins_with_it(world: World) -> None:
+    first, second = world.nodes
+    adopt = write_messages(world.shared / "orders.parquet", DRAFTS)
+    (world.shared / "orders.parquet").unlink()
+    await world.produce([Handed(adopt, DRAFTS, gone=True)])
+    await world.tick(first)
+    await second.follow()
+    await second.adopter.step()
+    world.now += 600_000
+    await second.promote()
+    await world.tick(second)
+    assert fate(second)[0] == WANTED
+    world.now += 60_001
+    await world.tick(second)
+    assert fate(second)[0] == REFUSED
+
+
+# --- bad files ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pipe_a_device_and_a_circle_of_links_are_refused_at_once(world: World) -> None:
+    node = world.nodes[0]
+    world.shared.mkdir()
+    os.mkfifo(world.shared / "pipe")
+    (world.shared / "loop").symlink_to(world.shared / "loop")
+    sample = write_messages(world.shared / "sample.parquet", DRAFTS)
+    for name in ("pipe", "loop"):
+        path = str(world.shared / name)
+        await world.produce(
+            [Handed(replace(sample, path=path, sha256=name.encode().hex().ljust(64, "0")), [], gone=True)]
+        )
+    await world.tick(node)
+    assert await node.adopter.step()
+    assert "no regular file" in node.adopter.why_wanted(0)
+    assert "symbolic links" in node.adopter.why_wanted(1)
+
+
+async def test_long_names_make_no_long_reasons(world: World) -> None:
+    """Nor do they end anything: a column whose name has a megabyte once ended the process of each node."""
+    node = world.nodes[0]
+    adopter = Adopter(
+        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+        lines_of("duemq.storage.intake_process"),
+    )  # fmt: skip
+    path = world.shared / "wide.parquet"
+    adopt = write_messages(path, DRAFTS)
+    table = pq.read_table(path).append_column("x" * 1_200_000, pa.array([1] * len(DRAFTS)))
+    pq.write_table(table, path)
+    raw = path.read_bytes()
+    adopt = replace(adopt, sha256=hashlib.sha256(raw).hexdigest(), size=len(raw))
+    await world.produce_unseen([Handed(adopt, DRAFTS)])
+    assert node.master is not None
+    await node.master.tick()
+    assert await adopter.step()
+    (said,) = adopter.decide(world.now)
+    assert said.reason.startswith("column xxx") and len(said.reason) <= 300
+
+
+async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, counts = world.nodes[0], FarCounts()
+    pauses: list[float] = []
+
+    async def wrong(job: Job) -> AsyncGenerator[bytes, None]:
+        raise ZeroDivisionError("nobody thought of it")
+        yield b""
+
+    class Ended(BaseException):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        assert "nobody thought of it" in (adopter.trouble or "")
+        pauses.append(seconds)
+        world.now += int(seconds * 1_000)
+        if len(pauses) == 3:
+            raise Ended
+
+    adopter = Adopter(
+        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(), wrong,
+        counts=counts,
+    )  # fmt: skip
+    await hand_over(world)
+    monkeypatch.setattr("duemq.delay.adopter.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    with pytest.raises(Ended):
+        await adopter.run()
+    assert counts.failures == 3 and pauses == [5, 10, 20]
+    assert "nobody thought of it" in adopter.why_wanted(0)
+
+
+async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> None:
+    node = world.nodes[0]
+    take_in = node.adopter._work
+
+    async def hanging(job: Job) -> AsyncGenerator[bytes, None]:
+        if any("/hangs/" in file["source"] for file in job["files"]):
+            raise Hanging("nothing could be read for 60 s")
+        async for line in take_in(job):
+            yield line
+
+    node.adopter._work = hanging
+    for number, folder in enumerate(("hangs", "hangs", "sound")):
+        drafts = [Draft("one", b"%d" % number, WINDOW)]
+        adopt = write_messages(world.shared / folder / f"{number}.parquet", drafts)
+        await world.produce([Handed(adopt, drafts, gone=folder == "hangs")])
+    await world.tick(node)
+    with pytest.raises(Hanging):
+        await node.adopter.step()
+    assert await node.adopter.step()
+    await world.tick(node)
+    assert [fate(node, offset)[0] for offset in range(3)] == [WANTED, WANTED, ADOPTED]
+    assert not await node.adopter.step()

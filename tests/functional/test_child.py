@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.delay.work import lines_of
+from duemq.delay.work import Hanging, lines_of
 from duemq.model.errors import StoreFailed
 from duemq.storage.child import ORPHANED
 from duemq.storage.intake_rules import AdoptLimits
@@ -25,9 +25,10 @@ INTAKE = "duemq.storage.intake_process"
 
 
 def endless(folder: Path) -> dict[str, Any]:
-    """A job that never ends: its source is a pipe that nobody writes to."""
-    os.mkfifo(folder / "source")
-    return {"inspect": str(folder / "source"), "limits": asdict(AdoptLimits())}
+    """A job that takes hours: its source has a terabyte, most of it a hole."""
+    with (folder / "source").open("wb") as source:
+        source.truncate(1 << 40)
+    return {"inspect": str(folder / "source"), "limits": asdict(AdoptLimits()), "folders": [str(folder)]}
 
 
 def test_a_child_ends_when_its_pipe_is_closed(tmp_path: Path) -> None:
@@ -64,14 +65,54 @@ def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
     async def answers() -> list[bytes]:
         files = [
             {"source": "/none", "target": str(tmp_path / f"{n}.parquet"), "shard": 0, "offset": n, "window": 0,
-             "rows": 1, "size": 1, "sha256": "0" * 64, "link": False, "refused": "x" * 4_000}
+             "rows": 1, "size": 1, "sha256": "0" * 64, "link": False, "note": "x" * 4_000}
             for n in range(100)
         ]  # fmt: skip
-        async with aclosing(lines_of(INTAKE)({"files": files, "limits": asdict(AdoptLimits())})) as lines:
+        job = {"files": files, "limits": asdict(AdoptLimits()), "folders": []}
+        async with aclosing(lines_of(INTAKE)(job)) as lines:
             return [line async for line in lines]
 
     said = [orjson.loads(line) for line in asyncio.run(answers())]
-    assert said == [{"reason": "x" * 4_000, "final": True}] * 100
+    assert said == [{"reason": "none cannot be read: No such file or directory", "final": False}] * 100
+
+
+async def lines_said_by(module: str, silence_s: float | None = None) -> list[bytes]:
+    async with aclosing(lines_of(module, silence_s)({})) as lines:
+        return [line async for line in lines]
+
+
+@pytest.mark.parametrize("code", ["print('x' * 1_200_000)", "print('said'); print('x' * 1_200_000)"])
+def test_a_line_without_end_is_a_failure_of_the_process(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "talks.py").write_text(f"import sys\nsys.stdin.readline()\n{code}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StoreFailed, match="cannot be understood"):
+        asyncio.run(lines_said_by("talks"))
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_process(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_process)
+    with pytest.raises(StoreFailed, match="could not be started"):
+        asyncio.run(lines_said_by("none"))
+
+
+def test_a_process_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Hanging, match="nothing could be read"):
+        asyncio.run(lines_said_by("silent", 5.0))
+
+
+def test_what_a_process_says_in_the_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "moans.py").write_text("import sys\nsys.exit('x' * 10_000_000 + 'why')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StoreFailed, match=r"why$") as raised:
+        asyncio.run(lines_said_by("moans"))
+    assert len(str(raised.value)) <= 1 << 16
 
 
 def test_a_child_that_fails_says_why() -> None:

@@ -246,8 +246,9 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
     node: SimNode, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each of the three windows is one row group."""
-    monkeypatch.setattr(ahead, "_MOST_GROUPS", most)
-    monkeypatch.setattr(ahead, "_HEAD_COST", 1)
+    monkeypatch.setattr(ahead, "_MOST_BYTES", most)
+    monkeypatch.setattr("duemq.storage.far_reader._LEAST_HEAD_BYTES", 1)  # what a small row group counts
+    monkeypatch.setattr(DelayFile, "group_bytes", lambda self, group, payload: 1)
     await node.far.step()
     firsts = list(node.world.oracle.messages)
     before = node.replica.entry.number

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
+from duemq.delay.copies import NoPeers
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Query, Receipt
 from duemq.delay.node import Node, NodeOptions
@@ -84,7 +85,7 @@ class Standby(SingleElection):
         pass
 
 
-class Copies:
+class Copies(NoPeers):
     """See `Peers`: one that is in the same process."""
 
     def __init__(self, site: Site, peer: Node, owner: Callable[[], Node]) -> None:

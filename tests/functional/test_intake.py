@@ -14,7 +14,8 @@ import pytest
 
 from duemq.model.errors import BadDelayFile, DiskFull, StoreFailed
 from duemq.model.timing import LAST_MS
-from duemq.storage.exchange import GROUP_BYTES, SCHEMA, is_normal
+from duemq.storage.delay_file import GROUP_BYTES
+from duemq.storage.exchange import SCHEMA, is_normal
 from duemq.storage.intake import Intake, inspect, take_in
 from duemq.storage.intake_rules import AdoptLimits
 from tests.exchange_files import LIMITS, WINDOW, file_of, header, message

@@ -72,8 +72,8 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
 
 def test_what_a_node_says_of_itself() -> None:
     waits: list[str | None] = [None]
-    shard = SimpleNamespace(waits=lambda: waits[-1], leading=False)
-    other = SimpleNamespace(waits=lambda: None, leading=False)
+    shard = SimpleNamespace(waits=lambda: waits[-1], trouble=lambda: None, leading=False)
+    other = SimpleNamespace(waits=lambda: None, trouble=lambda: None, leading=False)
     keeper = StandingKeeper({0: cast(Any, shard), 1: cast(Any, other)}, lambda: 0, 500)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
     keeper.caught_up.update((0, 1))

@@ -1,0 +1,43 @@
+"""Which files of messages may be adopted, and how long and how often one is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from duemq.storage.intake_rules import AdoptLimits
+from duemq.storage.source import outside
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptPolicy:
+    """`folders`: where files may be taken from. `limits`: of the messages.
+
+    `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a file
+    that is not there. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a
+    file before it is adopted.
+    """
+
+    folders: tuple[Path, ...] = ()
+    limits: AdoptLimits = field(default_factory=AdoptLimits)
+    lead_ms: int = 120_000
+    patience_ms: int = 60_000
+    furthest_ms: int = 10 * 365 * 86_400_000
+    copies: int = 1
+
+    @property
+    def too_near(self) -> str:
+        """Why a file is refused whose window begins too soon."""
+        return f"its window begins in less than {self.lead_ms // 1000} s: send its messages one by one"
+
+    @property
+    def too_far(self) -> str:
+        """Why a file is refused whose window begins too late."""
+        return "its messages are due later than limits.max_delay allows"
+
+    def refuse_folder(self, path: str) -> str | None:
+        """Why no file may be taken from there, in a sentence; None where it may. Links are followed. Blocks."""
+        try:
+            return outside(Path(path), Path(path).resolve(), self.folders)
+        except (OSError, RuntimeError) as error:  # links that lead in a circle
+            return f"its folder cannot be looked at: {error}"[:300]

@@ -1,0 +1,137 @@
+"""What is decided of wanted files, and that it costs as much as there is to decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from duemq.bus.base import Stored
+from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.candidates import Candidates
+from duemq.delay.rules import Cycle
+from duemq.model.adoption import Adopt, adopt_frame
+from duemq.model.ids import IdCodec
+from duemq.model.ledger import START, Adopted, Answer, Entry
+from duemq.model.timing import WINDOW_MS
+from duemq.storage.adoptions import WANTED, Adoption
+from duemq.storage.rows import Ended
+
+NOW = 1_000_000 * WINDOW_MS
+POLICY = AdoptPolicy(furthest_ms=100 * WINDOW_MS)
+
+
+def wanted(*windows: int) -> dict[int, Adoption]:
+    """Files of windows so many ahead."""
+    return {
+        offset: Adoption(offset, Adopt("/f", f"{offset:064x}", 1, NOW + ahead * WINDOW_MS, 1), WANTED, NOW)
+        for offset, ahead in enumerate(windows)
+    }
+
+
+def candidates(*windows: int) -> Candidates:
+    made = Candidates(POLICY, lambda offset: f"file {offset} waits")
+    made.take(wanted(*windows))
+    return made
+
+
+def test_nothing_is_decided_of_files_that_nothing_is_known_of() -> None:
+    assert candidates(5, 6).decide(NOW, NOW) == []
+
+
+def test_what_is_new_is_taken_once() -> None:
+    some = wanted(5, 6, 7)
+    made = Candidates(POLICY, str)
+    assert [one.offset for one in made.take({0: some[0]})] == [0]
+    assert [one.offset for one in made.take(some)] == [1, 2]
+    assert made.take(some) == []
+
+
+def test_a_file_is_adopted_refused_or_put_off_by_what_was_said_last() -> None:
+    made = candidates(5)
+    made.adopt(0, 10, 77)
+    assert made.decide(NOW, NOW) == [Adopted(0, 10, 77)]
+    made.refuse(0, "it is gone", NOW)
+    assert made.decide(NOW, NOW) == []
+    assert made.decide(NOW + 1, NOW) == [Adopted(0, 0, 0, "it is gone")]
+    made.wait(0)
+    assert made.decide(NOW + 1, NOW) == []
+    made.drop(0)
+    assert len(made) == 0
+
+
+def test_windows_that_are_too_near_or_too_far_are_refused_whatever_else_is_known() -> None:
+    made = candidates(5, 1, 101)
+    for offset in range(3):
+        made.adopt(offset, 1, 1)
+    near, far = made.decide(NOW, NOW + 2 * WINDOW_MS)[1:]
+    assert near.reason == f"{POLICY.too_near} (file 1 waits)"
+    assert far.reason == POLICY.too_far
+
+
+def test_an_entry_is_bounded_in_files_and_bytes() -> None:
+    made = candidates(*[5] * 2_000)
+    for offset in range(2_000):
+        made.refuse(offset, "\N{SNOWMAN}" * 5_000, 0)
+    decided = made.decide(NOW, NOW)
+    assert 0 < len(Entry(1, 1, START.cursor, 1, adopted=tuple(decided)).encode()) <= 48 << 10
+    assert all(len(one.reason) <= 300 for one in decided)
+
+
+def test_a_decision_costs_what_there_is_to_decide() -> None:
+    made = candidates(*range(3, 90), *[50] * 5_000)
+    made.adopt(4_000, 1, 1)
+
+    class Few(list[tuple[int, int]]):
+        """At most so many of its items are looked at in one decision."""
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            for count, one in enumerate(super().__iter__()):
+                assert count < 3
+                yield one
+
+        def __reversed__(self):  # type: ignore[no-untyped-def]
+            for count, one in enumerate(super().__reversed__()):
+                assert count < 3
+                yield one
+
+    made._by_window, made._by_time = Few(made._by_window), Few(made._by_time)
+    assert made.decide(NOW, NOW) == [Adopted(4_000, 1, 1)]
+
+
+class Empty:
+    """A store that nothing is in."""
+
+    def rows(self, keys: object) -> list[bytes | None]:
+        return []
+
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
+        return [None] * len(sums)
+
+    def ended(self, keys: object) -> list[Ended | None]:
+        return []
+
+    moved = names = rows
+
+
+def test_many_files_in_one_cycle_are_told_apart_without_comparing_each_with_each() -> None:
+    compared = 0
+
+    class Sum(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    count = 300
+    adopts = [Adopt("/f", f"{offset % (count - 1):064x}", 1, NOW, 1) for offset in range(count)]
+    cycle = Cycle(START, Empty(), IdCodec(b"s" * 32), 0, 1)
+    batch = cycle.read([Stored(offset, 0, adopt_frame(adopt)) for offset, adopt in enumerate(adopts)])
+    for offset, adopt in enumerate(adopts):
+        batch.others[offset] = replace(adopt, sha256=Sum(adopt.sha256))
+    cycle.apply(batch)
+    assert [cycle.answers[offset] for offset in (0, count - 2, count - 1)] == [
+        Answer.WANTED, Answer.WANTED, Answer.KNOWN
+    ]  # fmt: skip
+    assert compared <= 10 * count
