@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Batches, TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.gateway import MessageState, Outcome, Query, Receipt
@@ -97,7 +98,7 @@ class Site:
         self.selection = Noting(SHARDS)
         self.backend = ProxyBackend(
             "c", self.bus, self.ids, Targets(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
-            lambda: NOW, CollectorRegistry(),
+            ClockWatch(lambda: NOW), CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)
 
