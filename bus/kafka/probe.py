@@ -8,7 +8,6 @@ brokers' clock was, and what is told is the part of the difference that is beyon
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ class ClockProbe:
 
     def __init__(self, clock: Callable[[], int], steady: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._steady = clock, steady
-        self._samples: deque[_Sample] = deque(maxlen=_KEPT)
+        self._samples: list[_Sample] = []
 
     def sample(self, stamp: int, before: int, after: int) -> None:
         """A broker's time, ms, and ours before sending and after the answer."""
@@ -42,12 +41,12 @@ class ClockProbe:
         at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
         ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
         # A clock was set, or this machine slept: what was measured before says nothing any more.
-        while self._samples and abs(self._samples[0].ahead - ahead) > self._samples[0].doubt + doubt + _STEP_MS:
-            self._samples.popleft()
-        self._samples.append(_Sample(at, ahead, doubt))
+        older = self._samples[1 - _KEPT :]
+        agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
+        self._samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
-        """The brokers' clock minus ours, ms: what the quickest sample of the last seconds is sure of; None without one."""
+        """The brokers' clock minus ours, ms, by the quickest sample of the last seconds; None without one."""
         now = self._steady()
         known = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
         if not known:

@@ -84,6 +84,15 @@ def test_what_was_measured_before_a_step_of_the_brokers_no_longer_counts(step: i
     assert abs(abs(site.offset()) - abs(step)) < 15
 
 
+def test_a_slow_answer_before_a_step_keeps_nothing_that_was_quick() -> None:
+    site = Site()
+    site.sample(9_000)
+    site.sample(1)
+    site.ahead = 3_000
+    site.sample(20)
+    assert site.offset() > 2_980
+
+
 def test_a_clock_that_was_set_while_we_waited_gives_no_sample() -> None:
     site = Site()
     site.probe.sample(site.machine.true, site.machine.true + HOUR, site.machine.true)
