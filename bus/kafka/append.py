@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from duemq.bus.base import Appended, Partition, wall_clock
+from duemq.bus.base import Appended, Partition
 from duemq.bus.kafka.batches import appended, batches_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.options import KafkaOptions
@@ -32,10 +32,16 @@ class _Call(NamedTuple):
 
 
 class Appender:
-    """`landed` is called with the partition and the end of each batch that a broker acknowledged."""
+    """`landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
-    def __init__(self, options: KafkaOptions, catalog: Catalog, landed: Callable[[Partition, int], None]) -> None:
-        self._options, self._catalog, self._landed = options, catalog, landed
+    def __init__(
+        self,
+        options: KafkaOptions,
+        catalog: Catalog,
+        landed: Callable[[Partition, int], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._options, self._catalog, self._landed, self._clock = options, catalog, landed, clock
         self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self._on_the_way: set[asyncio.Future[Any]] = set()
@@ -109,7 +115,7 @@ class Appender:
         known = self._catalog.last(topic)
         assert known is not None  # `KafkaBus.append` looked
         producer = await self._ready()
-        stamp = wall_clock()
+        stamp = self._clock()
         batches = batches_of(frames, known.max_bytes, stamp, transactional=False)
         landed: list[tuple[int, int, int]] = []
         try:

@@ -57,7 +57,7 @@ class KafkaBus:
         self._reader = Reader(self._wire)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
-        self._appender = Appender(options, self._catalog, self._appended)
+        self._appender = Appender(options, self._catalog, self._appended, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}

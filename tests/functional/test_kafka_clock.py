@@ -11,7 +11,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.clock_topic import CLOCK_TOPIC
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, options, own_log
+from tests.functional.kafka_bus import frames, options, own_log, target
 from tests.functional.test_kafka_refusals import delete
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +48,16 @@ async def test_the_topic_of_the_clock_is_made_again_and_nobody_else_notices(bus:
     running = False
     assert await sending > 0 and bus._appender._producer is producer
     assert await bus.topic(CLOCK_TOPIC) is not None
+
+
+async def test_records_are_stamped_by_the_clock_that_is_guarded(kafka: KafkaServers) -> None:
+    """Brokers refuse what is an hour ahead of theirs: a wall clock that was stepped must not stop deliveries."""
+    behind = 5_000
+    bus = await KafkaBus.open(options(kafka.bootstrap), lambda: wall_clock() - behind)
+    try:
+        where = (await target(bus), 0)
+        committer = await bus.committer("shard-0")
+        for landed in (await bus.append({where: frames("direct")}), await committer.commit({where: frames("due")})):
+            assert landed[where].timestamp <= wall_clock() - behind
+    finally:
+        await bus.close()
