@@ -1,7 +1,7 @@
 """What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
 
 * `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
-* `Unavailable`, `DiskFull`: the server cannot take it now; try again after `retry_after_s`.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`: the server cannot take it now; try again after `retry_after_s`.
 * `Unreachable`: no answer at all; `outcome_unknown` says whether the request may have been carried out.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
