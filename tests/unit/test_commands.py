@@ -96,9 +96,10 @@ class Site:
         self.follower.entries.update(dict.fromkeys(range(SHARDS), START))
         self.ids = IdCodec(b"s" * 32)
         self.selection = Noting(SHARDS)
+        self.watch = ClockWatch(lambda: NOW)
         self.backend = ProxyBackend(
             "c", self.bus, self.ids, Targets(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
-            ClockWatch(lambda: NOW), CollectorRegistry(),
+            self.watch, CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)
 
@@ -127,6 +128,7 @@ def at_site(scenario: Callable[[Site], Awaitable[None]], refuse: Callable[[Batch
         site = Site(refuse)
         for topic, partitions in ((BUFFER, SHARDS), (LEDGER, SHARDS), ("orders", 3), ("small", 1)):
             await site.bus.create_topic(topic, partitions)
+        await site.watch.measure(site.bus)
         await scenario(site)
 
     asyncio.run(run())
