@@ -229,7 +229,10 @@ class Bus(Protocol):
         ...
 
     async def clock_offset_ms(self) -> float:
-        """The log's clock minus this machine's, as well as it can be told; 0 where they are the same."""
+        """The log's clock minus this machine's, the part that is sure; 0 where they are the same.
+
+        Raises Unavailable, and what making a topic for it may raise.
+        """
         ...
 
     async def get_place(self, topic: str, consumer: str) -> bytes | None:

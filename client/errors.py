@@ -1,7 +1,7 @@
 """What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
 
 * `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
-* `Unavailable`, `DiskFull`: the server cannot take it now; try again after `retry_after_s`.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`: the server cannot take it now; try again after `retry_after_s`.
 * `Unreachable`: no answer at all; `outcome_unknown` says whether the request may have been carried out.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
@@ -203,6 +203,12 @@ class DiskFull(Unavailable):
     code = "disk_full"
 
 
+class ClockOutOfBounds(Unavailable):
+    """503: the server's clock is wrong, so that it takes no times that count from now; `deliver_at` it takes."""
+
+    code = "clock_out_of_bounds"
+
+
 class Unreachable(model.DuemqError):
     """No answer came. With `outcome_unknown` the request was sent, so it may have been carried out:
     ask for the message, or send again under the same name or idempotency key."""
@@ -273,7 +279,11 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "rate_limited": RateLimited,
     "not_supported": NotSupported,
 }
-UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {"unavailable": Unavailable, "disk_full": DiskFull}
+UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
+    "unavailable": Unavailable,
+    "disk_full": DiskFull,
+    "clock_out_of_bounds": ClockOutOfBounds,
+}
 _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_id"}
 
 

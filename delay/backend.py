@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
+from duemq.delay.clock_watch import ClockCollector, ClockWatch
 from duemq.delay.cluster import ClusterView, Operator, cluster_json
 from duemq.delay.follower import LedgerCollector, LedgerFollower
 from duemq.delay.node import Node
@@ -39,7 +40,13 @@ class Backend(Protocol):
     @property
     def reader(self) -> ShardReader: ...
     @property
-    def clock(self) -> Callable[[], int]: ...
+    def clock(self) -> Callable[[], int]:
+        """What relative times count from, and absolute ones are judged by: epoch ms."""
+        ...
+
+    def why_clock_out(self) -> str | None:
+        """Why no relative times can be taken just now, in a sentence; see `ClockWatch`."""
+        ...
 
     def progress(self, shard: int) -> Progress:
         """How far a shard has come. Raises Unavailable where that is not known here."""
@@ -91,7 +98,7 @@ class NodeBackend:
         self._node = node
         self.reader: ShardReader = LocalReader(node, wait_s)
         self.operator: Operator = operator or NoCluster()
-        self.ids, self.clock = node.ids, node.clock
+        self.ids, self.clock, self.why_clock_out = node.ids, node.watch.accepting, node.watch.why_out
         self.shards = node.folder.info.shards
 
     @property
@@ -146,13 +153,15 @@ class ProxyBackend:
     reader: ShardReader
     view: ClusterView
     operator: Operator
-    clock: Callable[[], int]
+    watch: ClockWatch
     registry: CollectorRegistry
     _direct: Counter = field(init=False)
 
     def __post_init__(self) -> None:
+        self.clock, self.why_clock_out = self.watch.accepting, self.watch.why_out
         self._direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=self.registry)
         self.registry.register(LedgerCollector(self.follower.entries, self.clock))
+        self.registry.register(ClockCollector(self.watch))
 
     @property
     def shards(self) -> int:
@@ -165,7 +174,7 @@ class ProxyBackend:
         return self.follower.why_not_ready()
 
     def why_not_ready(self) -> str | None:
-        if reason := self.follower.why_not_ready():
+        if reason := self.follower.why_not_ready() or self.why_clock_out():
             return reason
         serving = (NodeState.READY, NodeState.DRAINING)
         if not any(member.standing.state in serving for member in self.view.members()):

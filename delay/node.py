@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.delay.copies import FilePeers
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gather import Gathering
@@ -110,7 +111,9 @@ class Node:
         measure: Callable[[Path], DiskUse] = disk_use,
     ) -> None:
         """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
-        self.folder, self.options, self.clock, self.election = folder, options, clock, election
+        self.folder, self.options, self.election = folder, options, election
+        self.watch = ClockWatch(clock, options.max_clock_offset_ms)
+        self.clock = self.watch.delivering
         self.ids = IdCodec(folder.info.secret)
         self.far, self.far_turn = options.far, asyncio.Lock()
         self.adopting, self.adopt_turn = options.adopting, asyncio.Lock()
@@ -119,15 +122,14 @@ class Node:
         self.shards: dict[int, Shard] = {}
         self.observer = Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
-        self.standing = StandingKeeper(self.shards, clock, options.max_clock_offset_ms)
+        self.standing = StandingKeeper(self.shards, self.watch)
         self.why_not_ready: str | None = "starting"
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
         self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
-        registry.register(
-            NodeCollector(self.observer, self._gauges, self.upkeep.gauges, clock, lambda: self.standing.clock_offset_ms)
-        )
+        registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock))
+        registry.register(ClockCollector(self.watch))
 
     def _gauges(self) -> list[ShardGauges]:
         lag = self.standing.lag
@@ -135,8 +137,9 @@ class Node:
 
     @property
     def why_closed(self) -> str | None:
-        """Why no request can be served just now; some shards may be stopped where it can."""
-        return None if self.why_not_ready == why_unfit(self.standing.unfit) else self.why_not_ready
+        """Why no request can be served just now. Some shards may be stopped where it can, or the clock be wrong."""
+        served = (why_unfit(self.standing.unfit), self.watch.why_out())
+        return None if self.why_not_ready in served else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
@@ -182,7 +185,7 @@ class Node:
         for number in sorted(range(info.shards) if options.holds is None else options.holds):
             self.shards[number] = self._shard(number, memory)
         self.upkeep.watch_disk()
-        await self.standing.measure_clock(self.bus)
+        await self.watch.measure(self.bus)
         await self.election.join()
 
     def _shard(self, number: int, memory: Memory) -> Shard:
@@ -227,6 +230,7 @@ class Node:
             scheduler.add_job(guarded(self.clean_if_full), "interval", seconds=1)
             scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
+            scheduler.add_job(guarded(self._watch_clock), "interval", seconds=EVERY_S)
             if not options.trims:
                 scheduler.add_job(guarded(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:
@@ -352,7 +356,6 @@ class Node:
             return
         try:
             await self.standing.measure_lag(self.bus)
-            await self.standing.measure_clock(self.bus)
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
@@ -389,6 +392,14 @@ class Node:
             if member.standing.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
+
+    async def _watch_clock(self) -> None:
+        await self.watch.measure(self.bus)
+        await self._tell()
+
+    def may_lead(self) -> bool:
+        """See `Surroundings`."""
+        return self.watch.why_out() is None
 
     def has_peer(self, shard: int) -> bool:
         """See `Surroundings`."""

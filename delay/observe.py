@@ -206,10 +206,9 @@ class NodeCollector(Collector):
 
     def __init__(
         self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
-        clock: Callable[[], int], clock_offset_ms: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], int],
     ) -> None:  # fmt: skip
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
-        self._clock_offset_ms = clock_offset_ms
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -269,8 +268,6 @@ class NodeCollector(Collector):
         for name, count in within.items():
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
-        offset_s = self._clock_offset_ms() / 1000
-        yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         disk = self._disk()
         for name, text, value in (
             ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),

@@ -19,7 +19,7 @@ from duemq.delay.rules import Cycle
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
-from duemq.model.key import HIGHEST, first_key_at, last_key_at
+from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Adopted, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
 from duemq.storage.adopted_file import dues
@@ -64,6 +64,11 @@ class Replica:
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.loaded: Callable[[], Awaitable[None]] | None = None
         """Waits until one more window is back from its delay files."""
+        self.ledger_time = self.entry.at
+        """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
+
+        A replica gets past a sealed window by it, whatever the clock of its machine shows.
+        """
         self.files: AdoptedFiles | None = None
         """The files this replica has taken in; needed to follow past an adoption."""
 
@@ -201,6 +206,7 @@ class Replica:
                 f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
                 "it stayed behind for longer than the log is kept"
             )
+        self.ledger_time = max(self.ledger_time, entry.at, due_of(entry.cursor))
         cycle = self.cycle()
         if entry.lost is not None:
             cycle.lose(entry.lost[1])

@@ -66,6 +66,10 @@ class Surroundings(Context, Protocol):
     def adopt_turn(self) -> asyncio.Lock: ...
     @property
     def peers(self) -> FilePeers | None: ...
+    def may_lead(self) -> bool:
+        """Whether this machine's clock is one to deliver by."""
+        ...
+
     def has_peer(self, shard: int) -> bool:
         """Whether another node has a replica of the shard that can be copied."""
         ...
@@ -166,8 +170,8 @@ class Shard:
 
     def _keep(self, node: Surroundings) -> None:
         self._keeper = FarKeeper(
-            self.number, lambda: self.replica, self._flushing, node.far, node.clock, node.far_turn,
-            counts=self.far_counts,
+            self.number, lambda: self.replica, self._flushing, node.far,
+            lambda: max(node.clock(), self.replica.ledger_time), node.far_turn, counts=self.far_counts,
         )  # fmt: skip
         self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
         self._keeping.add_done_callback(self._keeper_ended)
@@ -270,7 +274,7 @@ class Shard:
     def _wanted(self, node: Surroundings) -> bool:
         if self._lost is not None:
             raise self._lost
-        return not self._stopping and self.number in node.election.owned()
+        return not self._stopping and self.number in node.election.owned() and node.may_lead()
 
     async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from duemq.bus.base import Bus
-from duemq.delay.clock import GuardedClock
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.shard import Shard
 from duemq.delay.topics import LEDGER
 from duemq.election.base import NodeState, Standing
@@ -28,12 +28,11 @@ def why_unfit(unfit: Mapping[int, str]) -> str:
 class StandingKeeper:
     """Judges a node from what is seen of its shards, its log and its clock."""
 
-    def __init__(self, shards: Mapping[int, Shard], clock: Callable[[], int], max_clock_offset_ms: int) -> None:
+    def __init__(self, shards: Mapping[int, Shard], clock: ClockWatch) -> None:
         self.caught_up: set[int] = set()
-        self.clock_offset_ms = 0.0
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
-        self._shards, self._clock, self._bound = shards, clock, max_clock_offset_ms
+        self._shards, self._clock = shards, clock
         self._told = Standing(NodeState.JOINING)
 
     def _why_unfit(self) -> dict[int, str]:
@@ -55,12 +54,8 @@ class StandingKeeper:
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:
             state, reason = NodeState.OUT, trouble
-        elif abs(self.clock_offset_ms) > self._bound:
-            state = NodeState.OUT
-            reason = (
-                f"this machine's clock is {-self.clock_offset_ms:+,.0f} ms from the brokers', more than the "
-                f"{self._bound} ms allowed (node.max_clock_offset_ms): set it right"
-            )
+        elif (wrong := self._clock.why_out()) is not None:
+            state, reason = NodeState.OUT, wrong
         elif missing:
             state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
         elif unfit and len(unfit) == len(self._shards):
@@ -69,7 +64,7 @@ class StandingKeeper:
             state, reason = NodeState.DRAINING, "drained by an operator"
         else:
             troubles = (shard.trouble() for shard in self._shards.values())
-            state, reason = NodeState.READY, next(filter(None, troubles), "")
+            state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
         return Standing(state, reason, self.lag, watermark, full, unfit)
 
     def worth_telling(self, standing: Standing) -> bool:
@@ -95,19 +90,3 @@ class StandingKeeper:
         for number, shard in list(self._shards.items()):
             behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2
-
-    async def measure_clock(self, bus: Bus) -> None:
-        offset = await bus.clock_offset_ms()
-        clock = self._clock
-        if isinstance(clock, GuardedClock) and clock.stepped_ms:
-            step = clock.stepped_ms
-            if abs(offset - step) <= self._bound < abs(offset):
-                clock.adopt()
-                log.warning("clock: followed a step of %+d ms, as the brokers did", step, extra={"action": "clock"})
-                offset -= step
-            else:
-                log.error(
-                    "clock: this machine's clock was stepped by %+d ms, which the brokers' was not; "
-                    "duemq goes on without the step", step, extra={"action": "clock"},
-                )  # fmt: skip
-        self.clock_offset_ms = offset

@@ -146,7 +146,11 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
 def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
     """Loads windows that the ledger has passed since the store was last on disk; seals none."""
     lock, policy = asyncio.Lock(), FarPolicy(rows=replica.entry.pending + 1)
-    keeper = FarKeeper(replica.shard, lambda: replica, lock, policy, wall_clock, asyncio.Lock())
+
+    def clock() -> int:
+        return max(wall_clock(), replica.ledger_time)
+
+    keeper = FarKeeper(replica.shard, lambda: replica, lock, policy, clock, asyncio.Lock())
 
     async def load() -> None:
         await keeper.step()

@@ -61,6 +61,12 @@ class DiskFull(Unavailable):
     code = "disk_full"
 
 
+class ClockOutOfBounds(Unavailable):
+    """This machine's clock is too far from the brokers' (`node.max_clock_offset_ms`) to count a time from it."""
+
+    code = "clock_out_of_bounds"
+
+
 class StoreFailed(Unavailable):
     """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.delay.backend import NodeBackend, ProxyBackend
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.freeze import freeze
 from duemq.delay.node import Node
@@ -142,6 +143,8 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         clock, metrics = guarded_clock(settings), registry()
         bus: KafkaBus = await open_bus(settings, clock)
         opened.push_async_callback(bus.close)
+        watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
+        await watch.measure(bus)
         await create_logs(bus, meta.shards)
         targets = Targets(bus, settings.topics.partitions)
         await targets.learn()
@@ -150,15 +153,19 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
             meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
-            directory, clock, metrics,
+            directory, watch, metrics,
         )  # fmt: skip
         app = front_door(settings, backend, metrics, stop)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
-                following = group.create_task(follower.run(), name="ledger")
+                tasks = [
+                    group.create_task(follower.run(), name="ledger"),
+                    group.create_task(watch.run(bus), name="clock"),
+                ]
                 await shut.wait()
-                following.cancel()
+                for task in tasks:
+                    task.cancel()
 
         await serve_http(
             app,

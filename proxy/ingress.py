@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
 import orjson
 
-from duemq.model.errors import Rejected
+from duemq.model.errors import ClockOutOfBounds, Rejected
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
 from duemq.model.record import pack_headers
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
@@ -32,6 +32,7 @@ TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KNOWN_TOPICS = 10_000
 _HEADER_NAME_CHARACTERS = 256
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
+_CLOCK_RETRY_S = 5
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,13 @@ class Limits:
 
 
 class Ingress:
-    """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms."""
+    """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms.
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
+    """
+
+    def __init__(self, limits: Limits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
+        self.limits, self._why_clock_out = limits, why_clock_out
         self._time = limits.time
         self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
         self._known_topics: set[str] = set()
@@ -86,7 +90,7 @@ class Ingress:
             check_fields(item, sorted(_WHEN_FIELDS))
         if not item:
             raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
-        due = resolve(item, now, self._time)
+        due = self._resolve(item, now)
         return now if due is None or due < now else due
 
     def batch(self, body: Mapping[str, Any]) -> list[Any]:
@@ -110,7 +114,7 @@ class Ingress:
         topic = item.get("topic")
         if type(topic) is not str or topic not in self._known_topics:
             topic = self._check_topic(item)
-        due = resolve(item, now, self._time, text=text)
+        due = self._resolve(item, now, text)
         if _RARE.isdisjoint(item):
             return Draft(topic, payload, due)
 
@@ -125,6 +129,14 @@ class Ingress:
             if expires < (now if due is None else max(due, now)):
                 raise Rejected("bad_time", "expires_at is before the message is due", "expires_at")
         return Draft(topic, payload, due, key, count, packed, labels, expires)
+
+    def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
+        """See `resolve`. Raises ClockOutOfBounds too: without `deliver_at` a message is due some time after now."""
+        due = resolve(item, now, self._time, text=text)
+        if "deliver_at" not in item and (reason := self._why_clock_out()) is not None:
+            detail = f"only messages with deliver_at are accepted just now: {reason}"
+            raise ClockOutOfBounds(detail, _CLOCK_RETRY_S)
+        return due
 
     def _check_topic(self, item: Mapping[str, Any]) -> str:
         if "topic" not in item:

@@ -60,6 +60,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "internal": Meaning(500, "A fault in the server"),
     "unavailable": Meaning(503, "Not available just now"),
     "disk_full": Meaning(503, "The disk is full"),
+    "clock_out_of_bounds": Meaning(503, "The server's clock is wrong"),
 }
 
 

@@ -38,6 +38,7 @@ from duemq.storage.intake_rules import AdoptLimits
 
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
 _TRANSACTION_S = 1e-6  # see Gathering: at 10,000 messages/s in and out a shard makes 50 a second
 
 
@@ -160,7 +161,7 @@ def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry,
     """The HTTP API in front of a backend. `closing`: see `create_app`."""
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
-    ingress = Ingress(settings.ingress_limits())
+    ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     return create_app(gateway, ingress, settings.http, metrics, backend.clock, closing, adopt_policy(settings))
 
 
@@ -194,11 +195,11 @@ def registry() -> CollectorRegistry:
 
 def guarded_clock(settings: Settings) -> GuardedClock:
     """The clock of a process among others, whose own may be wrong."""
-    return GuardedClock(_wall(), _monotonic, settings.node.max_clock_offset_ms)
+    return GuardedClock(_wall(), _steady, settings.node.max_clock_offset_ms)
 
 
-def _monotonic() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _steady() -> int:
+    return time.clock_gettime_ns(_STEADY) // 1_000_000
 
 
 def _wall() -> Callable[[], int]:

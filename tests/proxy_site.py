@@ -19,6 +19,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.gather import Gathering
@@ -91,12 +92,14 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
         bus, registry = MemoryBus(log), CollectorRegistry()
         follower = LedgerFollower(bus, SHARDS)
         following = group.create_task(follower.run(), name="follower")
+        watch = ClockWatch(wall_clock)
+        await watch.measure(bus)
         async with node_client(2.0, TOKEN) as http:
             backend = ProxyBackend(
                 "test", bus, IdCodec(node.folder.info.secret), Targets(bus, 2), follower,
-                RemoteReader(node.election, http), node.election, NoCluster(), wall_clock, registry,
+                RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
-            gateway, ingress = CommandGateway(backend), Ingress(Limits())
+            gateway, ingress = CommandGateway(backend), Ingress(Limits(), backend.why_clock_out)
             app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, adopting(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")

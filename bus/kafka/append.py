@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from duemq.bus.base import Appended, Batches, Landed, Partition, wall_clock
+from duemq.bus.base import Appended, Batches, Landed, Partition
 from duemq.bus.kafka.batches import appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.options import KafkaOptions
@@ -42,17 +42,18 @@ class _TooLarge(Exception):
 
 
 class Appender:
-    """`landed` is called with the partition and the end of each batch that a broker acknowledged."""
+    """`landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
     def __init__(
         self,
         options: KafkaOptions,
         catalog: Catalog,
         landed: Callable[[Partition, int], None],
+        clock: Callable[[], int],
         max_bytes: int = _WAITING_BYTES,
     ) -> None:
-        self._options, self._catalog, self._landed, self._max_bytes = options, catalog, landed, max_bytes
-        self._waiting_bytes = 0
+        self._options, self._catalog, self._landed, self._clock = options, catalog, landed, clock
+        self._max_bytes, self._waiting_bytes = max_bytes, 0
         self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self._on_the_way: set[asyncio.Future[Any]] = set()
@@ -197,7 +198,7 @@ class Appender:
         topic = where[0]
         frames = calls[0].frames if len(calls) == 1 else [frame for call in calls for frame in call.frames]
         known, producer = await self._known(topic), await self._ready()
-        stamp = wall_clock()
+        stamp = self._clock()
         batches = batches_of(frames, known.max_bytes, stamp, transactional=False)
         landed: list[tuple[int, int, int]] = []
         sending = asyncio.get_running_loop().create_future()

@@ -37,8 +37,8 @@ def refusal_of(topic: str, frames: Sequence[bytes], max_frame_bytes: int) -> str
 def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[Batch]:
     """All frames, in order. None of them is larger than `max_bytes`, which bounds a batch: that was looked at before.
 
-    `stamp`: the records' time where the topic keeps the producer's. It is this machine's true time, never a due time or
-    a clock under test: brokers refuse what is more than an hour ahead of theirs.
+    `stamp`: the records' time where the topic keeps the producer's, by the guarded clock. It is never a due time, nor
+    that of a wall clock that was stepped: brokers refuse what is more than an hour ahead of theirs.
 
     `send_batch` with these in place of `send` for every message is a third of the work.
     """

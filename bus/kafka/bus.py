@@ -23,10 +23,11 @@ from duemq.bus.base import (
 from duemq.bus.kafka.append import Appender
 from duemq.bus.kafka.batches import refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
+from duemq.bus.kafka.clock_topic import ClockTopic
 from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.places import Places
-from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
+from duemq.bus.kafka.probe import ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
 from duemq.bus.kafka.topics import NEVER, TopicMaker, settings_of_own, settings_of_target
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 _SOON_S, _PATIENCE = 0.005, 100
-_CLOCK_RETENTION_MS = 3_600_000
 
 
 class KafkaBus:
@@ -57,8 +57,9 @@ class KafkaBus:
         self._reader = Reader(self._wire)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
-        self._appender = Appender(options, self._catalog, self._appended)
+        self._appender = Appender(options, self._catalog, self._appended, clock)
         self._probe = ClockProbe(clock)
+        self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
@@ -259,13 +260,7 @@ class KafkaBus:
 
     async def clock_offset_ms(self) -> float:
         self._check()
-        known = self._probe.lately()
-        if known is not None:
-            return known
-        if CLOCK_TOPIC not in self._own:
-            await self._maker.ensure(CLOCK_TOPIC, 1, settings_of_own(self._options, _CLOCK_RETENTION_MS))
-            self._own[CLOCK_TOPIC] = 1
-        return await self._probe.ask(self.append)
+        return await self._probe.measure(self._clock_topic.ask)
 
     async def close(self) -> None:
         if self._closing is None:

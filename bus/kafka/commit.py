@@ -16,7 +16,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
-from duemq.bus.base import Batches, Landed, Partition, TargetRefused, wall_clock
+from duemq.bus.base import Batches, Landed, Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.failures import translated
@@ -130,7 +130,7 @@ class KafkaCommitter:
     # --- a transaction --------------------------------------------------------------------------------------------
 
     async def _transaction(self, batches: Batches) -> Landed:
-        stamp = wall_clock()
+        stamp = self._clock()
         made = await self._prepare(batches, stamp)
         await self._hanging.look(made)
         producer = self._producer

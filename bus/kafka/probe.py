@@ -1,48 +1,66 @@
 """How far this machine's clock is from the brokers'.
 
 Kafka has no request for the time. But a broker stamps the records of duemq's own topics when it appends them, and says
-so in its acknowledgement: between sending and that, its clock showed this.
+so in its acknowledgement: between sending and that, its clock showed this. So each sample is an interval in which the
+brokers' clock was, and what is told is the part of the difference that is beyond doubt.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from duemq.bus.base import Batches, Landed
-from duemq.model.record import pack_record
+_LATELY_S, _FRESH_S, _KEPT, _TRIES = 10.0, 1.0, 64, 3
+_GRAIN_MS = 2.0  # three clocks that are read in whole ms
+_STEP_MS = 50.0  # by so much samples may contradict each other: brokers' clocks differ a little, too
 
-CLOCK_TOPIC = "duemq.clock"
-_PROBE = {(CLOCK_TOPIC, 0): [pack_record(None, (), b"")]}
-_LATELY_S, _KEPT, _TRIES = 10.0, 64, 3
+
+class _Sample(NamedTuple):
+    """`ahead`: the brokers' clock minus the steady one, ms, give or take `doubt`. `at`: when it was taken, s."""
+
+    at: float
+    ahead: float
+    doubt: float
 
 
 class ClockProbe:
-    """`clock` gives epoch ms."""
+    """`clock` gives epoch ms, `steady` s of any origin.
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._samples: deque[tuple[float, int, float]] = deque(maxlen=_KEPT)  # when, round trip ms, offset ms
+    Samples are kept by the steady clock, so that they stay right when `clock` is set.
+    """
+
+    def __init__(self, clock: Callable[[], int], steady: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._steady = clock, steady
+        self._samples: list[_Sample] = []
 
     def sample(self, stamp: int, before: int, after: int) -> None:
         """A broker's time, ms, and ours before sending and after the answer."""
-        self._samples.append((time.monotonic(), after - before, stamp - (before + after) / 2))
+        if after < before:
+            return  # set back in between
+        at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
+        ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
+        # A clock was set, or this machine slept: what was measured before says nothing any more.
+        older = self._samples[1 - _KEPT :]
+        agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
+        self._samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
-        """The broker's clock minus ours, ms, by the quickest round trip of the last seconds; None if there was none."""
-        since = time.monotonic() - _LATELY_S
-        known = [(trip, offset) for when, trip, offset in self._samples if when >= since and trip >= 0]
+        """The brokers' clock minus ours, ms, by the quickest sample of the last seconds; None without one."""
+        now = self._steady()
+        known = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
         if not known:
             return None
-        shortest = min(trip for trip, _ in known)
-        # Of equally quick ones the latest, because a clock may have been set since.
-        return next(offset for trip, offset in reversed(known) if trip == shortest)
+        best = min(reversed(known), key=lambda sample: sample.doubt)
+        offset = best.ahead - self._clock_ahead(now)
+        return max(offset - best.doubt, 0.0) if offset > 0 else min(offset + best.doubt, 0.0)
 
-    async def ask(self, append: Callable[[Batches], Awaitable[Landed]]) -> float:
-        """Append a few records to learn it. Raises what `append` raises."""
-        for _ in range(_TRIES):
-            before = self._clock()
-            landed = await append(_PROBE)
-            self.sample(landed[CLOCK_TOPIC, 0].timestamp, before, self._clock())
+    async def measure(self, ask: Callable[[], Awaitable[tuple[int, int, int]]]) -> float:
+        """The same, by a sample of this moment. `ask` takes one, see `sample`; raises what it raises."""
+        if not self._samples or self._steady() - self._samples[-1].at > _FRESH_S:
+            for _ in range(_TRIES if self.lately() is None else 1):
+                self.sample(*await ask())
         return self.lately() or 0.0
+
+    def _clock_ahead(self, now: float) -> float:
+        return self._clock() - now * 1000

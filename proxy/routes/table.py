@@ -17,7 +17,8 @@ from duemq.proxy.routes import adopting, changing, finding, sending, service, to
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
 _DOWN = ("unavailable", "disk_full")
-_WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level")
+_CLOCK = "clock_out_of_bounds"
+_WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level", _CLOCK)
 _MESSAGE = (
     *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
     "bad_json", "both_payloads", "bad_base64", "payload_too_large",
@@ -116,7 +117,7 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages:batch", sending.post_batch, "Schedule many messages", "messages",
         {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
-        ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", *_DOWN), (), schemas.Batch,
+        ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", _CLOCK, *_DOWN), (), schemas.Batch,
         examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
                                        {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]}},
     ),
@@ -159,7 +160,7 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages:move", changing.move_many, "Move many messages, each to a time of its own", "messages",
         {200: Answer("What became of each, in order.", schemas.MoveReport)},
-        ("bad_json", "bad_field", "unknown_field", "batch_too_large", *_DOWN), (), schemas.MoveMany,
+        ("bad_json", "bad_field", "unknown_field", "batch_too_large", _CLOCK, *_DOWN), (), schemas.MoveMany,
         examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
                                     {"id": "order-18", "deliver_after": "2h"}]}},
     ),

@@ -37,7 +37,14 @@ def test_already_delivered_says_when() -> None:
     assert error.delivered_at == datetime(1970, 1, 1, 0, 0, 1, 1000, UTC)
 
 
-@pytest.mark.parametrize(("code", "kind"), [("unavailable", errors.Unavailable), ("disk_full", errors.DiskFull)])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("unavailable", errors.Unavailable),
+        ("disk_full", errors.DiskFull),
+        ("clock_out_of_bounds", errors.ClockOutOfBounds),
+    ],
+)
 def test_unavailable_says_when_to_try_again(code: str, kind: type[errors.Unavailable]) -> None:
     response = httpx.Response(503, json={"code": code, "detail": "d"}, headers={"Retry-After": "7"})
     error = error_of(response)

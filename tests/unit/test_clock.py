@@ -1,57 +1,82 @@
-"""The clock that does not follow a jump before the log confirms it."""
+"""The clock that does not follow a jump before the log confirms it, and what it gives for delivering and accepting."""
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from duemq.bus.base import Bus
-from duemq.delay.clock import GuardedClock
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.standing import StandingKeeper
 from duemq.election.base import NodeState
-
-HOUR = 3_600_000
-
-
-class Time:
-    """A machine whose wall clock can be set, and which knows how much time really passed."""
-
-    def __init__(self) -> None:
-        self.real, self.step = 1_000_000, 0
-        self.clock = GuardedClock(lambda: self.real + self.step, lambda: self.real - 500_000)
+from tests.clock_world import HOUR, Brokers, Machine, measured
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR, 501, -501])
 def test_a_step_is_told_and_not_followed(step: int) -> None:
-    time = Time()
-    time.step = step
-    time.real += 70
-    assert time.clock() == 1_000_070
-    assert time.clock.stepped_ms == step
-    time.step = 0
-    assert (time.clock(), time.clock.stepped_ms) == (1_000_070, 0)
+    machine = Machine()
+    machine.wrong = step
+    machine.run(70)
+    assert machine.clock() == machine.true
+    assert machine.clock.stepped_ms == step
+    machine.wrong = 0
+    assert (machine.clock(), machine.clock.stepped_ms) == (machine.true, 0)
 
 
 def test_a_clock_that_is_slewed_is_followed() -> None:
-    time = Time()
+    machine = Machine()
     for _ in range(100):
-        time.real += 1_000
-        time.step -= 10
-        assert time.clock() == time.real + time.step
-    assert time.clock.stepped_ms == 0
+        machine.run(1_000)
+        machine.wrong -= 10
+        assert machine.clock() == machine.true + machine.wrong
+    assert machine.clock.stepped_ms == 0
 
 
-class BrokersClock:
-    """A bus that knows nothing but how far its clock is from a node's."""
+def test_deliveries_are_made_by_the_earlier_clock_and_delays_count_from_the_later_one() -> None:
+    machine = Machine(wrong=400)
+    machine.clock.compare(-400.0, trusted=True)
+    assert machine.clock() - machine.true == 400
+    assert machine.clock.delivering() == machine.true
+    assert machine.clock.accepting() - machine.true == 400
+    machine = Machine(wrong=-400)
+    machine.clock.compare(400.0, trusted=True)
+    assert machine.clock.delivering() - machine.true == -400
+    assert machine.clock.accepting() == machine.true
 
-    def __init__(self, time: Time, true_step: int) -> None:
-        self._time, self._step = time, true_step
 
-    async def clock_offset_ms(self) -> float:
-        return float(self._time.real + self._step - self._time.clock())
+@pytest.mark.parametrize("step", [450, -450])
+def test_a_small_step_makes_nothing_early_before_it_is_measured(step: int) -> None:
+    machine = Machine()
+    machine.clock.compare(0.0, trusted=True)
+    machine.wrong = step
+    machine.run(10)
+    assert machine.clock() - machine.true == step
+    assert machine.clock.delivering() <= machine.true <= machine.clock.accepting()
+
+
+def test_the_time_to_deliver_by_stands_still_where_the_measured_offset_wobbles() -> None:
+    machine = Machine(wrong=300)
+    before = 0
+    for offset in (-300.0, -301.4, -299.0, -302.0, -298.5, -308.0, -299.0):
+        machine.clock.compare(offset, trusted=True)
+        for _ in range(5):
+            machine.run(1)
+            now = machine.clock.delivering()
+            assert before <= now <= machine.true + 10
+            before = now
+    machine.clock.compare(-400.0, trusted=True)
+    assert machine.clock.delivering() == machine.true - 100, "more than that is no wobble"
+
+
+def test_absolute_times_are_judged_by_the_log_while_this_clock_is_not_trusted() -> None:
+    machine = Machine(wrong=HOUR)
+    machine.clock.compare(float(-HOUR), trusted=False)
+    assert machine.clock.accepting() == machine.true
+
+
+def standing(watch: ClockWatch) -> StandingKeeper:
+    return StandingKeeper({}, watch)
 
 
 @pytest.mark.parametrize(
@@ -59,22 +84,25 @@ class BrokersClock:
     [(HOUR, HOUR, NodeState.READY), (0, 0, NodeState.READY), (-HOUR, 0, NodeState.OUT)],
 )
 def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed: int, state: NodeState) -> None:
-    time = Time()
-    keeper = StandingKeeper({}, time.clock, 500)
-    time.step = HOUR
-    time.clock()
-    asyncio.run(keeper.measure_clock(cast(Bus, cast(Any, BrokersClock(time, brokers)))))
-    assert time.clock() == time.real + followed
-    standing = keeper.judge(None, draining=False)
-    assert standing.state is state
-    assert ("clock" in standing.reason) == (state is NodeState.OUT)
+    machine = Machine()
+    watch = ClockWatch(machine.clock, 500)
+    measured(watch, Brokers(machine))
+    machine.wrong = HOUR
+    measured(watch, Brokers(machine, brokers))
+    assert machine.clock() == machine.true + followed
+    told = standing(watch).judge(None, draining=False)
+    assert told.state is state
+    assert ("node.max_clock_offset_ms" in told.reason) == (state is NodeState.OUT)
 
 
 def test_what_a_node_says_of_itself() -> None:
     waits: list[str | None] = [None]
     shard = SimpleNamespace(waits=lambda: waits[-1], trouble=lambda: None, leading=False)
     other = SimpleNamespace(waits=lambda: None, trouble=lambda: None, leading=False)
-    keeper = StandingKeeper({0: cast(Any, shard), 1: cast(Any, other)}, lambda: 0, 500)
+    machine = Machine()
+    watch = ClockWatch(machine.clock)
+    measured(watch, Brokers(machine))
+    keeper = StandingKeeper({0: cast(Any, shard), 1: cast(Any, other)}, watch)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
     keeper.caught_up.update((0, 1))
     assert keeper.judge(None, draining=True).state is NodeState.DRAINING

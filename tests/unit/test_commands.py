@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Batches, TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.gateway import MessageState, Outcome, Query, Receipt
@@ -95,9 +96,10 @@ class Site:
         self.follower.entries.update(dict.fromkeys(range(SHARDS), START))
         self.ids = IdCodec(b"s" * 32)
         self.selection = Noting(SHARDS)
+        self.watch = ClockWatch(lambda: NOW)
         self.backend = ProxyBackend(
             "c", self.bus, self.ids, Targets(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
-            lambda: NOW, CollectorRegistry(),
+            self.watch, CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)
 
@@ -126,6 +128,7 @@ def at_site(scenario: Callable[[Site], Awaitable[None]], refuse: Callable[[Batch
         site = Site(refuse)
         for topic, partitions in ((BUFFER, SHARDS), (LEDGER, SHARDS), ("orders", 3), ("small", 1)):
             await site.bus.create_topic(topic, partitions)
+        await site.watch.measure(site.bus)
         await scenario(site)
 
     asyncio.run(run())
