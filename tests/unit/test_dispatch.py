@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from duemq.bus.base import TopicInfo
+from duemq.bus.base import Target
 from duemq.bus.memory import MemoryBus
 from duemq.delay.pace import Pace
 from duemq.delay.topics import BUFFER
@@ -21,9 +21,9 @@ PACE = Pace(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
 class Narrow(MemoryBus):
     """Its topics take frames of up to 400 bytes."""
 
-    async def topic(self, topic: str) -> TopicInfo | None:
-        info = await super().topic(topic)
-        return None if info is None else dataclasses.replace(info, max_frame_bytes=400)
+    def target(self, topic: str) -> Target | None:
+        found = super().target(topic)
+        return None if found is None else dataclasses.replace(found, max_frame_bytes=400)
 
 
 async def world_of(folder: Path, topics: dict[str, int]) -> World:
