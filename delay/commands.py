@@ -355,6 +355,12 @@ class CommandGateway:
     def topic_lateness(self, topic: str) -> dict[str, Any]:
         return self._backend.lateness(topic)
 
+    def trouble(self, topic: str) -> str | None:
+        return self._backend.trouble(topic)
+
+    def troubles(self) -> dict[str, str]:
+        return self._backend.troubles()
+
     def cluster(self) -> dict[str, Any]:
         return self._backend.cluster()
 

@@ -181,9 +181,11 @@ class NodeCollector(Collector):
     def __init__(
         self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
         clock: Callable[[], int], clock_offset_ms: Callable[[], float] = lambda: 0.0,
+        refusals: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
+        """`refusals`: topics that refuse messages, with the reasons."""
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
-        self._clock_offset_ms = clock_offset_ms
+        self._clock_offset_ms, self._refusals = clock_offset_ms, refusals
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -239,6 +241,12 @@ class NodeCollector(Collector):
         for name, count in within.items():
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows)
+        refused = GaugeMetricFamily(
+            "duemq_target_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
+        )
+        for topic, reason in self._refusals().items():
+            refused.add_metric([topic, reason], 1)
+        yield refused
         offset_s = self._clock_offset_ms() / 1000
         yield GaugeMetricFamily("duemq_clock_offset_seconds", "The log's clock minus this node's", value=offset_s)
         disk = self._disk()

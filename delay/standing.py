@@ -38,8 +38,11 @@ class StandingKeeper:
         """Of the shards that do not go on while the others do."""
         return "; ".join(f"shard {number} is stopped: {why}" for number, why in sorted(self.stopped.items()))
 
-    def judge(self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "") -> Standing:
-        """`trouble`: of the log. `watermark`, `full`: see `Standing`."""
+    def judge(
+        self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
+        targets: Mapping[str, str] | None = None,
+    ) -> Standing:  # fmt: skip
+        """`trouble`: of the log. `watermark`, `full`, `targets`: see `Standing`."""
         missing = [number for number in self._shards if number not in self.caught_up and number not in self.stopped]
         if self._out:
             state, reason = NodeState.OUT, self._out
@@ -60,17 +63,18 @@ class StandingKeeper:
         else:
             waits = (shard.waits() for shard in self._shards.values())
             state, reason = NodeState.READY, next(filter(None, waits), "")
-        return Standing(state, reason, self.lag, watermark, full)
+        return Standing(state, reason, self.lag, watermark, full, targets or {})
 
     def worth_telling(self, standing: Standing) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
         # What it says of a full disk has a figure in it that changes every second.
-        changed = (before.state, before.reason, before.watermark, bool(before.full)) != (
+        changed = (before.state, before.reason, before.watermark, bool(before.full), before.targets) != (
             standing.state,
             standing.reason,
             standing.watermark,
             bool(standing.full),
+            standing.targets,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in standing.lag.items()

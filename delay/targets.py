@@ -20,6 +20,7 @@ LOOKED_UP = "being_looked_up"
 # so no attempt counts: a message outlives an outage of any length.
 PASSING = frozenset((LOOKED_UP, "no_answer", NO_LEADER, TOO_FEW_REPLICAS))
 
+_SEEN = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they are over
 NOT_ASKED = PASSING | {"not_made", "failed"}
 """Of a topic that is not known: whether it exists or can be made could not be found out."""
 
@@ -35,6 +36,7 @@ _LOOK_WAITS_MS = (50, 100, 200, 500)
 _PASSING_WAITS = 3  # the first of the pauses: an outage that is over is noticed soon
 _UNKNOWN_WAITS = 1  # a topic that somebody makes is used soon
 _SIDE_BY_SIDE = 16
+_MOST_SHOWN = 16
 _TRIED_MS = 2_000  # how long a try may take after which a refusal is noted again
 _DETAIL_CHARACTERS = 200
 _MOST_REFUSALS = 1_000  # names come from senders
@@ -77,8 +79,16 @@ class Targets:
         self._answers: dict[str, tuple[str, str]] = {}  # reason and sentence of look-ups that failed, until asked for
         self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
 
-    async def learn(self) -> None:
-        """Look up all topics there are, so that the first message to each need not wait for it."""
+    async def learn(self, needed: Collection[str] = ()) -> None:
+        """Look up all topics there are, so that the first message to each need not wait for it.
+
+        Topics that are `needed` are made also where targets never are, of one partition. Nothing stops without them.
+        """
+        for topic in needed:
+            try:
+                await self._bus.create_topic(topic, 1)
+            except (TargetRefused, Rejected, LogFailed) as error:
+                log.error("topic %s is not there: %s", topic, error, extra={"action": "targets"})
         try:
             topics = await self._bus.topics()
             await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
@@ -116,7 +126,8 @@ class Targets:
             refusal = self._refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
-            if not refusal.absent or self._bus.target(topic) is None:
+            about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
+            if about is None or len(about.trouble) == about.partitions:
                 refused[topic] = refusal
         known = await self.resolve([topic for topic in topics if topic not in refused], patience_s)
         for topic in topics:
@@ -205,6 +216,13 @@ class Targets:
         about = self._bus.target(topic)
         return about.trouble_text or None if about is not None else None
 
-    def troubles(self, now: int) -> dict[str, Refusal]:
-        """The topics that refuse messages at `now` (ms)."""
-        return {topic: refusal for topic, refusal in self._refusals.items() if refusal.shown(now)}
+    def troubles(self, now: int) -> dict[str, str]:
+        """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence."""
+        return {topic: refusal.detail for topic, refusal in self._shown(now)}
+
+    def reasons(self, now: int) -> dict[str, str]:
+        """The same with the reasons in a word or two."""
+        return {topic: refusal.reason for topic, refusal in self._shown(now)}
+
+    def _shown(self, now: int) -> list[tuple[str, Refusal]]:
+        return sorted((topic, one) for topic, one in self._refusals.items() if one.shown(now))[:_MOST_SHOWN]

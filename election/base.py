@@ -27,6 +27,7 @@ class Standing:
 
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
     `watermark`: the mark its data disk has reached, 0 to 3; at the last one `full` says why new messages are refused.
+    `targets`: topics that refuse messages, a few of them, with the reasons.
     """
 
     state: NodeState
@@ -34,6 +35,7 @@ class Standing:
     lag: Mapping[int, int] = field(default_factory=dict)
     watermark: int = 0
     full: str = ""
+    targets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

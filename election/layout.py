@@ -116,6 +116,7 @@ def encode_member(member: Member, instance: str) -> bytes:
             "lag": {str(shard): entries for shard, entries in standing.lag.items()},
             "watermark": standing.watermark,
             "full": standing.full,
+            "targets": dict(standing.targets),
         }
     )
 
@@ -131,10 +132,15 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
             fields["link"],
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
-            # A node of before there were watermarks says nothing of them.
+            # An older node says nothing of watermarks or targets.
             Standing(
-                NodeState(fields["state"]), fields["reason"], lag, fields.get("watermark", 0), fields.get("full", "")
-            ),
+                NodeState(fields["state"]),
+                fields["reason"],
+                lag,
+                fields.get("watermark", 0),
+                fields.get("full", ""),
+                dict(fields.get("targets", {})),
+            ),  # fmt: skip
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from duemq.bus.base import (
@@ -14,6 +14,8 @@ from duemq.bus.base import (
     Partition,
     Stored,
     Subscription,
+    Target,
+    TargetRefused,
     TopicInfo,
     TopicRefused,
     UnknownTopic,
@@ -29,11 +31,11 @@ from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import CLOCK_TOPIC, ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
-from duemq.bus.kafka.topics import TopicMaker, settings_of_own, settings_of_target
+from duemq.bus.kafka.topics import TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.wire import LATEST, Wire
 from duemq.bus.subscription import Subscriptions
-from duemq.model.errors import DuemqError, Rejected, Unavailable
+from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.fault import Fault, no_fault
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,7 @@ class KafkaBus:
             if older is not None:
                 await older.replaced()
             made = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._clock, self._committed, self._fault
+                name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed, self._fault
             )
             self._committers[name] = made
             await made.open()
@@ -184,7 +186,7 @@ class KafkaBus:
 
     async def create_log(self, topic: str, partitions: int) -> TopicInfo:
         self._check()
-        await self._maker.ensure(topic, partitions, settings_of_own(self._options))
+        await self._ensure_own(topic, partitions)
         info = log_that_fits(await self._info(topic), partitions)
         misfit = await self._maker.misfit(topic)
         if misfit is not None:
@@ -195,11 +197,26 @@ class KafkaBus:
         self._own[topic] = partitions
         return info
 
+    def target(self, topic: str) -> Target | None:
+        self._check()
+        known = self._catalog.lately(topic)
+        return None if known is None else known.target
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        self._check()
+        await self._catalog.look(topics)
+        if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
+            (topic,) = denied
+            raise TargetRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
+
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
         if topic not in await self._catalog.look([topic]):
             return None
-        return await self._info(topic)
+        info = await self._info(topic)
+        if info.trouble and topic in self._own:
+            raise LogFailed(f"topic {topic!r}: {info.trouble}")
+        return info
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
@@ -248,7 +265,7 @@ class KafkaBus:
         if known is not None:
             return known
         if CLOCK_TOPIC not in self._own:
-            await self._maker.ensure(CLOCK_TOPIC, 1, settings_of_own(self._options, _CLOCK_RETENTION_MS))
+            await self._ensure_own(CLOCK_TOPIC, 1, _CLOCK_RETENTION_MS)
             self._own[CLOCK_TOPIC] = 1
         return await self._probe.ask(self.append)
 
@@ -282,6 +299,13 @@ class KafkaBus:
             log.error("%s ended: %r", task.get_name(), task.exception(), extra={"action": "kafka_died"})
             self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
             self.subscriptions.wake_all()
+
+    async def _ensure_own(self, topic: str, partitions: int, retention_ms: int | None = None) -> None:
+        """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""
+        try:
+            await self._maker.ensure(topic, partitions, settings_of_own(self._options, retention_ms))
+        except TargetRefused as error:
+            raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
     async def _exists(self, topic: str, partition: int) -> bool:
         known = await self._catalog.recall(topic)
