@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -143,6 +143,9 @@ class EmbeddedBus:
 
     async def create_log(self, topic: str, partitions: int) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def misfits(self) -> Mapping[str, str]:
+        return {}
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()

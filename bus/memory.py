@@ -6,7 +6,7 @@ A `MemoryLog` outlives its buses as a folder outlives processes: drop one `Memor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,6 +149,9 @@ class MemoryBus:
 
     async def create_log(self, topic: str, partitions: int) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def misfits(self) -> Mapping[str, str]:
+        return {}
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()

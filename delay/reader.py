@@ -98,8 +98,10 @@ class LocalReader:
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
         """The same with the trouble of its target, for a message that waits although its time has come."""
+        if state is None or state.status != "scheduled":
+            return state
         now = self._holder.clock()
-        if state is None or state.status != "scheduled" or (state.attempt == 0 and due_of(first_key) > now):
+        if state.attempt == 0 and due_of(first_key) > now:
             return state
         trouble = self._holder.targets.trouble(state.topic, now)
         return state if trouble is None else replace(state, reason=trouble)

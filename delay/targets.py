@@ -217,8 +217,11 @@ class Targets:
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:
-        """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence."""
-        return {topic: refusal.detail for topic, refusal in self._shown(now)}
+        """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence.
+
+        Also topics of duemq's own that are not as they must be any more.
+        """
+        return {topic: refusal.detail for topic, refusal in self._shown(now)} | dict(self._bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
         """The same with the reasons in a word or two."""

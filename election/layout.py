@@ -140,7 +140,7 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
                 fields.get("watermark", 0),
                 fields.get("full", ""),
                 dict(fields.get("targets", {})),
-            ),  # fmt: skip
+            ),
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)
     except (ValueError, KeyError, TypeError, AttributeError):

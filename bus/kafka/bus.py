@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+
+from aiokafka.errors import KafkaError
 
 from duemq.bus.base import (
     Batches,
@@ -41,6 +43,7 @@ from duemq.model.fault import Fault, no_fault
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
+_OWN_S = 10.0
 _SOON_S, _PATIENCE = 0.005, 100
 _CLOCK_RETENTION_MS = 3_600_000
 
@@ -62,6 +65,7 @@ class KafkaBus:
         self._appender = Appender(options, self._catalog, self._appended)
         self._probe = ClockProbe(clock)
         self._own: dict[str, int] = {}
+        self._misfits: dict[str, str] = {}
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -84,6 +88,7 @@ class KafkaBus:
             (bus._tails.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
+            (bus._look_at_own(), "kafka own topics"),
         ):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._died)
@@ -209,6 +214,9 @@ class KafkaBus:
             (topic,) = denied
             raise TargetRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
+    def misfits(self) -> Mapping[str, str]:
+        return self._misfits
+
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
         if topic not in await self._catalog.look([topic]):
@@ -299,6 +307,30 @@ class KafkaBus:
             log.error("%s ended: %r", task.get_name(), task.exception(), extra={"action": "kafka_died"})
             self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
             self.subscriptions.wake_all()
+
+    async def _look_at_own(self) -> None:
+        """Somebody may alter duemq's own topics while they are used: that is told, and nothing stops."""
+        while True:
+            await asyncio.sleep(_OWN_S)
+            for topic, partitions in list(self._own.items()):
+                try:
+                    misfit = await self._misfit(topic, partitions)
+                except (DuemqError, KafkaError) as error:
+                    log.debug("topic %s could not be looked at: %r", topic, error)
+                    continue
+                if misfit is None:
+                    self._misfits.pop(topic, None)
+                elif self._misfits.get(topic) != misfit:
+                    self._misfits[topic] = misfit
+                    log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
+
+    async def _misfit(self, topic: str, partitions: int) -> str | None:
+        if topic not in await self._catalog.look([topic]):
+            return "it does not exist any more"
+        known = self._catalog.last(topic)
+        if known is not None and known.partitions != partitions:
+            return f"it has {known.partitions} partitions and must have {partitions}: nobody reads the others"
+        return await self._maker.misfit(topic)
 
     async def _ensure_own(self, topic: str, partitions: int, retention_ms: int | None = None) -> None:
         """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""

@@ -83,7 +83,7 @@ class Wire:
         self._answered = time.monotonic()
 
     async def keep_asking(self) -> None:
-        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth; and each broker for a sign."""
+        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth, and all for a sign."""
         while True:
             await asyncio.sleep(_PING_S)
             if time.monotonic() - self._answered >= _PING_S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +94,9 @@ class RenamedBus:
 
     async def create_log(self, topic: str, partitions: int) -> TopicInfo:
         return self._named(await self.inner.create_log(topic + self._suffix, partitions))
+
+    def misfits(self) -> Mapping[str, str]:
+        return self.inner.misfits()
 
     async def topic(self, topic: str) -> TopicInfo | None:
         found = await self.inner.topic(topic + self._suffix)
