@@ -114,8 +114,8 @@ Says = Callable[..., list[Column]]
 def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
     yield topic.isNull(), says("is null; every message needs one")
     yield ~topic.rlike(TOPIC), says(
-        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or __, "
-        "not '",
+        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
+        "__, not '",
         F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
     )  # fmt: skip
     if limits.topics:

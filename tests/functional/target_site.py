@@ -77,7 +77,7 @@ class TargetSite:
     async def until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
         try:
             async with asyncio.timeout(WITHIN_S):
-                while not await done():
+                while not await done():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"waited in vain for {what}; troubles: {self.gateway.troubles()}") from None

@@ -143,9 +143,7 @@ def test_what_the_bus_hears_of_a_topic_is_used_at_once() -> None:
         assert not known and refused["t"].reason == NO_LEADER and not refused["t"].counts
         assert "no broker leads partition: 0, 1" in targets.troubles(NOW)["t"]
         bus.said["t"] = Target(8)
-        assert (await targets.ready({"t"}, NOW + 1, WAITS, 1.0))[0] == {"t": Target(8)}, (
-            "the pause is over"
-        )
+        assert (await targets.ready({"t"}, NOW + 1, WAITS, 1.0))[0] == {"t": Target(8)}, "the pause is over"
 
     run(test)
 
