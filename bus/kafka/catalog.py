@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
 _FRESH_S, _STALE_S = 5.0, 60.0
-_SOON_S = 0.25  # while something is wrong with a topic
+_SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once that has lasted
 _DEFAULT_MAX_BYTES = 1_048_588
 _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
@@ -148,6 +148,7 @@ class Catalog:
 
     async def _renew(self) -> None:
         """Look again at the topics that were used since the last time, until nothing is wrong with any of them."""
+        pause_s = _SOON_S
         try:
             while True:
                 used, self._used = self._used, set()
@@ -159,7 +160,8 @@ class Catalog:
                 self._used.update(topic for topic in used if (known := self._known.get(topic)) and known.trouble)
                 if not self._used:
                     return
-                await asyncio.sleep(_SOON_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LATER_S)
         finally:
             self._renewal = None
 

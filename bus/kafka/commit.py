@@ -193,9 +193,7 @@ class KafkaCommitter:
             why = refusal_of(topic, frames, about.max_frame_bytes)
             if why is not None:
                 raise TargetRefused(topic, "too_large", why)
-            if partition in about.trouble:
-                if topic in self._own:
-                    raise LogFailed(f"topic {topic!r}: {about.target.trouble_text}")
+            if partition in about.trouble and topic not in self._own:
                 raise TargetRefused(topic, about.trouble[partition], f"topic {topic!r}: {about.target.trouble_text}")
             made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
         return made
