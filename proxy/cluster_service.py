@@ -136,6 +136,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         for topic in sorted(INTERNAL):
             await bus.create_log(topic, meta.shards)
         targets = Targets(bus, settings.topics.partitions)
+        opened.push_async_callback(targets.close)
         await targets.learn()
         follower = LedgerFollower(bus, meta.shards)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
