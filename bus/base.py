@@ -13,8 +13,8 @@ What a plug promises:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -31,10 +31,14 @@ class UnknownTopic(Rejected):
             f"there is no topic {topic!r}" if partition is None else f"topic {topic!r} has no partition {partition}"
         )
         super().__init__("unknown_topic", detail, "topic")
+        self.topic = topic
 
 
 class TargetRefused(Unavailable):
-    """A partition did not take its part of a commit: nothing of the commit was written. `reason`: in a word or two."""
+    """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
+
+    `reason`: in a word or two (`delay/targets.py` has those that duemq knows); the message says it in a sentence.
+    """
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -83,15 +87,51 @@ Batches = Mapping[Partition, Sequence[bytes]]
 Landed = Mapping[Partition, Appended]
 
 
+NO_LEADER, TOO_FEW_REPLICAS = "no_leader", "too_few_replicas"
+_TROUBLE = {
+    NO_LEADER: "no broker leads partition",
+    TOO_FEW_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for in partition",
+}
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a topic takes, as the log said it last.
+
+    `max_frame_bytes`: larger frames are refused; None = any size is taken. `needs_key`: a record without a key is
+    refused, because the topic is compacted. `trouble`: the partitions that take nothing just now, with the reason.
+    """
+
+    partitions: int
+    max_frame_bytes: int | None = None
+    needs_key: bool = False
+    trouble: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def trouble_text(self) -> str:
+        """A sentence about the partitions in trouble; empty where there are none."""
+        by_reason: dict[str, list[int]] = {}
+        for partition, reason in self.trouble.items():
+            by_reason.setdefault(reason, []).append(partition)
+        return "; ".join(f"{_TROUBLE.get(why, why)}: {_some(numbers)}" for why, numbers in by_reason.items())
+
+
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic and its partitions: for each, the first kept offset and the next one to be given."""
+    """A topic and its partitions: for each, the first kept offset and the next one to be given.
+
+    `trouble`: why the topic cannot be read just now. Then its offsets are not known, and both tuples are empty.
+    """
 
     name: str
     partitions: int
     start_offsets: tuple[int, ...]
     end_offsets: tuple[int, ...]
-    max_frame_bytes: int | None = None  # larger frames are refused; None = any size is taken
+    trouble: str = ""
 
     @property
     def records(self) -> int:
@@ -131,9 +171,9 @@ class Committer(Protocol):
     async def commit(self, batches: Batches) -> Landed:
         """Append all batches atomically; returns once they are durable.
 
-        Raises Fenced (a newer committer exists) or UnknownTopic: nothing was written; TargetRefused: nothing was
-        written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is unknown until a new
-        committer was made and the ledger read again.
+        Raises Fenced (a newer committer exists): nothing was written; TargetRefused (also for a topic that is not
+        there): nothing was written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is
+        unknown until a new committer was made and the ledger read again.
         """
         ...
 
@@ -185,8 +225,22 @@ class Bus(Protocol):
         """Become the only writer under this name: from now on older committers of it are fenced."""
         ...
 
+    def target(self, topic: str) -> Target | None:
+        """What a topic takes, without asking anybody: of a topic in use what was true some seconds ago at most.
+
+        None where the topic was not looked at lately, and where it is known not to exist.
+        """
+        ...
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        """Ask the log about these topics: afterwards `target` knows those that exist. Raises StoreFailed."""
+        ...
+
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
-        """Make the topic (1..65535 partitions), or return it as it is when it exists."""
+        """Make the topic (1..65535 partitions), or return it as it is when it exists.
+
+        Raises Rejected for a name that no topic can have, TargetRefused where the log does not make it.
+        """
         ...
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
@@ -195,6 +249,10 @@ class Bus(Protocol):
         `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any. Raises
         TopicRefused when it exists and does not fit.
         """
+        ...
+
+    def misfits(self) -> Mapping[str, str]:
+        """Topics of duemq's own that were made otherwise while they are used, each with a sentence."""
         ...
 
     async def topic(self, topic: str) -> TopicInfo | None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from duemq.bus.base import Batches, Landed
+from duemq.bus.base import Batches, Landed, TargetRefused, UnknownTopic
 from duemq.model.errors import Unavailable
 
 
@@ -22,7 +22,10 @@ class EpochCommitter:
     async def commit(self, batches: Batches) -> Landed:
         if self._closed:
             raise Unavailable(f"committer {self._name!r} is closed")
-        return await self._log.commit(batches, self._name, self._epoch)
+        try:
+            return await self._log.commit(batches, self._name, self._epoch)
+        except UnknownTopic as error:
+            raise TargetRefused(error.topic, error.code, error.detail) from error
 
     async def close(self) -> None:
         self._closed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from duemq.bus.base import (
     Landed,
     Stored,
     Subscription,
+    Target,
     TopicInfo,
     UnknownTopic,
     log_that_fits,
@@ -133,6 +134,14 @@ class EmbeddedBus:
         stage = partial(self._stage_commit, self._targets(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
+    def target(self, topic: str) -> Target | None:
+        self._commits.check()
+        found = self._topics.get(topic)
+        return None if found is None else Target(len(found.partitions))
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        self._commits.check()
+
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         if not 1 <= partitions <= layout.MAX_PARTITIONS:
             raise ValueError(f"a topic has 1 to {layout.MAX_PARTITIONS} partitions, not {partitions}")
@@ -144,6 +153,9 @@ class EmbeddedBus:
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def misfits(self) -> Mapping[str, str]:
+        return {}
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()

@@ -6,7 +6,7 @@ A `MemoryLog` outlives its buses as a folder outlives processes: drop one `Memor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from duemq.bus.base import (
     Landed,
     Stored,
     Subscription,
+    Target,
     TopicInfo,
     UnknownTopic,
     log_that_fits,
@@ -143,6 +144,14 @@ class MemoryBus:
         epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
         return EpochCommitter(self, name, epoch)
 
+    def target(self, topic: str) -> Target | None:
+        self._check()
+        found = self._log.topics.get(topic)
+        return None if found is None else Target(len(found))
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        await self._turn()
+
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
@@ -152,6 +161,9 @@ class MemoryBus:
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def misfits(self) -> Mapping[str, str]:
+        return {}
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()

@@ -71,6 +71,9 @@ class BothPayloads(BadRequest): ...
 class BadBase64(BadRequest): ...
 
 
+class NeedsKey(BadRequest): ...
+
+
 class PayloadTooLarge(BadRequest): ...
 
 
@@ -253,6 +256,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "bad_cursor": BadCursor,
     "both_payloads": BothPayloads,
     "bad_base64": BadBase64,
+    "needs_key": NeedsKey,
     "payload_too_large": PayloadTooLarge,
     "batch_too_large": BatchTooLarge,
     "both_times": BothTimes,

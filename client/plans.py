@@ -194,7 +194,10 @@ def end(topic: str) -> Plan[str | None]:
     response = yield Call("GET", f"/v1/topics/{quoted(topic)}")
     if response.status_code == 404:
         return None
-    cursor: str = json_of(response)["cursor"]
+    said = json_of(response)
+    cursor: str | None = said["cursor"]
+    if cursor is None:
+        raise Unavailable(f"topic {topic} cannot be read just now: {said['trouble']}")
     return cursor
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from duemq.delay.backend import Backend
@@ -32,6 +31,7 @@ class Addresses:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._direct_topics: dict[int, str] = {}  # by checksum
 
     def by_id(self, target: str) -> Address | None:
         """The message of a shard, where the target is the id of one. Nothing is looked up."""
@@ -57,20 +57,17 @@ class Addresses:
         return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
     async def _direct(self, target: str, found: MessageId) -> MessageState | None:
-        targets = self._backend.targets
-        topic = _with_checksum(targets.known, found.row)
-        if topic is None:  # it may have been sent through another proxy
-            topic = _with_checksum([info.name for info in await self._backend.bus.topics()], found.row)
+        topic = self._direct_topics.get(found.row)
+        if topic is None:
+            for info in await self._backend.bus.topics():
+                if info.name not in INTERNAL:
+                    self._direct_topics[direct_checksum(info.name)] = info.name
+            topic = self._direct_topics.get(found.row)
             if topic is None:
                 return None
-            await targets.resolve((topic,))
         return MessageState(target, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
 
 
 def direct_checksum(topic: str) -> int:
     """What the id of a direct message says of its topic."""
     return zlib.crc32(topic.encode())
-
-
-def _with_checksum(topics: Iterable[str], checksum: int) -> str | None:
-    return next((topic for topic in topics if topic not in INTERNAL and direct_checksum(topic) == checksum), None)

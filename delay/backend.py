@@ -20,6 +20,7 @@ from duemq.election.base import NodeState
 from duemq.model.errors import DiskFull, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 
+_MOST_TROUBLES = 16
 _FULL_S = 10  # when to ask again where a disk is full
 
 
@@ -70,6 +71,14 @@ class Backend(Protocol):
 
     def lateness(self, topic: str) -> dict[str, Any]:
         """Count and lateness (ms) of a topic's deliveries, as far as this process made them."""
+        ...
+
+    def trouble(self, topic: str) -> str | None:
+        """What is wrong with a target, in a sentence; None if nothing is known to be."""
+        ...
+
+    def troubles(self) -> dict[str, str]:
+        """Targets that refuse messages, a few of them, each with a sentence."""
         ...
 
     def cluster(self) -> dict[str, Any]: ...
@@ -132,6 +141,12 @@ class NodeBackend:
         lateness = self._node.observer.lateness.get(topic)
         return {"count": 0} if lateness is None else lateness.summary()
 
+    def trouble(self, topic: str) -> str | None:
+        return self.targets.trouble(topic, self.clock())
+
+    def troubles(self) -> dict[str, str]:
+        return self.targets.troubles(self.clock())
+
     def cluster(self) -> dict[str, Any]:
         node = self._node
         entries = {number: shard.replica.entry for number, shard in node.shards.items()}
@@ -192,6 +207,16 @@ class ProxyBackend:
 
     def lateness(self, topic: str) -> dict[str, Any]:
         return {}
+
+    def trouble(self, topic: str) -> str | None:
+        said = (member.standing.targets.get(topic) for member in self.view.members())
+        return self.targets.trouble(topic, self.clock()) or next(filter(None, said), None)
+
+    def troubles(self) -> dict[str, str]:
+        troubles = self.targets.troubles(self.clock())
+        for member in self.view.members():
+            troubles |= member.standing.targets
+        return dict(sorted(troubles.items())[:_MOST_TROUBLES])
 
     def cluster(self) -> dict[str, Any]:
         return cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any
 
-from duemq.bus.base import Batches, Bus, Landed, Partition
+from duemq.bus.base import Batches, Bus, Landed, Partition, Target
 from duemq.delay.addresses import Address, Addresses, direct_checksum
 from duemq.delay.backend import Backend
 from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt, Status
 from duemq.delay.outbox import partition_of
 from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
+from duemq.delay.targets import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.delay.topics import BUFFER, INTERNAL
 from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
 from duemq.model.errors import Fenced, Rejected, Unavailable
@@ -97,9 +98,9 @@ class CommandGateway:
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         self._check()
         self._backend.refuse()
-        refused = await self._refused(drafts)
+        refused, known = await self._refused(drafts)
         now = self._backend.clock()
-        outgoing = self._outgoing(drafts, refused, now)
+        outgoing = self._outgoing(drafts, refused, known, now)
         if not outgoing.batches:
             return list(refused.values())
         landed = await self._append(outgoing.batches)
@@ -122,31 +123,25 @@ class CommandGateway:
                 await self._hold_up(where[1], landed[where].first_offset)
         return answers
 
-    async def _refused(self, drafts: Sequence[Draft]) -> dict[int, Rejected]:
-        """The drafts that their targets would not take, by index."""
+    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Target]]:
+        """The drafts that their targets would not take, by index, and what the targets of the others take."""
         targets = self._backend.targets
         topics = {draft.topic for draft in drafts}
-        wrong: dict[str, Rejected] = {}
-        # A topic may be forgotten while others are looked up, because it just refused a delivery.
-        while missing := topics - targets.known.keys() - wrong.keys():
-            await targets.resolve(missing - INTERNAL)
-            wrong |= {topic: _wrong_topic(topic) for topic in missing if topic not in targets.known}
-        limits = {topic: targets.max_bytes[topic] for topic in topics if topic in targets.max_bytes}
-        if not wrong and not limits:
-            return {}
+        known = await targets.resolve(topics - INTERNAL)
+        wrong = {topic: _wrong_topic(topic, *targets.why_not(topic)) for topic in topics if topic not in known}
         refused: dict[int, Rejected] = {}
+        if not wrong and not any(about.max_frame_bytes or about.needs_key or about.trouble for about in known.values()):
+            return refused, known
         for index, draft in enumerate(drafts):
-            if draft.topic in wrong:
-                refused[index] = wrong[draft.topic]
-            elif draft.topic in limits and (size := _record_bytes(draft)) > limits[draft.topic]:
-                detail = (
-                    f"the message has {size} bytes as a record, topic {draft.topic} takes up to {limits[draft.topic]}"
-                )
-                refused[index] = Rejected("payload_too_large", detail, "payload")
-        return refused
+            reason = wrong.get(draft.topic) or _unfit(draft, known[draft.topic])
+            if reason is not None:
+                refused[index] = reason
+        return refused, known
 
-    def _outgoing(self, drafts: Sequence[Draft], refused: Mapping[int, Rejected], now: int) -> _Outgoing:
-        ids, known, shards = self._backend.ids, self._backend.targets.known, self._backend.shards
+    def _outgoing(
+        self, drafts: Sequence[Draft], refused: Mapping[int, Rejected], known: Mapping[str, Target], now: int
+    ) -> _Outgoing:
+        ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the shard of all that may go to any: one batch
         outgoing = _Outgoing()
@@ -159,8 +154,7 @@ class CommandGateway:
             elif draft.due is None:
                 id_ = ids.issue_bytes(DIRECT, now, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
-                partitions = known[draft.topic]
-                partition = turn % partitions if draft.key is None else partition_of(draft.key, partitions)
+                partition = _partition_for(draft.key, known[draft.topic], turn)
                 outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, now))
                 continue
             elif draft.key is not None and selection.ordered:
@@ -376,6 +370,12 @@ class CommandGateway:
     def topic_lateness(self, topic: str) -> dict[str, Any]:
         return self._backend.lateness(topic)
 
+    def trouble(self, topic: str) -> str | None:
+        return self._backend.trouble(topic)
+
+    def troubles(self) -> dict[str, str]:
+        return self._backend.troubles()
+
     def cluster(self) -> dict[str, Any]:
         return self._backend.cluster()
 
@@ -395,7 +395,33 @@ def _record_bytes(draft: Draft) -> int:
     return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload)
 
 
-def _wrong_topic(topic: str) -> Rejected:
+def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
     if topic in INTERNAL:
         return Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
-    return Rejected("unknown_topic", f"there is no topic {topic}", "topic")
+    if reason == "bad_topic":
+        return Rejected("bad_topic", detail, "topic")
+    if reason in NOT_ASKED:
+        return Rejected("unavailable", f"topic {topic} is not known just now: {detail}", "topic")
+    more = "" if reason == UNKNOWN_TOPIC else f": {detail}"
+    return Rejected("unknown_topic", f"there is no topic {topic}{more}", "topic")
+
+
+def _unfit(draft: Draft, about: Target) -> Rejected | None:
+    """Why its target would not take a message; one that is due later may meet better times."""
+    topic, limit = draft.topic, about.max_frame_bytes
+    if limit is not None and (size := _record_bytes(draft)) > limit:
+        detail = f"the message has {size} bytes as a record, topic {topic} takes up to {limit}"
+        return Rejected("payload_too_large", detail, "payload")
+    if about.needs_key and draft.key is None:
+        return Rejected("needs_key", f"topic {topic} is compacted and takes only messages with a key", "key")
+    if about.trouble and draft.due is None and not draft.name and _partition_for(draft.key, about, 0) in about.trouble:
+        return Rejected("unavailable", f"topic {topic} takes nothing just now: {about.trouble_text}", "topic")
+    return None
+
+
+def _partition_for(key: bytes | None, about: Target, turn: int) -> int:
+    """Where a message without delay goes; without a key it avoids partitions that take nothing just now."""
+    if key is not None:
+        return partition_of(key, about.partitions)
+    opened = [number for number in range(about.partitions) if number not in about.trouble] if about.trouble else ()
+    return opened[turn % len(opened)] if opened else turn % about.partitions

@@ -166,6 +166,14 @@ class Gateway(Protocol):
         """Count and lateness (ms: p50, p99, max) of a topic's deliveries since the start of this process."""
         ...
 
+    def trouble(self, topic: str) -> str | None:
+        """What is wrong with a target, in a sentence; None if nothing is known to be."""
+        ...
+
+    def troubles(self) -> dict[str, str]:
+        """Targets that refuse messages, up to 16 of them, each with a sentence."""
+        ...
+
     def cluster(self) -> dict[str, Any]:
         """Nodes, shards, masters, cursors and lag, as JSON-able values. See `delay/cluster.py`."""
         ...

@@ -128,8 +128,11 @@ class Node:
         self._dead: set[int] = set()  # shards whose books differ
         self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
-        registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock))
+        registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals))
         registry.register(ClockCollector(self.watch))
+
+    def _refusals(self) -> dict[str, str]:
+        return self.targets.reasons(self.clock()) if hasattr(self, "targets") else {}
 
     def _gauges(self) -> list[ShardGauges]:
         lag = self.standing.lag
@@ -178,9 +181,8 @@ class Node:
         self.shards.clear()
         self.bus = await self._open_bus()
         await create_logs(self.bus, info.shards)
-        await self.bus.create_topic(options.pace.dead_letter_topic, 1)
         self.targets = Targets(self.bus, options.target_partitions)
-        await self.targets.learn()
+        await self.targets.learn([options.pace.dead_letter_topic])
         self._memory = memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         for number in sorted(range(info.shards) if options.holds is None else options.holds):
             self.shards[number] = self._shard(number, memory)
@@ -296,6 +298,8 @@ class Node:
         # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
+        if hasattr(self, "targets"):
+            await self.targets.close()
         if hasattr(self, "bus"):
             await self._attempt(self.bus.close)
 
@@ -328,8 +332,9 @@ class Node:
     def _judge(self) -> Standing:
         upkeep = self.upkeep
         standing = self.standing.judge(
-            self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or ""
-        )
+            self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
+            self.targets.troubles(self.clock()),
+        )  # fmt: skip
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
         if self.options.alone and standing.unfit:  # nobody else leads them
             self.why_not_ready = why_unfit(standing.unfit)

@@ -206,9 +206,11 @@ class NodeCollector(Collector):
 
     def __init__(
         self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
-        clock: Callable[[], int],
+        clock: Callable[[], int], refusals: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
+        """`refusals`: topics that refuse messages, with the reasons."""
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
+        self._refusals = refusals
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -268,6 +270,12 @@ class NodeCollector(Collector):
         for name, count in within.items():
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
+        refused = GaugeMetricFamily(
+            "duemq_target_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
+        )
+        for topic, reason in self._refusals().items():
+            refused.add_metric([topic, reason], 1)
+        yield refused
         disk = self._disk()
         for name, text, value in (
             ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),

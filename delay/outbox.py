@@ -17,13 +17,16 @@ class Outbox:
     """The batches of one cycle.
 
     The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
-    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has).
+    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has). Unkeyed
+    messages avoid partitions that take nothing just now (`closed`, by topic).
     """
 
-    def __init__(self, turn: int, partitions: Mapping[str, int]) -> None:
+    def __init__(
+        self, turn: int, partitions: Mapping[str, int], closed: Mapping[str, Collection[int]] | None = None
+    ) -> None:
         self.batches: dict[Partition, list[bytes]] = {}
         self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of what was sent
-        self._turn, self._partitions = turn, partitions
+        self._turn, self._partitions, self._closed = turn, partitions, closed or {}
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
@@ -48,7 +51,7 @@ class Outbox:
         """Append a record that is no delivery, such as a dead letter."""
         partitions = self._partitions[topic]
         if message_key is None:
-            batch = self.batches.setdefault((topic, self._turn % partitions), [])
+            batch = self.batches.setdefault((topic, self._unkeyed(topic, partitions)), [])
         else:
             batch = self._keyed(topic, message_key, partitions)
         batch.append(frame)
@@ -56,9 +59,16 @@ class Outbox:
     def _target(self, topic: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()
         partitions = self._partitions[name]
-        unkeyed = self.batches.setdefault((name, self._turn % partitions), [])
+        unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])
         found = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
         return found
+
+    def _unkeyed(self, topic: str, partitions: int) -> int:
+        closed = self._closed.get(topic)
+        if not closed:
+            return self._turn % partitions
+        opened = [number for number in range(partitions) if number not in closed]
+        return opened[self._turn % len(opened)]
 
     def _keyed(self, topic: str, message_key: bytes, partitions: int) -> list[bytes]:
         return self.batches.setdefault((topic, partition_of(message_key, partitions)), [])

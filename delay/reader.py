@@ -6,7 +6,7 @@ A proxy has no store: its reader (`proxy/remote.py`) asks the nodes, whose door 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, overload
 
@@ -14,10 +14,11 @@ from duemq.bus.base import Bus
 from duemq.delay.gateway import MessageState, Query
 from duemq.delay.reads import Found, Reads
 from duemq.delay.shard import Shard
+from duemq.delay.targets import Targets
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
-from duemq.model.key import KEY_BYTES
+from duemq.model.key import KEY_BYTES, due_of
 from duemq.storage.adopted_file import ids_of
 from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
@@ -75,6 +76,10 @@ class Holder(Protocol):
     def bus(self) -> Bus: ...
     @property
     def shards(self) -> Mapping[int, Shard]: ...
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def clock(self) -> Callable[[], int]: ...
 
 
 @overload
@@ -95,12 +100,22 @@ class LocalReader:
         self._holder, self._wait_s = holder, wait_s
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        return await (await self._applied(shard, offset)).state(first_key)
+        return self._with_reason(first_key, await (await self._applied(shard, offset)).state(first_key))
 
     async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
         reads = await self._applied(shard, offset)
         first_key = self._holder_of(shard, name)
-        return None if first_key is None else await reads.state(first_key)
+        return None if first_key is None else self._with_reason(first_key, await reads.state(first_key))
+
+    def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
+        """The same with the trouble of its target, for a message that waits although its time has come."""
+        if state is None or state.status != "scheduled":
+            return state
+        now = self._holder.clock()
+        if state.attempt == 0 and due_of(first_key) > now:
+            return state
+        trouble = self._holder.targets.trouble(state.topic, now)
+        return state if trouble is None else replace(state, reason=trouble)
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         return await (await self._applied(shard, offset)).when_ended(first_keys)

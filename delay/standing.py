@@ -48,8 +48,11 @@ class StandingKeeper:
                 unfit[number] = f"shard {number} is more than {_LAG_BOUND // 2:,} ledger entries behind"
         return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
 
-    def judge(self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "") -> Standing:
-        """`trouble`: of the log. `watermark`, `full`: see `Standing`."""
+    def judge(
+        self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
+        targets: Mapping[str, str] | None = None,
+    ) -> Standing:  # fmt: skip
+        """`trouble`: of the log. `watermark`, `full`, `targets`: see `Standing`."""
         unfit = self._why_unfit()
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:
@@ -65,18 +68,19 @@ class StandingKeeper:
         else:
             troubles = (shard.trouble() for shard in self._shards.values())
             state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
-        return Standing(state, reason, self.lag, watermark, full, unfit)
+        return Standing(state, reason, self.lag, watermark, full, unfit, targets or {})
 
     def worth_telling(self, standing: Standing) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
         # What it says of a full disk has a figure in it that changes every second.
-        changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit) != (
+        changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit, before.targets) != (
             standing.state,
             standing.reason,
             standing.watermark,
             bool(standing.full),
             standing.unfit,
+            standing.targets,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in standing.lag.items()

@@ -117,6 +117,7 @@ def encode_member(member: Member, instance: str) -> bytes:
             "watermark": standing.watermark,
             "full": standing.full,
             "unfit": {str(shard): why for shard, why in standing.unfit.items()},
+            "targets": dict(standing.targets),
         }
     )
 
@@ -140,6 +141,7 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
                 fields.get("watermark", 0),
                 fields.get("full", ""),
                 {int(shard): str(why) for shard, why in fields.get("unfit", {}).items()},
+                dict(fields.get("targets", {})),
             ),
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)

@@ -36,7 +36,8 @@ FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
 MOST_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
-OWN_TOPICS = b"duemq."  # no target: a stranger's record in a ledger would stop its shard
+# No targets: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for themselves.
+OWN_TOPICS = (b"duemq.", b"__")
 
 COMMAND_HEADER = b"duemq-command"
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)

@@ -151,7 +151,7 @@ def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Pla
     if len(ours[_TOPIC]) > TOPIC_BYTES or not is_topic(ours[_TOPIC]):
         raise Rejected(
             "bad_topic",
-            f"{_TOPIC} must be 1 to 249 characters of A-Z a-z 0-9 . _ - and not begin with duemq., "
+            f"{_TOPIC} must be 1 to 249 characters of A-Z a-z 0-9 . _ - and not begin with duemq. or __, "
             f"not {_quoted(ours[_TOPIC])}",
         )
     due = _due(ours, timestamp)

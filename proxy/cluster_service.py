@@ -147,6 +147,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         await watch.measure(bus)
         await create_logs(bus, meta.shards)
         targets = Targets(bus, settings.topics.partitions)
+        opened.push_async_callback(targets.close)
         await targets.learn()
         follower = LedgerFollower(bus, meta.shards)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)

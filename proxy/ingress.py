@@ -26,7 +26,7 @@ from duemq.proxy.raw_body import read_dashed
 _RARE = frozenset(("key", "headers", "labels", "expires_at"))
 FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
 RESERVED_HEADERS = "duemq-"
-RESERVED_TOPICS = "duemq."  # duemq's own topics; a record of a stranger in a ledger would stop its shard
+RESERVED_TOPICS = ("duemq.", "__")  # duemq's own topics, and those that brokers keep for themselves
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KNOWN_TOPICS = 10_000
@@ -147,7 +147,8 @@ class Ingress:
                 "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
             )
         if topic.startswith(RESERVED_TOPICS):
-            raise Rejected("bad_topic", f"topics that begin with {RESERVED_TOPICS} are duemq's own", "topic")
+            whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
+            raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
         if self._allowed is not None and not self._allowed.match(topic):
             raise Rejected("unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic")
         if len(self._known_topics) >= _KNOWN_TOPICS:

@@ -37,6 +37,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "bad_level": Meaning(400, "Not a delay level"),
     "both_payloads": Meaning(400, "More than one payload"),
     "bad_base64": Meaning(400, "Not base64"),
+    "needs_key": Meaning(400, "The topic takes only messages with a key"),
     "unauthorised": Meaning(401, "No valid API key"),
     "forbidden": Meaning(403, "Not allowed"),
     "unknown_message": Meaning(404, "No such message"),

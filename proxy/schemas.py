@@ -265,10 +265,11 @@ class MoveReport(BaseModel):
 class Topic(BaseModel):
     topic: TopicName
     partitions: int
-    records: int = Field(description="How many are kept.")
-    start_offsets: list[int] = Field(description="The first one kept, per partition.")
-    end_offsets: list[int] = Field(description="The next one to come, per partition.")
-    cursor: Cursor = Field(description="The end of the topic: read after it for what is new.")
+    records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
+    start_offsets: list[int] = Field(description="The first one kept, per partition; empty where records is null.")
+    end_offsets: list[int] = Field(description="The next one to come, per partition; empty where records is null.")
+    cursor: Cursor | None = Field(description="The end of the topic: read after it for what is new.")
+    trouble: str | None = Field(description="Why messages to it are refused or it cannot be read, null if all is well.")
     lateness: dict[str, Any] = Field(
         description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started."
     )
@@ -296,6 +297,9 @@ class Records(BaseModel):
 
 class State(BaseModel):
     status: Literal["ok", "ready"]
+    targets: dict[str, str] = Field(
+        default={}, description="Of /readyz: topics that refuse messages, up to 16 of them, each with a sentence."
+    )
 
 
 class Node(BaseModel):

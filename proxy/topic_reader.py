@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from duemq.bus.base import Bus, Stored, Subscription
+from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
+from duemq.model.errors import Unavailable
 from duemq.proxy.cursor import encode_cursor
 from duemq.proxy.render import records_bytes
 
@@ -34,7 +35,7 @@ class TopicReader:
 
         Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
         """
-        info = await self._bus.topic(self._topic)
+        info = await readable(self._bus, self._topic)
         if info is None:
             return []
         self.offsets += [0] * (info.partitions - len(self.offsets))
@@ -62,6 +63,14 @@ class TopicReader:
 
 def page_bytes(page: Page) -> int:
     return sum(len(one.frame) for _, stored in page for one in stored)
+
+
+async def readable(bus: Bus, topic: str) -> TopicInfo | None:
+    """The topic with the ends of its partitions, None if there is none. Raises Unavailable where they are not known."""
+    info = await bus.topic(topic)
+    if info is not None and info.trouble:
+        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+    return info
 
 
 async def render_page(page: Page) -> list[bytes]:

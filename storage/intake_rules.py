@@ -114,7 +114,7 @@ class Rules:
         if not is_topic(topic):
             return (
                 "must be 1 to 249 characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. (those "
-                f"are duemq's own), not {shown(text)}"
+                f"are duemq's own) or __ (those are the brokers' own), not {shown(text)}"
             )
         if self._allowed is not None and not self._allowed.match(text):
             return f"{text} is not among the topics this server delivers to"

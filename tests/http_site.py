@@ -77,6 +77,12 @@ class FakeGateway:
         self.queries.append(query)
         return self.pages[len(self.queries) - 1]
 
+    def trouble(self, topic: str) -> str | None:
+        return None
+
+    def troubles(self) -> dict[str, str]:
+        return {"bad": "no broker leads partition: 0"}
+
     def cluster(self) -> dict[str, Any]:
         return {"nodes": [{"name": "a", "master_of": self.mastered}]}
 

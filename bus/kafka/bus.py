@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+
+from aiokafka.errors import KafkaError
 
 from duemq.bus.base import (
     Batches,
@@ -14,6 +16,8 @@ from duemq.bus.base import (
     Partition,
     Stored,
     Subscription,
+    Target,
+    TargetRefused,
     TopicInfo,
     TopicRefused,
     UnknownTopic,
@@ -30,16 +34,17 @@ from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import ClockProbe
 from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.tails import Tails
-from duemq.bus.kafka.topics import NEVER, TopicMaker, settings_of_own, settings_of_target
+from duemq.bus.kafka.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
 from duemq.bus.subscription import Subscriptions
-from duemq.model.errors import DuemqError, Rejected, Unavailable
+from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.fault import Fault, no_fault
 
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
+_OWN_S = 10.0
 _SOON_S, _PATIENCE = 0.005, 100
 
 
@@ -61,6 +66,7 @@ class KafkaBus:
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
+        self._misfits: dict[str, str] = {}
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -83,6 +89,7 @@ class KafkaBus:
             (bus._tails.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
+            (bus._look_at_own(), "kafka own topics"),
         ):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._died)
@@ -108,7 +115,7 @@ class KafkaBus:
             if older is not None:
                 await older.replaced()
             made = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._clock, self._committed, self._fault
+                name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed, self._fault
             )
             self._committers[name] = made
             await made.open()
@@ -200,7 +207,7 @@ class KafkaBus:
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         self._check()
         settings = settings_of_own(self._options, None if expires else NEVER)
-        await self._maker.ensure(topic, partitions, settings)
+        await self._ensure_own(topic, partitions, settings)
         info = log_that_fits(await self._info(topic), partitions)
         misfit = await self._maker.misfit(topic, settings)
         if misfit is not None:
@@ -211,11 +218,29 @@ class KafkaBus:
         self._own[topic] = partitions
         return info
 
+    def target(self, topic: str) -> Target | None:
+        self._check()
+        known = self._catalog.lately(topic)
+        return None if known is None else known.target
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        self._check()
+        await self._catalog.look(topics)
+        if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
+            (topic,) = denied
+            raise TargetRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
+
+    def misfits(self) -> Mapping[str, str]:
+        return self._misfits
+
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
         if topic not in await self._catalog.look([topic]):
             return None
-        return await self._info(topic)
+        info = await self._info(topic)
+        if info.trouble and topic in self._own:
+            raise LogFailed(f"topic {topic!r}: {info.trouble}")
+        return info
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
@@ -292,6 +317,37 @@ class KafkaBus:
             log.error("%s ended: %r", task.get_name(), task.exception(), extra={"action": "kafka_died"})
             self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
             self.subscriptions.wake_all()
+
+    async def _look_at_own(self) -> None:
+        """Somebody may alter duemq's own topics while they are used: that is told, and nothing stops."""
+        while True:
+            await asyncio.sleep(_OWN_S)
+            for topic, partitions in list(self._own.items()):
+                try:
+                    misfit = await self._misfit(topic, partitions)
+                except (DuemqError, KafkaError) as error:
+                    log.debug("topic %s could not be looked at: %r", topic, error)
+                    continue
+                if misfit is None:
+                    self._misfits.pop(topic, None)
+                elif self._misfits.get(topic) != misfit:
+                    self._misfits[topic] = misfit
+                    log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
+
+    async def _misfit(self, topic: str, partitions: int) -> str | None:
+        if topic not in await self._catalog.look([topic]):
+            return "it does not exist any more"
+        known = self._catalog.last(topic)
+        if known is not None and known.partitions != partitions:
+            return f"it has {known.partitions} partitions and must have {partitions}: nobody reads the others"
+        return await self._maker.misfit(topic)
+
+    async def _ensure_own(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""
+        try:
+            await self._maker.ensure(topic, partitions, settings)
+        except TargetRefused as error:
+            raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
     async def _exists(self, topic: str, partition: int) -> bool:
         known = await self._catalog.recall(topic)

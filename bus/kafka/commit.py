@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, errors
@@ -42,7 +42,9 @@ Committed = Callable[[Landed, int, int], None]  # landed, and the clock before a
 
 
 class KafkaCommitter:
-    """Made by `KafkaBus.committer`. After any error but those before a transaction it refuses further commits."""
+    """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are targets.
+
+    After any error but those before a transaction it refuses further commits."""
 
     def __init__(
         self,
@@ -50,12 +52,13 @@ class KafkaCommitter:
         options: KafkaOptions,
         wire: Wire,
         catalog: Catalog,
+        own: Collection[str],
         clock: Callable[[], int],
         committed: Committed,
         fault: Fault = no_fault,
     ) -> None:
         self.name, self._fault = name, fault
-        self._options, self._catalog = options, catalog
+        self._options, self._catalog, self._own = options, catalog, own
         self._clock, self._committed = clock, committed
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
@@ -68,6 +71,7 @@ class KafkaCommitter:
             acks="all",
             **options.client(),
         )
+        wire.watch(self._producer.client)
         self._hanging = Hanging(wire, self._producer)
         self._producer._sender._coordinator_dead = self._coordinator_lost
 
@@ -132,13 +136,14 @@ class KafkaCommitter:
     async def _transaction(self, batches: Batches) -> Landed:
         stamp = self._clock()
         made = await self._prepare(batches, stamp)
-        await self._hanging.look(made)
+        await self._hanging.look(made, self._own)
         producer = self._producer
         self._fault("before_commit")
         await producer.begin_transaction()
         try:
             before = self._clock()
-            landed = await self._within(send_all(producer, self._catalog, self.name, made))
+            patience_s = self._options.delivery_timeout_s / 2
+            landed = await self._within(send_all(producer, self._catalog, self.name, made, self._own, patience_s))
             after = self._clock()
         except BaseException as error:
             await self._abort()
@@ -175,7 +180,9 @@ class KafkaCommitter:
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[Batch]]:
         """Raises TargetRefused for what a broker would refuse, before anything is sent.
 
-        A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit.
+        A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a
+        partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
+        committer of this name can begin another one until its broker is back.
         """
         known = await self._catalog.find({topic for topic, _ in batches})
         made = {}
@@ -186,6 +193,8 @@ class KafkaCommitter:
             why = refusal_of(topic, frames, about.max_frame_bytes)
             if why is not None:
                 raise TargetRefused(topic, "too_large", why)
+            if partition in about.trouble and topic not in self._own:
+                raise TargetRefused(topic, about.trouble[partition], f"topic {topic!r}: {about.target.trouble_text}")
             made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
         return made
 

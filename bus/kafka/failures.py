@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
 from duemq.bus.base import TargetRefused
-from duemq.model.errors import Fenced, LogFailed
+from duemq.model.errors import DuemqError, Fenced, LogFailed
 
 _FENCES = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
 _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
@@ -23,14 +23,23 @@ _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
 }
 
 
-def worst(name: str, failures: Sequence[tuple[str, BaseException]], forget: Callable[[str], None]) -> BaseException:
-    """Of (topic, error), the one that says most, translated: another's is often only its consequence."""
+def worst(
+    name: str, failures: Sequence[tuple[str, BaseException]], own: Collection[str], forget: Callable[[str], None]
+) -> BaseException:
+    """Of (topic, error), the one that says most, translated: another's is often only its consequence.
+
+    `own`: duemq's own topics. Where one of them failed too, the fault is not a target's, unless the broker says so.
+    """
     meant = [translated(name, error, forget, topic) for topic, error in failures]
     for kind in (Fenced, TargetRefused):
         for error in meant:
-            if isinstance(error, kind):
+            if isinstance(error, kind) and getattr(error, "topic", "") not in own:
                 return error
-    return meant[0]
+    if all(topic not in own for topic, _ in failures):
+        topic, error = failures[0]
+        forget(topic)
+        return TargetRefused(topic, "refused", f"topic {topic!r} refuses the records: {error!r}")
+    return LogFailed(f"a commit of {name!r} failed: {failures[0][1]!r}")
 
 
 def translated(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
@@ -39,11 +48,19 @@ def translated(name: str, error: BaseException, forget: Callable[[str], None], t
         return Fenced(f"committer {name!r} was fenced by the broker: {error!r}")
     for kind, (reason, text) in _REFUSALS.items():
         if isinstance(error, kind):
-            named = topic or str(next(iter(error.args), ""))
+            named = topic or _named(error)
             forget(named)
             return TargetRefused(named, reason, f"topic {named!r} {text}")
+    if isinstance(error, DuemqError):
+        return error
     if isinstance(error, TimeoutError):
         return LogFailed(f"Kafka did not answer a commit of {name!r} in time")
     if isinstance(error, KafkaError | OSError | AssertionError):
         return LogFailed(f"a commit of {name!r} failed: {error!r}")
     return error
+
+
+def _named(error: BaseException) -> str:
+    """The topic that an error of aiokafka names, or the first of them."""
+    named = next(iter(error.args), "")
+    return str(min(named, default="") if isinstance(named, set) else named)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
@@ -23,7 +23,7 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Partition
+from duemq.bus.base import Partition, TargetRefused
 from duemq.bus.kafka.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.wire import Wire, grouped
 from duemq.model.errors import LogFailed
@@ -102,17 +102,30 @@ class Hanging:
                 await asyncio.sleep(_SOON_S)
         self._link = self._coordinator()
 
-    async def look(self, partitions: Iterable[Partition]) -> None:
+    async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
 
-        A coordinator that was away since the last transaction may have lost its markers.
+        A coordinator that was away since the last transaction may have lost its markers. Raises TargetRefused for a
+        topic that is not among `own` and whose broker does not tell.
         """
         link = self._coordinator()
         if link is not self._link:
             self._link = link
             self._looked.clear()
             partitions = self.last.union(partitions)
-        for topic, number in await self._among(partitions):
+        new = set(partitions) - self._looked
+        if not new:
+            return
+        try:
+            hanging = await self._among(new)
+        except LogFailed as error:
+            silent = sorted(new - self._looked)
+            if not silent or any(topic in own for topic, _ in silent):
+                raise
+            topic, number = silent[0]
+            detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
+            raise TargetRefused(topic, "no_answer", detail) from error
+        for topic, number in hanging:
             raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Collection
 from typing import Any
 
 from duemq.bus.base import Partition, TargetRefused
@@ -12,18 +14,19 @@ from duemq.bus.kafka.failures import worst
 from duemq.bus.kafka.stop import noticed
 from duemq.model.errors import LogFailed
 
-_LOOK_S = 1.0  # sends that take so long may wait for a topic that is gone, which aiokafka would do for ever
+_LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
 
 Made = dict[Partition, list[Batch]]
 Sent = dict[Partition, list[asyncio.Future[Any]]]
 
 
 async def send_all(
-    producer: Any, catalog: Catalog, name: str, made: Made
+    producer: Any, catalog: Catalog, name: str, made: Made, own: Collection[str], patience_s: float
 ) -> dict[Partition, list[tuple[int, int, int]]]:
     """Where every batch landed: its first position, its offset, and the broker's time or -1.
 
-    Raises Fenced, TargetRefused or LogFailed; of several failures the one that says most. `name`: of the committer.
+    Raises Fenced, TargetRefused or LogFailed; of several failures the one that says most. `name`: of the committer;
+    `own`: duemq's own topics. A target that is silent for `patience_s` while they have answered is refused.
     """
     # The first batches of all partitions go in one request: nothing here waits for the network yet.
     sent = {where: [await _hand_over(producer, where, parts[0])] for where, parts in made.items()}
@@ -33,11 +36,11 @@ async def send_all(
         if len(parts) > 1
     ]
     try:
-        await _all_done(sent, catalog)
+        await _all_done(sent, catalog, own, patience_s)
         for task in rest:
             await task
         if rest:
-            await _all_done(sent, catalog)
+            await _all_done(sent, catalog, own, patience_s)
     finally:
         for task in rest:
             task.cancel()
@@ -54,7 +57,7 @@ async def send_all(
             else:
                 landed[where].append((part.start, future.result().offset, future.result().timestamp))
     if failures:
-        raise worst(name, failures, catalog.forget)
+        raise worst(name, failures, own, catalog.forget)
     return landed
 
 
@@ -69,14 +72,27 @@ async def _send_rest(producer: Any, where: Partition, parts: list[Batch], sent: 
         sent.append(await _hand_over(producer, where, part))
 
 
-async def _all_done(sent: Sent, catalog: Catalog) -> None:
-    """Wait for the acknowledgements; the fate of each is looked at later. Raises TargetRefused for a topic gone."""
+async def _all_done(sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
+    """Wait for the acknowledgements; the fate of each is looked at later.
+
+    aiokafka tries for ever. Raises TargetRefused for a target that cannot take its records, as the brokers say by now.
+    """
     waiting = {future for futures in sent.values() for future in futures}
+    until = time.monotonic() + patience_s
     while True:
         _, waiting = await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED)
         if not waiting:
             return
-        topics = {topic for topic, _ in sent}
-        there = set(await catalog.look(topics))
-        for topic in topics - there:
-            raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
+        silent = [where for where, futures in sent.items() if not waiting.isdisjoint(futures)]
+        there = set(await catalog.look({topic for topic, _ in silent}))
+        for topic, partition in silent:
+            if topic in own:
+                continue
+            known = catalog.last(topic)
+            if topic not in there or known is None:
+                raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
+            if partition in known.trouble:
+                raise TargetRefused(topic, known.trouble[partition], known.target.trouble_text)
+        if time.monotonic() > until and all(topic not in own for topic, _ in silent):
+            topic, partition = silent[0]
+            raise TargetRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiokafka import errors
 from aiokafka.protocol.admin import CreateTopicsRequest
 
+from duemq.bus.base import TargetRefused
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.wire import Wire
-from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
+from duemq.model.errors import Rejected
+
+TOO_FEW_BROKERS = "too_few_brokers"
 
 _CHECKED = [
     "message.timestamp.type", "cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas",
-    "max.message.bytes",
+    "max.message.bytes", "unclean.leader.election.enable",
 ]  # fmt: skip
 
 
@@ -50,13 +52,11 @@ def settings_of_target(options: KafkaOptions) -> dict[str, str]:
 class TopicMaker:
     def __init__(self, wire: Wire, catalog: Catalog, options: KafkaOptions) -> None:
         self._wire, self._catalog, self._options = wire, catalog, options
-        self._making = asyncio.Lock()
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Make it if it is not there. Raises Rejected or BadConfig where the brokers refuse."""
-        async with self._making:
-            if topic not in await self._catalog.look([topic]):
-                await self._make(topic, partitions, settings)
+        """Make it if it is not there. Raises Rejected for its name, TargetRefused where the brokers do not make it."""
+        if topic not in await self._catalog.look([topic]):
+            await self._make(topic, partitions, settings)
 
     async def _make(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         wanted: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
@@ -102,6 +102,11 @@ class TopicMaker:
             for name in ("retention.ms", "retention.bytes")
             if _unlimited(have[name]) < _unlimited(want[name])
         ]
+        if have["unclean.leader.election.enable"] != "false":
+            found.append("unclean.leader.election.enable is true and must be false: a broker that is behind may lead")
+        known, copies = self._catalog.last(topic), self._options.replication_factor
+        if known is not None and known.copies < copies:
+            found.append(f"it has {known.copies} replicas and must have {copies} or more (kafka.replication_factor)")
         return "; ".join(found) or None
 
 
@@ -113,14 +118,16 @@ def _unlimited(value: str) -> float:
     return float("inf") if int(value) < 0 else int(value)
 
 
-def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Exception:
+def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Rejected | TargetRefused:
     why = f"the brokers do not make topic {topic!r}: {message or error.__name__}"
     if error is errors.InvalidTopicError:
         return Rejected("bad_topic", why, "topic")
     if error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
-        return Unavailable(f"{why}. Make it by hand, or allow duemq's user to create topics.")
+        detail = f"{why}. Make it by hand, or allow duemq's user to create topics."
+        return TargetRefused(topic, "not_authorized", detail)
     if error is errors.InvalidReplicationFactorError:
-        return BadConfig(f"{why}. Set kafka.replication_factor to at most the number of brokers.")
-    if error.retriable:
-        return Unavailable(why)
-    return LogFailed(why)
+        detail = f"{why}. Set kafka.replication_factor to at most the number of brokers."
+        return TargetRefused(topic, TOO_FEW_BROKERS, detail)
+    if error is errors.PolicyViolationError:
+        return TargetRefused(topic, "policy", why)
+    return TargetRefused(topic, "no_answer" if error.retriable else "not_made", why)

@@ -33,6 +33,8 @@ _ASK = ConnectionGroup.DEFAULT
 # While a broker is away aiokafka says so at every attempt, twenty times a second. The bus says it once, and `trouble`.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -55,10 +57,14 @@ class Wire:
         self.client: Any = None
         self._answered = time.monotonic()
         self._closed = False
+        self.down: set[int] = set()  # brokers that do not answer
+        self.brokers_changed: Callable[[], None] = lambda: None
+        self._looking: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
         self.client = AIOKafkaClient(**self._settings)
+        self.watch(self.client)
         try:
             await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:
@@ -68,6 +74,8 @@ class Wire:
 
     async def close(self) -> None:
         self._closed = True
+        for task in self._looking:
+            task.cancel()
         await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
 
     def answered(self) -> None:
@@ -75,11 +83,55 @@ class Wire:
         self._answered = time.monotonic()
 
     async def keep_asking(self) -> None:
-        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth."""
+        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth, and all for a sign."""
         while True:
             await asyncio.sleep(_PING_S)
             if time.monotonic() - self._answered >= _PING_S:
                 await self.refresh()
+            for broker in self.client.cluster.brokers():
+                if not self.client.cluster.is_bootstrap(broker.nodeId):
+                    self._look_at(broker.nodeId)
+
+    # --- brokers ----------------------------------------------------------------------------------------------------
+
+    def watch(self, client: Any) -> None:
+        """Look at a broker as soon as a client loses its connection to it, without waiting for the next sign.
+
+        A partition of a dead broker that enters a transaction holds up its shard until the broker is back.
+        """
+        lost = client._on_connection_closed
+
+        def closed(connection: Any, reason: Any) -> None:
+            lost(connection, reason)
+            for broker in self.client.cluster.brokers():
+                if (broker.host, broker.port) == (connection.host, connection.port):
+                    self._look_at(broker.nodeId)
+
+        client._on_connection_closed = closed
+
+    def _look_at(self, broker: int) -> None:
+        name = f"kafka broker {broker}"
+        if not self._closed and all(task.get_name() != name for task in self._looking):
+            task = asyncio.create_task(self._look(broker), name=name)
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look(self, broker: int) -> None:
+        """Whether it answers; nothing else is asked of it than a sign of life."""
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                await self.client.send(broker, MetadataRequest([], allow_auto_topic_creation=False))
+            answers = True
+        except (KafkaError, OSError, TimeoutError):
+            answers = False
+        if self._closed or answers == (broker not in self.down):
+            return
+        if answers:
+            self.down.discard(broker)
+        else:
+            self.down.add(broker)
+        log.info("broker %d %s", broker, "answers again" if answers else "does not answer", extra={"action": "broker"})
+        self.brokers_changed()
 
     async def refresh(self) -> None:
         """Ask who leads what. A client that was closed never answers this."""

@@ -18,7 +18,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
 
 REASON: Final = "reason"
-TOPIC: Final = rf"^(?!duemq\.)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
+TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
 _SHOWN = 60  # characters of a wrong value
 
@@ -114,8 +114,8 @@ Says = Callable[..., list[Column]]
 def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
     yield topic.isNull(), says("is null; every message needs one")
     yield ~topic.rlike(TOPIC), says(
-        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq., not "
-        "'",
+        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
+        "__, not '",
         F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
     )  # fmt: skip
     if limits.topics:

@@ -63,7 +63,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         self._folder = self._data or Path(tempfile.mkdtemp(prefix="duemq-bench-"))
         layout = self._layout
-        settings = self._settings | {"shards": str(self._shards or layout.nodes)}
+        settings = self._settings | {"shards": str(self.shards)}
         try:
             with _translated():
                 self._cluster = LocalCluster(
@@ -134,6 +134,15 @@ class Cluster:
         with _translated():
             for process in self._nodes():
                 how(process)
+
+    @property
+    def shards(self) -> int:
+        return self._shards or self._layout.nodes
+
+    def kill_broker(self, number: int) -> None:
+        self.bill()
+        with _translated():
+            self._running.kafka.kill(number)
 
     def create_topic(self, topic: str) -> None:
         """Make a topic of one partition, replicated like everything else."""

@@ -17,6 +17,7 @@ from duemq.proxy.bench.scenarios.hot_second import hot_second
 from duemq.proxy.bench.scenarios.load_window import load
 from duemq.proxy.bench.scenarios.pending import pending
 from duemq.proxy.bench.scenarios.steady import steady
+from duemq.proxy.bench.scenarios.targets import targets
 from duemq.proxy.bench.scenarios.wheel import wheel
 from duemq.proxy.bench.screen import Screen
 from duemq.proxy.bench.stage import Setup, Stage
@@ -31,6 +32,7 @@ SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "accept-batches": accept_batches,
     "cancel": cancel,
     "consume": consume,
+    "targets": targets,
     "load": load,
     "adopt": adopt,
 }

@@ -1,5 +1,6 @@
 """What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
 
+from duemq.proxy.bench.bad_target import KINDS, OF_THREE
 from duemq.proxy.bench.figures import Target
 from duemq.proxy.bench.plan import (
     Step,
@@ -45,6 +46,13 @@ def consume_step(count: int, rounds: int = 5) -> Step:
     """One process that consumes, by all ways."""
     targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
     return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
+
+
+def targets_step(rate: int, seconds: int, brokers: int) -> Step:
+    """All kinds of bad targets that can be had on so many brokers."""
+    kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
+    title = f"beside bad targets: {rate:,} msg/s to a good one for {seconds} s"
+    return Step("targets", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
 def _as_measured(step: Step) -> Step:

@@ -122,6 +122,13 @@ class Server:
         """SIGKILL: what a crash or an out-of-memory kill does."""
         self._end(signal.SIGKILL)
 
+    @property
+    def shards(self) -> int:
+        return self._shards or 1
+
+    def kill_broker(self, number: int) -> None:
+        raise SiteError("there are no brokers below the embedded bus: say --on kafka3")
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             raise SiteError(f"the server at {self.url} is not ours to stop: leave --url away for this scenario")

@@ -86,6 +86,15 @@ class Site(Protocol):
         """SIGKILL: what a crash or an out-of-memory kill does."""
         ...
 
+    @property
+    def shards(self) -> int:
+        """Of what the bench started."""
+        ...
+
+    def kill_broker(self, number: int) -> None:
+        """SIGKILL to one Kafka broker, which stays dead. Raises SiteError where there are none of ours."""
+        ...
+
     def create_topic(self, topic: str) -> None:
         """Make a topic that messages can be delivered to."""
         ...

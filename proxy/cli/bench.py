@@ -251,6 +251,21 @@ def consume(
     return [consume_step(count, rounds)]
 
 
+@command("targets")
+def targets(
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
+    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad target.")] = 30,
+    on: str = "embedded",
+) -> "list[Step]":
+    """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
+    from duemq.proxy.bench.plan_kafka import targets_step
+    from duemq.proxy.bench.site import LAYOUTS
+
+    if on not in LAYOUTS:
+        raise typer.BadParameter("bad targets are Kafka's: say kafka or kafka3", param_hint="--on")
+    return [targets_step(rate, seconds, LAYOUTS[on].brokers)]
+
+
 @command("all")
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Receipt
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.message import CLIENT_NAME, Draft, fingerprint
 from duemq.proxy.body import header, read_body
 from duemq.proxy.endpoint import API_KEY, JSON, Service
@@ -104,7 +104,7 @@ async def _send(service: Service, draft: Draft) -> Receipt:
     """The receipt of one message. Raises Rejected where its target would not take it."""
     (answer,) = await service.gateway.send((draft,))
     if isinstance(answer, Rejected):
-        raise answer
+        raise Unavailable(answer.detail) if answer.code == Unavailable.code else answer
     return answer
 
 

@@ -62,7 +62,7 @@ async def healthz(service: Told, request: Request) -> Response:
 async def readyz(service: Told, request: Request) -> Response:
     if reason := service.gateway.why_not_ready():
         raise Unavailable(reason)
-    return JsonResponse({"status": "ready"})
+    return JsonResponse({"status": "ready", "targets": service.gateway.troubles()})
 
 
 async def metrics(service: Told, request: Request) -> Response:

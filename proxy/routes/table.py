@@ -21,7 +21,7 @@ _CLOCK = "clock_out_of_bounds"
 _WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level", _CLOCK)
 _MESSAGE = (
     *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
-    "bad_json", "both_payloads", "bad_base64", "payload_too_large",
+    "bad_json", "both_payloads", "bad_base64", "needs_key", "payload_too_large",
 )  # fmt: skip
 _CHANGE = ("unknown_message", "already_delivered", "already_cancelled", "already_dead", *_DOWN)
 _LIST = ("bad_query", "bad_topic", "bad_cursor", "bad_time", "naive_time", *_DOWN)

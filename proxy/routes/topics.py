@@ -23,7 +23,7 @@ from duemq.proxy.reply import JsonResponse, PageResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.sse import EventStream
 from duemq.proxy.targets import check_topic
-from duemq.proxy.topic_reader import PAGE_BYTES, Page, TopicReader, ending, page_bytes, render_page
+from duemq.proxy.topic_reader import PAGE_BYTES, Page, TopicReader, ending, page_bytes, readable, render_page
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _PARAMETERS = ("after", "consumer", "max", "wait")
@@ -70,7 +70,7 @@ async def put_place(service: Service, request: Request) -> Response:
     if type(cursor) is not str:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
-    decode_cursor(cursor, topic, await bus.topic(topic), "cursor")
+    decode_cursor(cursor, topic, await readable(bus, topic), "cursor")
     await bus.set_place(topic, consumer, cursor.encode())
     return Response(status_code=204)
 
@@ -85,7 +85,7 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
             place = await bus.get_place(topic, consumer)
             if place is not None:
                 after, source = place.decode(), "consumer"
-    info = await bus.topic(topic)
+    info = await readable(bus, topic)
     if after is None:
         return list(info.start_offsets) if info else []
     return decode_cursor(after, topic, info, source)
@@ -130,12 +130,14 @@ def _check_consumer(consumer: str, code: str) -> None:
 
 
 def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
+    known = not info.trouble
     return {
         "topic": info.name,
         "partitions": info.partitions,
-        "records": info.records,
+        "records": info.records if known else None,
         "start_offsets": info.start_offsets,
         "end_offsets": info.end_offsets,
-        "cursor": encode_cursor(info.name, info.end_offsets),
+        "cursor": encode_cursor(info.name, info.end_offsets) if known else None,
+        "trouble": info.trouble or service.gateway.trouble(info.name),
         "lateness": service.gateway.topic_lateness(info.name),
     }

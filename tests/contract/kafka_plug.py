@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, TopicInfo, wall_clock
+from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, Target, TopicInfo, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.options import KafkaOptions
@@ -85,6 +86,12 @@ class RenamedBus:
     async def committer(self, name: str) -> RenamedCommitter:
         return RenamedCommitter(await self.inner.committer(name), self)
 
+    def target(self, topic: str) -> Target | None:
+        return self.inner.target(topic + self._suffix)
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        await self.inner.look_at([topic + self._suffix for topic in topics])
+
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         name = topic + self._suffix
         if self._own is None or not 1 <= partitions <= 0xFFFF:
@@ -93,6 +100,9 @@ class RenamedBus:
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return self._named(await self.inner.create_log(topic + self._suffix, partitions, expires=expires))
+
+    def misfits(self) -> Mapping[str, str]:
+        return self.inner.misfits()
 
     async def topic(self, topic: str) -> TopicInfo | None:
         found = await self.inner.topic(topic + self._suffix)
@@ -132,10 +142,7 @@ class RenamedBus:
         await self.inner.close()
 
     def _named(self, info: TopicInfo) -> TopicInfo:
-        return TopicInfo(
-            info.name.removesuffix(self._suffix), info.partitions, info.start_offsets, info.end_offsets,
-            info.max_frame_bytes,
-        )  # fmt: skip
+        return replace(info, name=info.name.removesuffix(self._suffix))
 
 
 class KafkaPlug:

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
-    info = await bus.topic(topic)
-    assert info is not None
-    assert info.max_frame_bytes is not None
-    return pack_record(None, (), b"x" * (info.max_frame_bytes + 1_024))
+    await bus.look_at([topic])
+    about = bus.target(topic)
+    assert about is not None and about.max_frame_bytes is not None
+    return pack_record(None, (), b"x" * (about.max_frame_bytes + 1_024))
 
 
 async def delete(bus: KafkaBus, topic: str) -> None:

@@ -13,9 +13,9 @@ from duemq.model.errors import DuemqError, Rejected
 
 CODES = set(
     """missing_topic bad_field bad_query bad_cursor bad_topic both_times bad_time naive_time negative_delay
-    delay_too_long past_due bad_level both_payloads bad_base64 unknown_field bad_header bad_json unknown_message
-    unknown_topic already_delivered already_cancelled already_dead name_conflict name_taken payload_too_large
-    batch_too_large idempotency_conflict unauthorised forbidden rate_limited
+    delay_too_long past_due bad_level both_payloads bad_base64 needs_key unknown_field bad_header bad_json
+    unknown_message unknown_topic already_delivered already_cancelled already_dead name_conflict name_taken
+    payload_too_large batch_too_large idempotency_conflict unauthorised forbidden rate_limited
     unknown_node not_supported unknown_adoption bad_delay_file no_ids""".split()
 )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Batches, TopicInfo
+from duemq.bus.base import Batches, Target
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.backend import NoCluster, ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
@@ -36,11 +37,9 @@ NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 class SmallTopicBus(MemoryBus):
     """Its topic `small` takes records of up to LIMIT bytes."""
 
-    async def topic(self, topic: str) -> TopicInfo | None:
-        info = await super().topic(topic)
-        if info is None or topic != "small":
-            return info
-        return TopicInfo(info.name, info.partitions, info.start_offsets, info.end_offsets, LIMIT)
+    def target(self, topic: str) -> Target | None:
+        found = super().target(topic)
+        return found if found is None or topic != "small" else dataclasses.replace(found, max_frame_bytes=LIMIT)
 
 
 class Cluster:
@@ -247,7 +246,6 @@ def test_a_direct_message_of_another_proxy_is_known() -> None:
     async def scenario(site: Site) -> None:
         (receipt,) = await site.receipts(Draft("orders", b"p"))
         other = CommandGateway(site.backend)
-        site.backend.targets.known.clear()
         state = await other.state(receipt.id)
         assert state is not None and (state.status, state.topic) == ("delivered", "orders")
 

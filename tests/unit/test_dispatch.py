@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from duemq.bus.base import TopicInfo
+from duemq.bus.base import NO_LEADER, Target
 from duemq.bus.memory import MemoryBus
+from duemq.delay.outbox import partition_of
 from duemq.delay.pace import Pace
 from duemq.delay.topics import BUFFER
 from duemq.model.message import Draft
@@ -21,9 +23,9 @@ PACE = Pace(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
 class Narrow(MemoryBus):
     """Its topics take frames of up to 400 bytes."""
 
-    async def topic(self, topic: str) -> TopicInfo | None:
-        info = await super().topic(topic)
-        return None if info is None else dataclasses.replace(info, max_frame_bytes=400)
+    def target(self, topic: str) -> Target | None:
+        found = super().target(topic)
+        return None if found is None else dataclasses.replace(found, max_frame_bytes=400)
 
 
 async def world_of(folder: Path, topics: dict[str, int]) -> World:
@@ -96,3 +98,97 @@ def test_a_shortened_record_says_so_and_fits() -> None:
         short = shortened(frame, most)
         assert len(short) <= most
         assert unpack_record(short).header("duemq-shortened") == b"%d" % len(frame)
+
+
+class Choosy(MemoryBus):
+    """Its topics are as `said`, and cannot be made."""
+
+    said: Mapping[str, Target]
+
+    def target(self, topic: str) -> Target | None:
+        return self.said.get(topic) or super().target(topic)
+
+
+def choosy(world: World, **said: Target) -> Choosy:
+    """The bus from which the master takes what targets take from now on."""
+    bus = Choosy(world.log)
+    bus.said = said
+    assert world.nodes[0].master is not None
+    world.nodes[0].master._dispatch._targets._bus = bus
+    return bus
+
+
+def test_a_compacted_topic_refuses_the_messages_without_key_and_takes_the_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await world_of(tmp_path, {"state": 1, "orders": 1, "dlq": 1})
+        choosy(world, state=Target(1, needs_key=True))
+        await world.produce_unseen([
+            Draft("state", b"no key", START + 1), Draft("state", b"keyed", START + 1, b"k"),
+            Draft("orders", b"good", START + 2),
+        ])  # fmt: skip
+        world.now += 10
+        await run_until(world, lambda: bool(records(world, "orders")))
+        assert [record.value for record in records(world, "state")] == [b"keyed"]
+        await run_until(world, lambda: bool(records(world, "dlq")))
+        (dead,) = records(world, "dlq")
+        assert (dead.value, dead.header("duemq-reason")) == (b"no key", b"needs_key")
+        world.close()
+
+    asyncio.run(test())
+
+
+def test_partitions_without_leader_keep_their_keys_waiting_without_an_attempt(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await world_of(tmp_path, {"orders": 2, "dlq": 1})
+        bus = choosy(world, orders=Target(2, trouble={1: NO_LEADER}))
+        keys = [b"k%d" % number for number in range(8)]
+        there = [key for key in keys if partition_of(key, 2) == 0]
+        await world.produce_unseen([Draft("orders", key, START + 1, key) for key in keys])
+        await world.produce_unseen([Draft("orders", b"unkeyed", START + 1) for _ in range(3)])
+        world.now += 10
+        await run_until(world, lambda: bool(records(world, "orders")))
+        assert [record.value for record in records(world, "orders")] == [*there, *[b"unkeyed"] * 3]
+        for _ in range(10 * PACE.max_attempts):
+            world.now += 1_000
+            await run_until(world, lambda: True)
+        assert not records(world, "dlq"), "an outage of any length costs no attempt"
+        assert world.nodes[0].replica.entry.pending == len(keys) - len(there)
+        bus.said = {}
+        await run_until(world, lambda: world.nodes[0].replica.entry.pending == 0)
+        assert len(world.log.topics["orders"][1].frames) == len(keys) - len(there)
+        world.close()
+
+    asyncio.run(test())
+
+
+def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path) -> None:
+    class Silent(Choosy):
+        async def look_at(self, topics: Collection[str]) -> None:
+            await asyncio.Event().wait()
+
+    async def test() -> None:
+        world = await world_of(tmp_path, {"orders": 1, "dlq": 1})
+        master = world.nodes[0].master
+        assert master is not None
+        bus = Silent(world.log)
+        bus.said = {}
+        master._dispatch._targets._bus = bus
+        patience: list[float] = []
+        ready = master._dispatch._targets.ready
+
+        async def noting(topics: Collection[str], now: int, waits: Sequence[int], patience_s: float) -> Any:
+            patience.append(patience_s)
+            return await ready(topics, now, waits, patience_s)
+
+        master._dispatch._targets.ready = noting  # type: ignore[method-assign]
+        for number in range(20):
+            await world.produce_unseen([Draft(f"new{number}", b"x", START), Draft("orders", b"good", START)])
+            world.now += 10
+            await run_until(world, lambda: True)
+        assert len(records(world, "orders")) == 20
+        assert sum(patience) <= 0.05, "of 200 ms"
+        assert world.nodes[0].replica.entry.pending == 20
+        await master._dispatch._targets.close()
+        world.close()
+
+    asyncio.run(test())

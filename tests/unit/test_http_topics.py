@@ -34,7 +34,10 @@ class Site:
 
     def __init__(self) -> None:
         self.bus, self.closing = MemoryBus(MemoryLog()), asyncio.Event()
-        gateway = SimpleNamespace(bus=self.bus, topic_lateness=lambda topic: {"count": 0})
+        self.troubles: dict[str, str] = {}
+        gateway = SimpleNamespace(
+            bus=self.bus, topic_lateness=lambda topic: {"count": 0}, trouble=lambda topic: self.troubles.get(topic)
+        )
         settings = HttpSettings(max_wait_s=60)
         self.app = create_app(
             cast(Gateway, gateway), Ingress(Limits()), settings, CollectorRegistry(), lambda: 0, self.closing
@@ -247,3 +250,22 @@ def test_a_record_reads_the_same_by_template_and_by_dict(
 def test_a_header_that_is_not_text_is_escaped() -> None:
     frame = pack_record(None, (("h", b"a\xff"),), b"")
     assert orjson.loads(records_bytes(0, [Stored(0, 0, frame)])[0])["headers"] == {"h": "a\\xff"}
+
+
+def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_unknown() -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.http.get("/v1/topics/t")).json()["trouble"] is None
+        site.troubles["t"] = "it is compacted and takes only messages with a key"
+        said = (await site.http.get("/v1/topics/t")).json()
+        assert (said["trouble"], said["records"]) == (site.troubles["t"], 0)
+
+        async def leaderless(topic: str) -> TopicInfo:
+            return TopicInfo("t", 3, (), (), "no broker leads partition: 1")
+
+        site.bus.topic = leaderless  # type: ignore[method-assign]
+        said = (await site.http.get("/v1/topics/t")).json()
+        assert (said["trouble"], said["records"], said["cursor"]) == ("no broker leads partition: 1", None, None)
+        answer = await site.http.get("/v1/topics/t/records")
+        assert answer.status_code == 503 and "no broker leads partition: 1" in answer.json()["detail"]
+
+    with_site(scenario)

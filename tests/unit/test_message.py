@@ -15,6 +15,7 @@ from duemq.model.message import (
     Change,
     Draft,
     change_frame,
+    is_topic,
     read_change,
     read_name,
     read_schedule,
@@ -171,3 +172,13 @@ def test_an_envelope_that_would_do_harm_is_none(draft: Draft) -> None:
     assert read_schedule(schedule_frame(draft._replace(topic="one", header_count=0, headers=b"", expires=0), 5))
     assert read_schedule(schedule_frame(draft, 5)) is None
     assert read_schedule(schedule_frame(Draft("one", b""), LAST_MS + 1)) is None
+
+
+@pytest.mark.parametrize("name", [b".", b"..", b"__x", b"__consumer_offsets", b"duemq.ledger", b"", b"a b", b"x" * 250])
+def test_nobody_can_send_to_what_is_no_topic_or_belongs_to_others(name: bytes) -> None:
+    assert not is_topic(name)
+
+
+@pytest.mark.parametrize("name", [b"_x", b"a__b", b"...", b"duemq", b"x" * 249])
+def test_names_that_only_look_like_those_are_topics(name: bytes) -> None:
+    assert is_topic(name)

@@ -89,6 +89,7 @@ def test_changes_by_id_and_by_name() -> None:
     [
         ((), "missing_topic: duemq-topic is required"),
         ((("duemq-topic", b"a b"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
+        ((("duemq-topic", b"__x"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
         ((("duemq-topic", b"duemq.ledger"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
         ((("duemq-topic", b"x" * 250), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
         ((TARGET,), "bad_time: exactly one of duemq-deliver-at, duemq-delay, x-delay, DELAY says when, not none"),

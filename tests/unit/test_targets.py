@@ -1,0 +1,180 @@
+"""What one target topic brings about stays with it: look-ups that fail or take long, refusals and their pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+
+import pytest
+
+from duemq.bus.base import NO_LEADER, Target, TargetRefused, TopicInfo
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.targets import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, Targets
+from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
+
+WAITS = (1_000, 5_000, 10_000, 30_000)
+NOW = 1_700_000_000_000
+
+
+class Broker(MemoryBus):
+    """Its topic `bad` is looked up and made as the test says; `slow` is found once the test lets it."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(MemoryLog(lambda: NOW))
+        self.error, self.let, self.asked = error, asyncio.Event(), 0
+        self.said: dict[str, Target] = {}
+        self.most = self.busy = 0
+
+    def target(self, topic: str) -> Target | None:
+        if topic == "slow" and not self.let.is_set():
+            return None
+        return self.said.get(topic) or super().target(topic)
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        if "slow" in topics:
+            await self.let.wait()
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        self.asked += 1
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        try:
+            if topic == "bad" and self.error is not None:
+                raise self.error
+            return await super().create_topic(topic, partitions)
+        finally:
+            self.busy -= 1
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Rejected("bad_topic", "collides with a.b"), "bad_topic"),
+        (TargetRefused("bad", "not_authorized", "no right"), "not_authorized"),
+        (TargetRefused("bad", "policy", "no"), "policy"),
+        (TargetRefused("bad", "too_few_brokers", "no"), "too_few_brokers"),
+        (LogFailed("no answer"), "no_answer"),
+        (Unavailable("controller moved"), "not_made"),
+        (BadConfig("replication factor"), "not_made"),
+        (ValueError("nobody thought of this" * 100), "failed"),
+        (KeyError("bad"), "failed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_a_topic_that_cannot_be_made_refuses_and_no_other_does(error: Exception, reason: str) -> None:
+    async def test() -> None:
+        targets = Targets(Broker(error), 1)
+        known, refused = await targets.ready({"good", "bad"}, NOW, WAITS, 1.0)
+        assert known == {"good": Target(1)}
+        assert {topic: one.reason for topic, one in refused.items()} == {"bad": reason}
+        assert targets.reasons(NOW) == {"bad": reason}
+        assert 0 < len(targets.troubles(NOW)["bad"]) <= 200
+        assert refused["bad"].counts is (reason != "no_answer")
+
+    run(test)
+
+
+def test_it_is_asked_again_after_pauses_that_grow_and_is_used_once_it_is_there() -> None:
+    async def test() -> None:
+        bus = Broker(TargetRefused("bad", "policy", "no"))
+        targets = Targets(bus, 1)
+        now, waits = NOW, []
+        for _ in range(5):
+            _, refused = await targets.ready({"bad"}, now, WAITS, 1.0)
+            again = await targets.ready({"bad"}, refused["bad"].until - 1, WAITS, 1.0)
+            assert again[1] == refused, "nobody is asked before the pause is over"
+            waits.append(refused["bad"].until - now)
+            now = refused["bad"].until
+        assert waits == [1_000, 5_000, 10_000, 30_000, 30_000]
+        assert bus.asked == 5
+        _, refused = await targets.ready({"bad"}, now, WAITS, 1.0)
+        bus.error = None
+        await bus.create_topic("bad", 3)  # by somebody else: that is used at once
+        assert await targets.ready({"bad"}, now + 1, WAITS, 1.0) == ({"bad": Target(3)}, {})
+        assert targets.trouble("bad", refused["bad"].until + 60_000) is None
+
+    run(test)
+
+
+def test_a_slow_look_up_goes_on_in_the_background_and_costs_no_attempt() -> None:
+    async def test() -> None:
+        bus = Broker()
+        await bus.create_topic("slow", 2)
+        targets = Targets(bus, 1)
+        known, refused = await targets.ready({"slow", "good"}, NOW, WAITS, 0.0)
+        assert "slow" not in known
+        assert refused["slow"].reason == LOOKED_UP and not refused["slow"].counts
+        assert refused["slow"].until - NOW <= 100
+        assert targets.troubles(NOW) == {}, "that is nothing an operator has to know"
+        bus.let.set()
+        assert (await targets.resolve(["slow"]))["slow"] == Target(2)
+        known, refused = await targets.ready({"slow"}, NOW + 1, WAITS, 0.0)
+        assert known == {"slow": Target(2)} and not refused
+
+    run(test)
+
+
+def test_many_topics_are_made_side_by_side_within_a_bound() -> None:
+    async def test() -> None:
+        bus = Broker()
+        targets = Targets(bus, 1)
+        names = {f"t{number}" for number in range(200)}
+        assert (await targets.resolve(names)).keys() == names
+        assert 1 < bus.most <= 16
+
+    run(test)
+
+
+def test_what_the_bus_hears_of_a_topic_is_used_at_once() -> None:
+    async def test() -> None:
+        bus = Broker()
+        targets = Targets(bus, 1)
+        await bus.create_topic("t", 2)
+        assert (await targets.resolve(["t"]))["t"].partitions == 2
+        bus.said["t"] = Target(8, max_frame_bytes=100)
+        assert (await targets.resolve(["t"]))["t"] == Target(8, 100)
+        bus.said["t"] = replace(bus.said["t"], trouble=dict.fromkeys(range(8), NO_LEADER))
+        known, refused = await targets.ready({"t"}, NOW, WAITS, 1.0)
+        assert not known and refused["t"].reason == NO_LEADER and not refused["t"].counts
+        assert "no broker leads partition: 0, 1" in targets.troubles(NOW)["t"]
+        bus.said["t"] = Target(8)
+        assert (await targets.ready({"t"}, NOW + 1, WAITS, 1.0))[0] == {"t": Target(8)}, "the pause is over"
+
+    run(test)
+
+
+def test_a_topic_that_is_never_made_is_asked_for_once_a_second() -> None:
+    async def test() -> None:
+        targets = Targets(Broker(), 0)
+        for turn in range(4):
+            _, refused = await targets.ready({"nowhere"}, NOW + turn * 1_000, WAITS, 1.0)
+            assert (refused["nowhere"].reason, refused["nowhere"].until) == (UNKNOWN_TOPIC, NOW + (turn + 1) * 1_000)
+            assert UNKNOWN_TOPIC not in NOT_ASKED
+
+    run(test)
+
+
+def test_what_is_shown_and_remembered_is_bounded() -> None:
+    async def test() -> None:
+        targets = Targets(Broker(), 0)
+        for number in range(3_000):
+            targets.refuse(f"t{number:04}", "refused", NOW + number * 10, WAITS, "x" * 10_000)
+        assert len(targets.troubles(NOW + 30_000)) == 16
+        assert len(targets._refusals) <= 1_000
+        assert max(map(len, targets.troubles(NOW + 30_000).values())) == 200
+
+    run(test)
+
+
+def test_two_shards_that_meet_the_same_refusal_note_it_once() -> None:
+    async def test() -> None:
+        targets = Targets(Broker(), 0)
+        first = targets.refuse("t", "not_authorized", NOW, WAITS)
+        assert targets.refuse("t", "not_authorized", NOW + 5, WAITS) == first
+
+    run(test)
