@@ -257,7 +257,7 @@ async def test_a_proxy_with_a_wrong_clock_refuses_relative_times(tmp_path: Path,
             assert (refused.status_code, refused.json()["code"]) == (503, "clock_out_of_bounds")
             assert "node.max_clock_offset_ms" in refused.json()["detail"] and "Retry-After" in refused.headers
         batch = await proxy.client.post(
-            "/v1/messages/batch", json={"messages": [{"topic": "orders", "payload": "x", "deliver_after": 5}]}
+            "/v1/messages:batch", json={"messages": [{"topic": "orders", "payload": "x", "deliver_after": 5}]}
         )
         assert batch.json()["code"] == "clock_out_of_bounds"
         ready = await proxy.client.get("/readyz")
