@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.topics import settings_of_own
+from duemq.bus.kafka.topics import NEVER, settings_of_own
 from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.duemq_process import DuemqProcess
 from tests.chaos.network.network import Network
@@ -76,15 +76,13 @@ class ChaosCluster(LocalCluster):
         learns of its successor in time, by accident.
         """
         options = KafkaOptions(self.kafka.bootstrap, replication_factor=3, min_insync_replicas=2)
-        settings = settings_of_own(options)
-        for topic, count, replicas in (
-            ("duemq.ledger", self._shape.shards, [1, 2, 3]),
-            ("duemq.buffer", self._shape.shards, [2, 3, 1]),
-            ("duemq.clock", 1, [3, 2, 1]),
+        settings, kept = settings_of_own(options), settings_of_own(options, NEVER)
+        for topic, count, replicas, given in (
+            ("duemq.ledger", self._shape.shards, [1, 2, 3], kept),
+            ("duemq.buffer", self._shape.shards, [2, 3, 1], settings),
+            ("duemq.clock", 1, [3, 2, 1], settings),
         ):
-            await make_topic(
-                self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=settings
-            )
+            await make_topic(self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=given)
 
     def close(self) -> None:
         super().close()

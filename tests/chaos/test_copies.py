@@ -27,11 +27,14 @@ def test_stale_replica_after_the_logs_were_emptied(world: Callable[..., World]) 
 @pytest.mark.parametrize("kind", ["stale", "empty", "backup"])
 def test_shards_rest_for_longer_than_retention(world: Callable[..., World], kind: str) -> None:
     async def faults(world: World) -> None:
-        await copies.one_comes_back(world, (kind,), copies.forgotten_by_retention)
+        await copies.one_comes_back(world, (kind,), copies.by_retention)
 
     world(_ONE_MINUTE).run(faults)
 
 
 @pytest.mark.slow
-def test_all_nodes_start_on_emptied_logs_and_one_has_lost_its_disk(world: Callable[..., World]) -> None:
-    world().run(copies.an_empty_one_comes_first)
+def test_all_nodes_start_after_a_long_rest_and_one_has_lost_its_disk(world: Callable[..., World]) -> None:
+    async def faults(world: World) -> None:
+        await copies.an_empty_one_comes_first(world, copies.by_retention)
+
+    world(_ONE_MINUTE).run(faults)

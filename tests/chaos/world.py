@@ -30,6 +30,7 @@ from tests.e2e.server import run
 
 DEAD_LETTERS, BUFFER, LEDGER = "duemq.dlq", "duemq.buffer", "duemq.ledger"
 RECOVERED_S = 60.0
+_DUE_S = 180.0  # the latest due time of a scenario, from when it has ended
 _SENDERS = 6
 _PAUSE_S = 0.02  # between two requests of a sender: the machine has other things to do, too
 _ASKED = 2_000  # messages whose final state is asked for
@@ -83,7 +84,7 @@ class World:
     async def _quiet(self) -> None:
         """Until nothing is pending and every node has followed."""
         for topic in (self.load.topic, self.probe.topic):
-            await nothing_pending(self.cluster.proxies[0].url, topic, RECOVERED_S)
+            await nothing_pending(self.cluster.proxies[0].url, topic, _DUE_S)
         await self.until(self.all_ready, "every node to be ready and level with the ledger")
 
     # --- rest -----------------------------------------------------------------------------------------------------
@@ -108,11 +109,14 @@ class World:
         self.load.up.set()
         self.probe.go_on()
 
-    async def forget_logs(self) -> None:
-        """What retention does to the logs of shards that rest for longer than it: nothing is left in them."""
+    async def forget_logs(self, last_entries: int) -> None:
+        """Delete all of the logs of shards that rest but so many entries of each ledger."""
         if self.before_forgetting is not None:
             await self.before_forgetting()
-        await forget_before(self.bootstrap, await end_offsets(self.bootstrap, (BUFFER, LEDGER)))
+        commands = await end_offsets(self.bootstrap, (BUFFER,))
+        entries = await end_offsets(self.bootstrap, (LEDGER,))
+        kept = last_entries * 2  # offsets: an entry, and the mark of its transaction
+        await forget_before(self.bootstrap, commands | {at: max(end - kept, 0) for at, end in entries.items()})
 
     async def schedule(self, count: int, due: int) -> list[str]:
         """Messages of the load that are due at this time; their ids."""

@@ -15,6 +15,7 @@ from tests.e2e.server import run
 
 _SCHEDULED = 20  # pending while the cluster rests, half of them cancelled meanwhile
 _FAR_MS = 45_000
+_AFTER_RETENTION_MS = 150_000
 _AFTER_MS = 1_000
 _RETAINED_S = 180.0  # a minute of retention, and until a broker gets to it
 _ALONE_S = 5.0  # long enough to claim shards that nobody else is there for
@@ -23,12 +24,17 @@ _ALONE_S = 5.0  # long enough to claim shards that nobody else is there for
 Forgetting = Callable[[World], Awaitable[None]]
 
 
-async def forgotten_by_delete(world: World) -> None:
-    """At once, by an administrator's hand."""
-    await world.forget_logs()
+async def emptied_by_hand(world: World) -> None:
+    """At once, by an administrator: not even the last entries of the ledgers are left."""
+    await world.forget_logs(last_entries=0)
 
 
-async def forgotten_by_retention(world: World) -> None:
+async def as_by_retention(world: World) -> None:
+    """At once, and as much as retention leaves: the last entries."""
+    await world.forget_logs(last_entries=1)
+
+
+async def by_retention(world: World) -> None:
     """By the brokers, after the minute that the shape's `kafka.retention` is."""
 
     async def empty() -> bool:
@@ -37,7 +43,7 @@ async def forgotten_by_retention(world: World) -> None:
     await world.until(empty, "retention to empty the buffer", _RETAINED_S)
 
 
-async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forgetting = forgotten_by_delete) -> None:
+async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forgetting = emptied_by_hand) -> None:
     """Nodes that were away while others delivered, and while the logs were emptied, come back one after the other.
 
     `kinds`: `stale` starts on its old folder, `empty` on none, `backup` on one restored from before.
@@ -62,11 +68,12 @@ async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forget
         await world.deliver_again(now_ms() + _AFTER_MS)
 
 
-async def an_empty_one_comes_first(world: World) -> None:
-    """All nodes are down and the logs are empty; the first one that starts has lost its disk."""
-    await world.schedule(_SCHEDULED, now_ms() + _FAR_MS)
+async def an_empty_one_comes_first(world: World, forgotten: Forgetting = as_by_retention) -> None:
+    """All nodes are down and the logs are as retention leaves them; the first one that starts has lost its disk."""
+    ahead_ms = _AFTER_RETENTION_MS if forgotten is by_retention else _FAR_MS
+    await world.schedule(_SCHEDULED, now_ms() + ahead_ms)
     await world.rest()
-    await world.forget_logs()
+    await forgotten(world)
     await world.each(world.cluster.nodes, lambda node: node.process.stop())
     empty, *others = world.chance.sample(world.cluster.nodes, len(world.cluster.nodes))
     shutil.rmtree(empty.data)
