@@ -66,6 +66,7 @@ class KafkaBus:
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
+        self._settings: dict[str, dict[str, str]] = {}  # of own topics, as they must be
         self._misfits: dict[str, str] = {}
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
@@ -215,7 +216,7 @@ class KafkaBus:
                 f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "
                 "its own topics where they say more than you need, and start again."
             )
-        self._own[topic] = partitions
+        self._own[topic], self._settings[topic] = partitions, settings
         return info
 
     def target(self, topic: str) -> Target | None:
@@ -340,7 +341,7 @@ class KafkaBus:
         known = self._catalog.last(topic)
         if known is not None and known.partitions != partitions:
             return f"it has {known.partitions} partitions and must have {partitions}: nobody reads the others"
-        return await self._maker.misfit(topic)
+        return await self._maker.misfit(topic, self._settings[topic])
 
     async def _ensure_own(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.adopter import AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
@@ -129,4 +129,5 @@ async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:6])))
+    data, log, sources, ahead_ms, first = sys.argv[1:]
+    asyncio.run(main(Path(data), Path(log), Path(sources), int(ahead_ms), int(first)))

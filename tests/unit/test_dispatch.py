@@ -180,7 +180,7 @@ def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path)
             patience.append(patience_s)
             return await ready(topics, now, waits, patience_s)
 
-        master._dispatch._targets.ready = noting  # type: ignore[method-assign]
+        master._dispatch._targets.ready = noting  # type: ignore[method-assign, assignment]
         for number in range(20):
             await world.produce_unseen([Draft(f"new{number}", b"x", START), Draft("orders", b"good", START)])
             world.now += 10
