@@ -85,7 +85,7 @@ def test_good_topics(topic: str) -> None:
 
 @pytest.mark.parametrize(
     "topic",
-    ["", "t" * 250, "a/b", "a b", "abc\n", "tröpic", "t٣", ".", "..", "duemq.ledger", 5, ["a"], {}, None, True],
+    ["", "t" * 250, "a/b", "a b", "abc\n", "tröpic", "t٣", ".", "..", "duemq.ledger", "__x", 5, ["a"], {}, None, True],
 )
 def test_bad_topics(topic: object) -> None:
     assert code_of({"topic": topic, "deliver_after": "1h"}) == "bad_topic"

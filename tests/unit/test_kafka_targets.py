@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from aiokafka import errors
 
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TargetRefused
-from duemq.bus.kafka.catalog import Known, Replicas
+from duemq.bus.kafka.catalog import Catalog, Known, Replicas
 from duemq.bus.kafka.failures import worst
 from duemq.bus.kafka.topics import _refusal
+from duemq.bus.kafka.wire import Wire
 from duemq.model.errors import Fenced, LogFailed, Rejected
 
 OWN = ("duemq.ledger",)
@@ -78,3 +84,60 @@ def test_a_topic_that_is_not_made_says_why(error: type[errors.KafkaError], reaso
 def test_a_name_that_collides_is_no_name_for_a_topic() -> None:
     refused = _refusal("a_b", errors.InvalidTopicError, "Topic 'a_b' collides with existing topic: a.b")
     assert isinstance(refused, Rejected) and refused.code == "bad_topic"
+
+
+class Brokers:
+    """What a catalog asks of the wire, with answers in the test's hand: leader and in-sync replicas by topic."""
+
+    def __init__(self) -> None:
+        self.down: set[int] = set()
+        self.brokers_changed: Callable[[], None] = lambda: None
+        self.led: dict[str, list[tuple[int, list[int]]]] = {}
+        self.settings: dict[str, dict[str, str]] = {}
+        self.asked = 0
+
+    async def metadata(self, topics: list[str] | None) -> list[Any]:
+        self.asked += 1
+        return [
+            (0, topic, False, [(0, number, leader, [1, 2, 3], isr) for number, (leader, isr) in enumerate(led)])
+            for topic, led in self.led.items()
+            if topics is None or topic in topics
+        ]
+
+    async def ask_any(self, request: Any) -> Any:
+        resources = [
+            (0, None, 2, topic, [(name, value) for name, value in self.settings.get(topic, {}).items()])
+            for topic in self.led
+        ]
+        return SimpleNamespace(resources=resources)
+
+
+def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -> None:
+    async def test() -> None:
+        brokers = Brokers()
+        brokers.led["t"] = [(1, [1, 2]), (3, [3, 1])]
+        brokers.settings["t"] = {
+            "max.message.bytes": "2000", "cleanup.policy": "compact,delete", "min.insync.replicas": "2"
+        }  # fmt: skip
+        catalog = Catalog(cast(Wire, brokers))
+        assert catalog.last("t") is None
+        assert await catalog.look(["t", "nowhere"]) == ["t"]
+        known = catalog.lately("t")
+        assert known is not None and (known.partitions, known.max_bytes, known.copies) == (2, 2_000, 3)
+        assert known.target.needs_key and not known.target.trouble
+        brokers.down.add(3)
+        brokers.brokers_changed()
+        known = catalog.last("t")
+        assert known is not None and known.trouble == {1: NO_LEADER}, "before any broker was asked"
+        brokers.led["t"] = [(1, [1, 2]), (1, [1, 2]), (2, [1, 2])]
+        async with asyncio.timeout(30):
+            while known.trouble or known.partitions != 3:
+                await asyncio.sleep(0)
+                known = catalog.last("t")
+                assert known is not None
+        del brokers.led["t"]
+        await catalog.look(["t"])
+        assert catalog.last("t") is None
+        await catalog.close()
+
+    asyncio.run(test())
