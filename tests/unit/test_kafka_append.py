@@ -1,0 +1,147 @@
+"""The appender over a producer of the test's own: who is answered how when a broker refuses a batch for its size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError
+
+from duemq.bus.base import Appended, Partition
+from duemq.bus.kafka import append
+from duemq.bus.kafka.append import Appender
+from duemq.bus.kafka.catalog import Catalog, Known
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.record import pack_record
+
+WHERE, BESIDE = ("t", 0), ("u", 0)
+SMALL, LARGE = pack_record(None, (), b"x" * 100), pack_record(None, (), b"x" * 200_000)
+
+
+class Broker:
+    """Takes batches of up to 100,000 bytes, while `gate` is set. The catalog says 64 MiB until it looks again."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.ends: dict[Partition, int] = {}
+        self.known: dict[str, Known] = {}
+        for topic in ("t", "u"):
+            self.known[topic] = Known(1, 64 << 20, 0)
+
+    async def send_batch(self, builder: Any, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().create_task(self._answer(builder, (topic, partition), answer))
+        return answer
+
+    async def _answer(self, builder: Any, where: Partition, answer: asyncio.Future[Any]) -> None:
+        await self.gate.wait()
+        if answer.done():
+            return
+        if builder.size() > 100_000:
+            answer.set_exception(MessageSizeTooLargeError())
+            return
+        first = self.ends.get(where, 0)
+        self.ends[where] = first + builder.record_count()
+        answer.set_result(SimpleNamespace(offset=first, timestamp=5))
+
+    def forget(self, topic: str) -> None:
+        self.known.pop(topic, None)
+
+    async def recall(self, topic: str) -> Known:
+        return self.known.setdefault(topic, Known(1, 100_000, 0))
+
+
+Scenario = Callable[[Broker, Appender], Awaitable[None]]
+
+
+def with_appender(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop(producer: Any, *, failed: bool = False) -> None: ...
+
+    async def run() -> None:
+        broker = Broker()
+        appender = Appender(KafkaOptions("x:1"), cast(Catalog, broker), lambda where, end: None, 1 << 20)
+
+        async def ready() -> Any:
+            appender._producer = broker
+            return broker
+
+        monkeypatch.setattr(append, "stop", stop)
+        monkeypatch.setattr(appender, "_ready", ready)
+        async with asyncio.timeout(20):
+            await scenario(broker, appender)
+            assert appender._waiting_bytes == 0 and not appender._lanes and not appender._sends
+            await appender.close()
+
+    asyncio.run(run())
+
+
+def test_the_size_of_one_call_fails_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        broker.gate.clear()
+        calls = [appender.put(WHERE, [SMALL] * count) for count in (1, 2)]
+        calls += [appender.put(WHERE, [LARGE]), appender.put(WHERE, [SMALL] * 3), appender.put(BESIDE, [SMALL])]
+        await asyncio.sleep(0)
+        broker.gate.set()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [Appended, Appended, Rejected, Appended, Appended]
+        assert [each.first_offset for each in outcomes if isinstance(each, Appended)] == [0, 1, 3, 0]
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_batches_that_only_a_lowered_limit_made_too_large_are_cut_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        frame = pack_record(None, (), b"x" * 30_000)
+        landed = await appender.append({WHERE: [frame] * 10})
+        assert landed[WHERE].first_offset == 0 and broker.ends[WHERE] == 10
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_what_is_in_the_log_in_part_is_never_called_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        with pytest.raises(LogFailed, match="a part of an append is in the log"):
+            await appender.append({WHERE: [LARGE], BESIDE: [SMALL]})
+        with pytest.raises(Rejected):
+            await appender.append({WHERE: [LARGE]})
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_an_append_that_a_close_cuts_off_may_be_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        broker.gate.clear()
+        sent = appender.put(WHERE, [SMALL])
+        while not appender._on_the_way:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waits = appender.put(WHERE, [SMALL])
+        await appender.close()
+        with pytest.raises(LogFailed):
+            await sent
+        with pytest.raises(Unavailable) as refused:
+            await waits
+        assert not isinstance(refused.value, LogFailed)
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_what_is_over_the_bound_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        broker.gate.clear()
+        frame = pack_record(None, (), b"x" * 90_000)
+        taken = asyncio.create_task(appender.append({WHERE: [frame] * 11}))
+        while not appender._waiting_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="wait for Kafka"):
+            await appender.append({BESIDE: [SMALL], WHERE: [frame]})
+        broker.gate.set()
+        await taken
+        assert BESIDE not in broker.ends
+        await appender.append({BESIDE: [frame] * 20})  # alone, it may be larger
+
+    with_appender(scenario, monkeypatch)
