@@ -129,4 +129,5 @@ async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:6])))
+    data, log, sources = map(Path, sys.argv[1:4])
+    asyncio.run(main(data, log, sources, int(sys.argv[4]), int(sys.argv[5])))
