@@ -109,7 +109,7 @@ class _FilesHere(Adopter):
         super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
 
     async def have(self, said: Adopted) -> None:
-        while await self.step():
+        while said.offset not in self._found and await self.step():
             pass
         if not isinstance(self._found.get(said.offset), Here):
             raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was adopted, but is not here")
