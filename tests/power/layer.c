@@ -450,11 +450,6 @@ int unlinkat(int at, const char *path, int flags) {
 int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 int rmdir(const char *path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
 
-int remove(const char *path) {
-    int done = unlinkat(AT_FDCWD, path, 0);
-    return done && errno == EISDIR ? unlinkat(AT_FDCWD, path, AT_REMOVEDIR) : done;
-}
-
 int mkdirat(int at, const char *path, mode_t mode) {
     REAL(mkdirat);
     struct place place;
@@ -497,19 +492,10 @@ static int sync_noted(int handle, int (*real)(int)) {
     return 0;
 }
 
-int fsync(int handle) {
-    REAL(fsync);
-    return sync_noted(handle, real);
-}
-
-int fdatasync(int handle) {
-    REAL(fdatasync);
-    return sync_noted(handle, real);
-}
-
-int syncfs(int handle) {
-    REAL(syncfs);
-    struct stat status;
-    if (counts(handle, &status)) refuse("a sync of all files", "syncfs");
-    return real(handle);
-}
+#define SYNCING(name) \
+    int name(int handle) { \
+        REAL(name); \
+        return sync_noted(handle, real); \
+    }
+SYNCING(fsync)
+SYNCING(fdatasync)
