@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
-from duemq.delay.adopter import Adopter, AdoptPolicy
+from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.replica import Replica
@@ -109,7 +109,7 @@ class _FilesHere(Adopter):
         super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
 
     async def have(self, said: Adopted) -> None:
-        while await self.step():
+        while said.offset not in self._found and await self.step():
             pass
         if not isinstance(self._found.get(said.offset), Here):
             raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was adopted, but is not here")

@@ -129,5 +129,5 @@ async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) 
 
 
 if __name__ == "__main__":
-    data, log, sources, ahead_ms, first = sys.argv[1:]
-    asyncio.run(main(Path(data), Path(log), Path(sources), int(ahead_ms), int(first)))
+    data, log, sources = map(Path, sys.argv[1:4])
+    asyncio.run(main(data, log, sources, int(sys.argv[4]), int(sys.argv[5])))

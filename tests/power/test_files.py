@@ -122,7 +122,7 @@ def test_a_restore_is_refused_or_whole(filled: Path, new_layer: New, tmp_path: P
     for done in moments(layer, tmp_path / "image"):
         data = tmp_path / "image" / "new" / "data"
         try:
-            Folder.open(data, len(made.backup.shards) or None).close()
+            Folder.open(data, len(made.backup.shards)).close()
         except FolderRefused:
             assert "restored" not in done
             restore(tmp_path / "image" / "from" / made.path.name, data, nothing)

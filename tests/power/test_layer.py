@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ os.rename('b', 'c')
 """
     layer = new_layer()
     run(layer, work)
-    seen = set()
+    seen: set[tuple[Any, ...]] = set()
     for seed in range(60):
         into = layer.root.with_name(f"image-{seed}")
         layer.image(into, chance=Random(seed))
