@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.delay.adopt_policy import AdoptPolicy
+from duemq.delay.adopter import Adopter
 from duemq.delay.far import FarKeeper
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.replica import Replica
