@@ -54,7 +54,6 @@ static uint32_t syncs;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 #define UNNAMED (O_TMPFILE & ~O_DIRECTORY)
-
 #define REAL(name) \
     static typeof(&name) real; \
     if (!real) real = (typeof(&name))dlsym(RTLD_NEXT, #name)
@@ -348,8 +347,6 @@ OPENING(open, (const char *path, int flags, ...), AT_FDCWD)
 OPENING(open64, (const char *path, int flags, ...), AT_FDCWD)
 OPENING(openat, (int at, const char *path, int flags, ...), at)
 OPENING(openat64, (int at, const char *path, int flags, ...), at)
-
-int creat(const char *path, mode_t mode) { return open_noted(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
 
 /* What is written through a FILE goes past us. RocksDB makes one of a descriptor for its own log, which nobody reads. */
 #define STREAM(name) \
