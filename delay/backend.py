@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
+from duemq.delay.buffer_age import BufferAge
 from duemq.delay.clock_watch import ClockCollector, ClockWatch
 from duemq.delay.cluster import ClusterView, Operator, cluster_json
 from duemq.delay.follower import LedgerCollector, LedgerFollower
@@ -170,6 +171,7 @@ class ProxyBackend:
     operator: Operator
     watch: ClockWatch
     registry: CollectorRegistry
+    age: BufferAge | None = None
     _direct: Counter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,6 +199,8 @@ class ProxyBackend:
         return None
 
     def refuse(self) -> None:
+        if self.age is not None and (reason := self.age.why_refused()) is not None:
+            raise Unavailable(reason, _FULL_S)
         full = {member.name: member.standing.full for member in self.view.members() if member.standing.full}
         # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
         if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):

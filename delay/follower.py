@@ -73,6 +73,10 @@ class LedgerFollower:
             return f"the ledger of shard {waiting[0]} is being read for the first time"
         return self._bus.trouble()
 
+    def applied(self) -> dict[int, int]:
+        """The offset up to which each shard has applied its commands, as far as its ledger was read."""
+        return {shard: entry.applied for shard, entry in self.entries.items()}
+
     async def run(self) -> None:
         """Follow until cancelled. Raises CorruptStore for a record that is no ledger entry of a known format."""
         async with asyncio.TaskGroup() as group:

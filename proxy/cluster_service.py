@@ -11,6 +11,7 @@ from pathlib import Path
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.delay.backend import NodeBackend, ProxyBackend
+from duemq.delay.buffer_age import BufferAge
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.freeze import freeze
@@ -150,11 +151,12 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         opened.push_async_callback(targets.close)
         await targets.learn()
         follower = LedgerFollower(bus, meta.shards)
+        age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
             meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
-            directory, watch, metrics,
+            directory, watch, metrics, age,
         )  # fmt: skip
         app = front_door(settings, backend, metrics, stop)
 
@@ -163,6 +165,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
                 tasks = [
                     group.create_task(follower.run(), name="ledger"),
                     group.create_task(watch.run(bus), name="clock"),
+                    group.create_task(age.run(bus, follower.applied), name="buffer age"),
                 ]
                 await shut.wait()
                 for task in tasks:

@@ -58,7 +58,7 @@ class KafkaBus:
         self._wire = Wire(options)
         self._catalog = Catalog(self._wire)
         self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown)
+        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown, self._known_end)
         self._reader = Reader(self._wire)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
@@ -349,6 +349,9 @@ class KafkaBus:
             await self._maker.ensure(topic, partitions, settings)
         except TargetRefused as error:
             raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
+
+    def _known_end(self, where: Partition) -> int:
+        return self._ends.get(where, 0)
 
     async def _exists(self, topic: str, partition: int) -> bool:
         known = await self._catalog.recall(topic)

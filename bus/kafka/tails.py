@@ -31,6 +31,7 @@ _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn.
 _CONNECTIONS = 4
 _RETRY_S, _TROUBLE_S = 0.1, 5.0
+_DEPOSED_S = 1.0
 _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
 
 
@@ -41,7 +42,9 @@ class Tail:
     the fetch that includes it just now. `log_start`: the first offset that the broker still has.
     """
 
-    __slots__ = ("failing_since", "flight", "log_start", "partition", "read_to", "run", "started", "wanted")
+    __slots__ = (
+        "failing_since", "flight", "log_start", "partition", "read_to", "run", "short_since", "started", "wanted",
+    )  # fmt: skip
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -52,6 +55,7 @@ class Tail:
         self.log_start = 0
         self.flight: object | None = None
         self.failing_since: float | None = None
+        self.short_since: float | None = None
 
     def start(self, offset: int, read_to: int) -> None:
         """Begin anew at this offset. A fetch that is under way for another one counts no more."""
@@ -60,10 +64,17 @@ class Tail:
 
 
 class Tails:
-    """`grown` is called with the partitions whose readers have something new."""
+    """`grown` is called with the partitions whose readers have something new; `known_end` says how far a partition was
+    committed, as far as this process knows, 0 where it does not."""
 
-    def __init__(self, wire: Wire, max_bytes: int, grown: Callable[[Iterable[Partition]], None]) -> None:
-        self._wire, self._max_bytes, self._grown = wire, max_bytes, grown
+    def __init__(
+        self,
+        wire: Wire,
+        max_bytes: int,
+        grown: Callable[[Iterable[Partition]], None],
+        known_end: Callable[[Partition], int],
+    ) -> None:
+        self._wire, self._max_bytes, self._grown, self._known_end = wire, max_bytes, grown, known_end
         self._tails: dict[Partition, Tail] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, str], asyncio.Task[None]] = {}
@@ -206,6 +217,7 @@ class Tails:
                 if await self._take(tail, answer):
                     grown.append(tail.partition)
                 tail.failing_since = None
+                self._doubt(tail)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
                 failed = True
                 self._failed(tail, error)
@@ -235,6 +247,17 @@ class Tails:
         tail.run.drop_before(tail.read_to, self._share)
         tail.wanted = decoded.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
         return True
+
+    def _doubt(self, tail: Tail) -> None:
+        """A broker that does not have what was committed was deposed, perhaps, and does not know it: ask who leads."""
+        now = time.monotonic()
+        if self._known_end(tail.partition) <= tail.run.end:
+            tail.short_since = None
+        elif tail.short_since is None:
+            tail.short_since = now
+        elif now - tail.short_since > _DEPOSED_S:
+            tail.short_since = now
+            self._wire.client.force_metadata_update()
 
     def _failed(self, tail: Tail, error: BaseException) -> None:
         if tail.failing_since is None:

@@ -18,7 +18,7 @@ import httpx
 
 BIN = Path(sys.executable).parent
 DUEMQ = BIN / "duemq"
-START_S, STOP_S = 120.0, 60.0
+START_S, STOP_S = 30.0, 20.0
 _PORTS = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
 
 
