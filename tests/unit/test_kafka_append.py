@@ -64,7 +64,7 @@ def with_appender(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         broker = Broker()
-        appender = Appender(KafkaOptions("x:1"), cast(Catalog, broker), lambda where, end: None, 1 << 20)
+        appender = Appender(KafkaOptions("x:1"), cast(Catalog, broker), lambda where, end: None, lambda: 0, 1 << 20)
 
         async def ready() -> Any:
             appender._producer = broker
