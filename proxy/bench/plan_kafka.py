@@ -15,7 +15,7 @@ from duemq.proxy.bench.plan import (
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
-    """All steps on one broker; on three the same as measured, and 16 shards. `quick`: a tenth of the messages."""
+    """All steps on one broker; on three the same as measured, 16 shards, and bad targets. `quick`: a tenth of the messages."""
     part, seconds = (10, 10) if quick else (1, 60)
     backlog = 500_000 // part
     steps = [
@@ -39,7 +39,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         return steps
     many = steady_step(2_000, seconds, {})
     on_16 = Step(many.name, f"{many.title}, 16 shards", many.parameters, many.targets, shards=16)
-    return [*(_as_measured(step) for step in steps), on_16]
+    return [*(_as_measured(step) for step in steps), on_16, targets_step(2_000, seconds, brokers)]
 
 
 def consume_step(count: int, rounds: int = 5) -> Step:

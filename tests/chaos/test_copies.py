@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 _ONE_MINUTE = Shape(retention="1m")
 
 
-@pytest.mark.smoke
 def test_stale_replica_after_the_logs_were_emptied(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
         await copies.one_comes_back(world, ("stale",))

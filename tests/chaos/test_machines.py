@@ -44,7 +44,6 @@ def test_clock_of_a_standby_is_stepped_by_an_hour(world: Callable[..., World], s
 
 
 @either_way
-@pytest.mark.smoke
 def test_clock_of_a_proxy_is_stepped_by_an_hour(world: Callable[..., World], step_ms: int) -> None:
     async def faults(world: World) -> None:
         await clocks.step_proxy(world, step_ms)

@@ -23,7 +23,7 @@ from duemq.delay.progress import Progress
 from duemq.proxy.local.cluster import LocalCluster
 from tests.real_servers import need_servers
 
-pytestmark = [pytest.mark.chaos, pytest.mark.smoke, pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 
 _SECONDS = float(os.environ.get("MEMORY_SECONDS", "10"))
 _MOST_BYTES, _P99_S = 512 << 20, 0.1

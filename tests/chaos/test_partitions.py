@@ -19,7 +19,6 @@ _THREE_BROKERS = Shape(brokers=3, network=True)
 _ONE_SHARD = Shape(brokers=3, network=True, shards=1, nodes=2)
 
 
-@pytest.mark.smoke
 def test_master_is_cut_off_from_the_brokers(world: Callable[..., World]) -> None:
     world(_SMALL).run(partitions.cut_master_from_brokers)
 

@@ -18,7 +18,6 @@ _THREE_BROKERS = Shape(brokers=3, rights=True, partitions=1)
 _QUICK = [bad for bad in BAD_TARGETS if bad.brokers == 1]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("bad", _QUICK[:2], ids=lambda bad: bad.name)
 def test_good_target_beside_a_bad_one(world: Callable[..., World], bad: BadTarget) -> None:
     async def faults(world: World) -> None:

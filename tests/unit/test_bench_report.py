@@ -94,7 +94,8 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_plans_fit_their_scenarios(quick: bool) -> None:
-    steps = [*plan.everything(quick), *plan_far.everything(quick), *plan_kafka.everything(quick, 1)]
+    on_kafka = [*plan_kafka.everything(quick, 1), *plan_kafka.everything(quick, 3)]
+    steps = [*plan.everything(quick), *plan_far.everything(quick), *on_kafka]
     scenarios = plan.SCENARIOS | plan.ALONE
     assert {step.name for step in steps} == set(scenarios)
     for step in steps:

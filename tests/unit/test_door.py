@@ -55,7 +55,8 @@ class Held:
             far=FarFiles(Path(), (), (), ()),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
-        self.shards: Any = {0: SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False)}
+        shard = SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False, stopped=False)
+        self.shards: Any = {0: shard}
         self.reader = LocalReader(cast(Any, self), wait_s=0.2)
 
     def apply(self, applied: int) -> None:
