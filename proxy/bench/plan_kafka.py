@@ -15,7 +15,10 @@ from duemq.proxy.bench.plan import (
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
-    """All steps on one broker; on three the same as measured, 16 shards, and bad targets. `quick`: a tenth of the messages."""
+    """All steps on one broker; on three the same as measured, 16 shards and bad targets.
+
+    `quick`: a tenth of the messages.
+    """
     part, seconds = (10, 10) if quick else (1, 60)
     backlog = 500_000 // part
     steps = [
