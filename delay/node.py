@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -335,9 +335,9 @@ class Node:
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
             self.targets.troubles(self.clock()),
         )  # fmt: skip
+        if self.options.alone and standing.unfit and standing.state is NodeState.READY:  # nobody else leads them
+            standing = replace(standing, state=NodeState.OUT, reason=why_unfit(standing.unfit))
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
-        if self.options.alone and standing.unfit:  # nobody else leads them
-            self.why_not_ready = why_unfit(standing.unfit)
         return standing
 
     async def _tell(self) -> None:

@@ -62,7 +62,7 @@ class Control:
         except OSError as error:
             # Some file systems know no sockets. All else works without.
             log.warning(
-                "control: %s cannot be made, so that no backup is possible while this runs: %s", path, error,
+                "control: %s: backup and recovery are not possible while this runs (%s)", path, error,
                 extra={"action": "control"},
             )  # fmt: skip
         return self

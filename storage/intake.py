@@ -209,7 +209,7 @@ def _linked(source: Source, temporary: Path) -> bool:
         if not is_normal(file):
             return False
     try:
-        os.link(source.path, temporary)  # the file itself, through its descriptor
+        source.link(temporary)
     except OSError as error:
         if error.errno in _NO_LINKS:
             return False

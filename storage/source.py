@@ -23,6 +23,11 @@ class Source:
         self.name, self._handle = name, handle
         self.path = Path(f"/dev/fd/{handle}")
 
+    def link(self, target: Path) -> None:
+        """Give this very file another name. Raises OSError."""
+        # Without a `src_dir_fd` Python does not ask the kernel to follow the path of the descriptor.
+        os.link(self.path, target, src_dir_fd=self._handle, follow_symlinks=True)
+
     @staticmethod
     @contextmanager
     def open(path: Path, folders: Sequence[Path] | None = None) -> Iterator[Source]:
