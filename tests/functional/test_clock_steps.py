@@ -19,6 +19,9 @@ from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.kafka import KafkaServers
 from tests.real_servers import need_servers
 
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = pytest.mark.chaos
+
 HOUR = 3_600_000
 WITHIN_S = 60.0
 STEPS = pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])

@@ -34,6 +34,9 @@ from duemq.storage.rocks import Memory
 from duemq.storage.rows import ROW, WINDOW_MS, Position
 from duemq.storage.store import ShardStore
 
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = pytest.mark.chaos
+
 WINDOW = 1_000_000 * WINDOW_MS
 IDS = IdCodec(b"s" * 32)
 MIB = 1 << 20

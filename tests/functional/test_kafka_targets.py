@@ -17,7 +17,8 @@ from tests.functional.kafka_bus import options, values
 from tests.functional.target_site import TargetSite, target_site
 from tests.real_servers import need_servers
 
-pytestmark = pytest.mark.anyio
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = [pytest.mark.anyio, pytest.mark.chaos]
 
 
 async def code_of(site: TargetSite, draft: Draft) -> str:

@@ -11,11 +11,16 @@ import os
 import random
 from collections.abc import Callable
 
+import pytest
+
 from tests.e2e.load import TOPIC, Load
 from tests.e2e.reader import Reader
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile, whole_batches
 from tests.e2e.server import Server, run
 from tests.power.layer import Layer
+
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = pytest.mark.chaos
 
 ROUNDS = int(os.environ.get("POWER_ROUNDS", "8"))
 SEED = int(os.environ.get("POWER_SEED", "1"))

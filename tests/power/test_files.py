@@ -22,6 +22,9 @@ from tests.backup_world import FAR, back_up, nothing, now, running, send, wrong
 from tests.power.layer import Layer
 from tests.power.trace import Kind
 
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = pytest.mark.chaos
+
 MOMENTS = int(os.environ.get("POWER_ROUNDS", "25"))
 New = Callable[..., Layer]
 

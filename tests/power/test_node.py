@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.verify import verify
 from duemq.model.record import unpack_record
@@ -21,6 +23,9 @@ from duemq.storage.folder import Folder
 from duemq.storage.rocks import Memory
 from tests.power.layer import Layer
 from tests.power.node_worker import TOPIC
+
+# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
+pytestmark = pytest.mark.chaos
 
 ROUNDS = int(os.environ.get("POWER_ROUNDS", "6"))
 SEED = int(os.environ.get("POWER_SEED", "1"))
