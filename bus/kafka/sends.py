@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+from aiokafka.errors import KafkaError
+
 from duemq.bus.base import Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch
 from duemq.bus.kafka.catalog import Catalog
@@ -62,7 +64,12 @@ async def send_all(
 
 
 async def _hand_over(producer: Any, where: Partition, part: Batch) -> asyncio.Future[Any]:
-    future: asyncio.Future[Any] = await producer.send_batch(part.builder, where[0], partition=where[1])
+    future: asyncio.Future[Any]
+    try:
+        future = await producer.send_batch(part.builder, where[0], partition=where[1])
+    except KafkaError as error:  # such as a topic that the producer has not heard of: that topic's, not the commit's
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(error)
     future.add_done_callback(noticed)
     return future
 
