@@ -126,6 +126,7 @@ class Node:
         self.why_not_ready: str | None = "starting"
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
+        self._why_unfit = ""  # of the shards that were unfit when the node was judged last
         self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals))
@@ -141,7 +142,7 @@ class Node:
     @property
     def why_closed(self) -> str | None:
         """Why no request can be served just now. Some shards may be stopped where it can, or the clock be wrong."""
-        served = (why_unfit(self.standing.unfit), self.watch.why_out())
+        served = (self._why_unfit, self.watch.why_out())
         return None if self.why_not_ready in served else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
@@ -335,8 +336,9 @@ class Node:
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
             self.targets.troubles(self.clock()),
         )  # fmt: skip
+        self._why_unfit = why_unfit(standing.unfit)
         if self.options.alone and standing.unfit and standing.state is NodeState.READY:  # nobody else leads them
-            standing = replace(standing, state=NodeState.OUT, reason=why_unfit(standing.unfit))
+            standing = replace(standing, state=NodeState.OUT, reason=self._why_unfit)
         self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
         return standing
 
