@@ -8,8 +8,10 @@ BIN    := $(VENV)/bin
 # A top-level folder called `wheel` must not shadow the distribution of that name.
 export PYTHONSAFEPATH = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start hundreds of processes; without bytecode files each would compile every module again.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-fast check bench chaos chaos-hour power install install-dev clean
+.PHONY: help run cluster cluster-down test test-fast check bench schedules chaos chaos-hour power install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,8 +31,11 @@ cluster: install ## start three Kafka brokers, three ZooKeeper servers, three no
 cluster-down: install ## end what `make cluster` started; its data stays (DATA=.cluster)
 	@$(BIN)/python -m duemq.proxy.local down --data "$(DATA)"
 
+PYTEST := $(BIN)/python -m pytest -q -m "not chaos or smoke"
+
+# What failed is run once more, alone: on a busy machine two workers starve each other's servers for minutes at times.
 test: install-dev ## everything: unit, contract, functional, end to end
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not chaos or smoke" $(ARGS)
+	@$(PYTEST) -n 2 --dist loadgroup $(ARGS) || { test $$? = 1 && $(PYTEST) --last-failed $(ARGS); }
 
 test-fast: install-dev ## only what needs no server
 	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)
@@ -40,6 +45,10 @@ check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+schedules: SEEDS ?= 1000
+schedules: install-dev ## random schedules of a shard against the oracles, many more than `make test` runs (SEEDS=1000)
+	@SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 -q tests/functional -k "random_schedule" $(ARGS)
 
 chaos: install-dev ## break everything under load, and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)

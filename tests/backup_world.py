@@ -76,7 +76,7 @@ async def delivered(node: Node, topic: str, count: int) -> None:
     grown = node.bus.subscribe(topic)
     try:
         while await node.bus.end_offset(topic, 0) < count:
-            assert await grown.wait(20), "not delivered in time"
+            assert await grown.wait(300), "not delivered in time"
     finally:
         grown.close()
 

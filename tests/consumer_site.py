@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
-WITHIN_S = 40.0
+WITHIN_S = 300.0
 
 
 async def until(condition: Callable[[], object | Awaitable[object]], what: str) -> None:

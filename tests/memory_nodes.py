@@ -132,7 +132,7 @@ class MemoryNode:
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition of this node. Fails at once where the node has ended."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 while not condition():
                     if self.running.done():
                         self.running.result()

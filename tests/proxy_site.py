@@ -140,4 +140,4 @@ def proxy_site(folder: Path) -> Iterator[str]:
     finally:
         for loop, stop in handles:
             loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(300)

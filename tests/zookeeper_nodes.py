@@ -16,7 +16,7 @@ from duemq.election.registry import Registry
 from duemq.election.zookeeper import ZooKeeperElection
 
 READY = Standing(NodeState.READY)
-WITHIN_S = 20.0
+WITHIN_S = 300.0
 
 
 class Node:

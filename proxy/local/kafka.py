@@ -190,7 +190,8 @@ class KafkaServers(Ensemble):
             "offsets.topic.num.partitions": "4",  # 50 by default, which makes the first transaction slow
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
-            "broker.session.timeout.ms": "3000",
+            # Short, for a quick fail-over; a broker that is alone has nobody to take over, and a busy machine.
+            "broker.session.timeout.ms": "3000" if several else "6000",
             "broker.heartbeat.interval.ms": "500",
             "auto.create.topics.enable": "false",
             "log.cleaner.dedupe.buffer.size": str(4 << 20),  # 128 MiB of heap by default

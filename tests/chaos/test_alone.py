@@ -21,7 +21,7 @@ from tests.e2e.load import now_ms
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 _TOPIC = "alone"
-_WITHIN_S = 60.0
+_WITHIN_S = 300.0
 
 
 class Alone:
@@ -35,7 +35,7 @@ class Alone:
 
     def send(self, payload: str, **when: Any) -> httpx.Response:
         body = {"topic": _TOPIC, "payload": payload, **when}
-        return httpx.post(f"{self.process.url}/v1/messages", json=body, timeout=30, trust_env=False)
+        return httpx.post(f"{self.process.url}/v1/messages", json=body, timeout=300, trust_env=False)
 
     def delivered(self) -> dict[str, int]:
         """When, by payload; each once."""

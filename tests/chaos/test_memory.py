@@ -106,7 +106,7 @@ def test_a_proxy_that_is_asked_for_too_much(tmp_path: Path) -> None:
 
         async def stuck() -> list[float]:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=_ASKERS)
-            async with httpx.AsyncClient(base_url=proxy.url, timeout=60, limits=limits) as http:
+            async with httpx.AsyncClient(base_url=proxy.url, timeout=300, limits=limits) as http:
                 sent = [
                     await http.post("/v1/messages", json={"topic": "t", "payload": "x", "deliver_after": "1d"})
                 ] * 20
@@ -114,7 +114,7 @@ def test_a_proxy_that_is_asked_for_too_much(tmp_path: Path) -> None:
                 node.process.kill()
                 end = time.monotonic() + _SECONDS
                 vain = [ask_in_vain(http, ids, answers, end) for _ in range(_ASKERS)]
-                async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as other:
+                async with httpx.AsyncClient(base_url=proxy.url, timeout=300) as other:
                     took, _ = await asyncio.gather(be_answered(other, end), asyncio.gather(*vain))
                 return took
 

@@ -29,7 +29,7 @@ from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import run
 
 DEAD_LETTERS, BUFFER, LEDGER = "duemq.dlq", "duemq.buffer", "duemq.ledger"
-RECOVERED_S = 60.0
+RECOVERED_S = 300.0
 _DUE_S = 60.0  # the latest due time of a scenario, from when it has ended
 _SENDERS = 6
 _PAUSE_S = 0.02  # between two requests of a sender: the machine has other things to do, too

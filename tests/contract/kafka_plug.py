@@ -63,7 +63,7 @@ class RenamedBus:
 
     async def _reached(self, topic: str, partition: int, end: int) -> None:
         subscription = self.inner.subscribe(topic, partition)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             while self.inner.reach(topic, partition) < end:
                 await subscription.wait(1)
         subscription.close()

@@ -36,7 +36,7 @@ async def election(request: pytest.FixtureRequest) -> AsyncIterator[Election]:
 
 
 async def owns_all(election: Election) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         while election.owned() != ALL:
             await election.changed()
 
@@ -81,7 +81,7 @@ async def test_what_a_node_reports_is_seen(election: Election) -> None:
     await election.join()
     standing = Standing(NodeState.READY, lag={2: 17})
     await election.report(standing)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         while election.members()[0].standing != standing:
             await election.changed()
 

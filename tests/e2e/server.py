@@ -18,7 +18,7 @@ import httpx
 
 BIN = Path(sys.executable).parent
 DUEMQ = BIN / "duemq"
-START_S, STOP_S = 30.0, 20.0
+START_S, STOP_S = 300.0, 300.0  # when to give a process up; a shared machine may take minutes
 _PORTS = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
 
 
@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
 
 
 def run(
-    *arguments: object, stdin: str = "", url: str | None = None, within_s: float = 60.0
+    *arguments: object, stdin: str = "", url: str | None = None, within_s: float = START_S
 ) -> subprocess.CompletedProcess[str]:
     """A `duemq` command to its end."""
     extra = {} if url is None else {"DUEMQ_URL": url}
@@ -74,7 +74,7 @@ class Server:
         self.environment: dict[str, str] = {}
         self.log_path = data.with_name(f"{data.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
-        self._http = httpx.Client(base_url=self.url, timeout=30)
+        self._http = httpx.Client(base_url=self.url, timeout=300)
 
     def __enter__(self) -> Self:
         return self

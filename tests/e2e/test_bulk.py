@@ -24,7 +24,7 @@ from tests.spark_site import spark_tests
 pytestmark = spark_tests
 ROOT = Path(__file__).parents[2]
 ROWS, BAD = 3_000, 7
-RUN_S = 240.0
+RUN_S = 900.0
 STEPS = (
     "writing", "written", "rejects", "before_manifest", "manifest", "before_hand_over", "handed_over", "waiting",
     "done",

@@ -83,6 +83,6 @@ def test_every_message_runs_and_not_early(site: Site, actors: Any) -> None:
         wait_for(lambda share=share: now_ms() > start_ms + share * 10_000, "messages are coming due")  # type: ignore[misc]
         victim.kill()
         victim.start()
-    site.wait_for_runs(*due, within_s=90)
+    site.wait_for_runs(*due, within_s=300)
     assert site.ran().keys() == due.keys()
     assert min(late for runs in site.ran().values() for late in runs) >= 0

@@ -322,7 +322,7 @@ class Job:
         wait_for(met, what, PATIENCE_S)
 
 
-PATIENCE_S = 300.0  # two Sparks on a busy machine
+PATIENCE_S = 900.0  # two Sparks on a busy machine
 
 
 def test_a_process_killed_in_the_middle_of_a_batch_and_one_that_is_stopped(

@@ -53,7 +53,7 @@ def test_async_round_trip(shared_server: Server) -> None:
             await asyncio.gather(*(message.cancel() for message in sent[:5]))
             await sent[5].reschedule(deliver_after=timedelta(hours=1))
             received = []
-            async with asyncio.timeout(10), aclosing(duemq.tail("aio")) as records:
+            async with asyncio.timeout(300), aclosing(duemq.tail("aio")) as records:
                 async for record in records:
                     received.append(record)
                     if len(received) == 14:

@@ -17,7 +17,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import options
 
-_START_S, _STOP_S = 30.0, 30.0
+_START_S, _STOP_S = 300.0, 300.0  # when to give a process up
 _URL = re.compile(r"duemq serves (http://\S+)")
 
 

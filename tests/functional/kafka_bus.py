@@ -9,7 +9,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.record import pack_record, unpack_record
 
-WITHIN_S = 30.0
+WITHIN_S = 300.0
 
 
 def frames(*texts: str) -> list[bytes]:

@@ -14,7 +14,7 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-WITHIN_S = 30.0
+WITHIN_S = 300.0
 Headers = Sequence[tuple[str, bytes]]
 
 

@@ -25,7 +25,7 @@ from duemq.model.message import Draft
 from duemq.storage.folder import Folder
 from tests.functional.kafka_bus import values
 
-WITHIN_S = 90.0
+WITHIN_S = 300.0
 
 
 class TargetSite:

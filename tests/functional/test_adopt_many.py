@@ -29,7 +29,7 @@ def ahead(windows: int) -> int:
 def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     files = [write(shared / f"{n}.parquet", window + n % 2 * WINDOW_MS, str(n)) for n in range(7)]
-    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=30) as http, Client(url) as client:
+    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Client(url) as client:
         found = client.adopt_all([said(one) for one in files], link=True)
         assert [one.raw["shard"] for one in found] == [shard_of_content(one.sha256, SHARDS) for one in files]
         assert len({one.raw["shard"] for one in found}) > 1, "the files of this test are of one shard"
@@ -66,7 +66,7 @@ def test_one_wrong_file_refuses_all_of_them(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     good = [write(shared / f"{n}.parquet", window, str(n)) for n in range(3)]
     elsewhere = write(tmp_path / "other" / "x.parquet", window)
-    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=30) as http, Client(url) as client:
+    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Client(url) as client:
 
         def refused(*wrong: object) -> tuple[str, int | None]:
             files = [said(good[0]), *wrong, said(good[2])]

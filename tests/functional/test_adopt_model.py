@@ -7,10 +7,11 @@ import pytest
 
 from duemq.storage.rocks import Memory
 from tests.adopt_schedule import AdoptSchedule
+from tests.seeds import SEEDS
 
 MEMORY = Memory(8 << 20, 8 << 20)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
     asyncio.run(AdoptSchedule(seed, tmp_path, MEMORY).run())

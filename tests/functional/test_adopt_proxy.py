@@ -21,8 +21,10 @@ def write(path: Path, window: int, text: str = "") -> Adopt:
 
 def settled(http: httpx.Client, id_: str) -> dict[str, object]:
     while True:
-        found: dict[str, object] = http.get(f"/v1/adoptions/{id_}").json()
-        if found["state"] not in ("wanted", "pending"):
+        answer = http.get(f"/v1/adoptions/{id_}")
+        assert answer.status_code in (200, 503), answer.text  # 503: the node is busy
+        found: dict[str, object] = answer.json()
+        if found.get("state", "pending") not in ("wanted", "pending"):
             return found
         time.sleep(0.02)
 
@@ -31,7 +33,7 @@ def test_a_proxy_hands_files_over_and_tells_what_became_of_them(tmp_path: Path) 
     shared = tmp_path / "shared"
     window = (int(time.time() * 1000) // WINDOW_MS + 5) * WINDOW_MS
     files = [write(shared / f"{n}.parquet", window, str(n)) for n in range(4)]
-    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=30) as http:
+    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http:
         ids = []
         for adopt in files:
             answer = http.post("/v1/adoptions", json={"path": adopt.path})

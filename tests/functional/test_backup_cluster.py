@@ -32,7 +32,7 @@ def test_a_restored_node_goes_on_from_the_ledger(tmp_path: Path) -> None:
     try:
         cluster.start()
         (node,) = cluster.nodes
-        with httpx.Client(base_url=cluster.proxies[0].url, timeout=30) as proxy:
+        with httpx.Client(base_url=cluster.proxies[0].url, timeout=300) as proxy:
             soon, later = send(proxy, 20, "200ms"), send(proxy, 20, "1h")
             wait_for(all_delivered(proxy, soon), "the first ones")
             done = run("backup", tmp_path / "into", "--data", node.data, "--json")

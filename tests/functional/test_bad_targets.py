@@ -23,7 +23,7 @@ from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_record
 from duemq.storage.folder import Folder
 
-WITHIN_S = 30.0
+WITHIN_S = 300.0
 KINDS = {
     "no right to create": errors.TopicAuthorizationFailedError,
     "its name collides": errors.InvalidTopicError,

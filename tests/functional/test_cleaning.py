@@ -77,7 +77,7 @@ class Site:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 while not condition():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         except TimeoutError:

@@ -23,7 +23,7 @@ from tests.real_servers import need_servers
 pytestmark = pytest.mark.chaos
 
 HOUR = 3_600_000
-WITHIN_S = 60.0
+WITHIN_S = 300.0
 STEPS = pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 _URL = re.compile(r"duemq serves (http://\S+)")
 
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(self, url: str, clock: Path) -> None:
         self.url, self.clock = url, clock
-        self.http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=url, timeout=300, trust_env=False)
 
     def post(self, topic: str, **fields: object) -> httpx.Response:
         return self.http.post("/v1/messages", json={"topic": topic, "payload": "x", **fields})

@@ -66,7 +66,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["server", "proxied"])
 def api(request: pytest.FixtureRequest) -> Iterator[Api]:
-    with httpx.Client(base_url=request.getfixturevalue(request.param), timeout=30) as http:
+    with httpx.Client(base_url=request.getfixturevalue(request.param), timeout=300) as http:
         yield Api(http)
 
 

@@ -20,6 +20,7 @@ from duemq.storage import delay_file
 from duemq.storage.rocks import Memory
 from duemq.storage.rows import WINDOW_MS
 from tests.far_schedule import FarSchedule
+from tests.seeds import SEEDS
 from tests.shard_world import START, World
 
 MEMORY = Memory(8 << 20, 8 << 20)
@@ -67,7 +68,7 @@ async def test_a_command_that_needs_more_than_a_cycle_reads_is_applied(
     world.close()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule_with_tiny_row_groups(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_groups(monkeypatch)
     bounded(monkeypatch)

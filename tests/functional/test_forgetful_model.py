@@ -23,12 +23,13 @@ from duemq.storage.rocks import Memory
 from duemq.storage.rows import MOVED, NAME, NAME_DUE, U64, WINDOW_MS
 from duemq.storage.store import ShardStore
 from tests.forgetful_schedule import ForgetfulSchedule
+from tests.seeds import SEEDS
 
 MEMORY = Memory(8 << 20, 8 << 20)
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
     asyncio.run(ForgetfulSchedule(seed, tmp_path, MEMORY).run())
 

@@ -116,7 +116,7 @@ async def test_a_file_that_is_adopted_meanwhile_is_there(tmp_path: Path, monkeyp
         await freeze(node, tmp_path / "frozen")
         made = await asyncio.to_thread(make, node, tmp_path / "frozen", tmp_path / "into")
     restore(made.path, tmp_path / "restored", nothing)
-    async with asyncio.timeout(30), running(tmp_path / "restored") as (_, gateway):
+    async with asyncio.timeout(300), running(tmp_path / "restored") as (_, gateway):
         assert len((await gateway.find(Query(limit=1000))).messages) == 9
     assert await asyncio.to_thread(wrong, tmp_path / "restored") == []
 

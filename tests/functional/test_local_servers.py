@@ -40,7 +40,7 @@ async def values(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 300)).value for _ in range(count)]
     finally:
         await consumer.stop()
 

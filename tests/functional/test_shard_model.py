@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from duemq.storage.rocks import Memory
+from tests.seeds import SEEDS
 from tests.shard_schedule import Schedule
 
 MEMORY = Memory(8 << 20, 8 << 20)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
     asyncio.run(Schedule(seed, tmp_path, MEMORY).run())

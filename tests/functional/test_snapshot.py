@@ -215,7 +215,7 @@ def test_a_fetch_that_is_cancelled_while_it_replaces_the_replica_leaves_it_at_re
         def step(name: str) -> None:
             if name == "durable":
                 durable.set()
-                assert go_on.wait(10)
+                assert go_on.wait(300)
 
         fetching = asyncio.create_task(fetch(Wire(peer), SHARD, into, lambda done, total: None, step))
         assert await asyncio.to_thread(durable.wait, 10)

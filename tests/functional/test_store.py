@@ -137,9 +137,9 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
     store._db = Noting()
     compacting = threading.Thread(target=store.compact)
     compacting.start()
-    assert begun.wait(10)
+    assert begun.wait(300)
     store.close()
-    compacting.join(10)
+    compacting.join(300)
     assert not compacting.is_alive()
     store.compact()  # who comes too late finds it closed, and that is all
     again = ShardStore(tmp_path / "compacted", MEMORY)

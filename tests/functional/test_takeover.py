@@ -219,25 +219,6 @@ async def test_a_node_that_cannot_see_zookeeper_fences_nobody(tmp_path: Path) ->
         await a.until(lambda: a.shard.leading, "a " + LEADS)
 
 
-async def test_an_unforeseen_failure_of_a_shard_is_contained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = new_log()
-    async with node(log, tmp_path / "a") as a:
-        await a.lead()
-        shard, replica = a.shard, a.shard.replica
-
-        def expand(now: int) -> bool:
-            raise KeyError("a bug")
-
-        replica.expand = expand  # type: ignore[method-assign]
-        await a.until(lambda: a.node.standing.unfit, "the failure to be noticed")
-        assert "KeyError('a bug')" in (a.node.why_not_ready or "") and "a bug" in caplog.text
-        await a.until(lambda: a.shard is not shard and a.shard.leading, "the shard to be opened again, and led")
-        assert a.metrics.get_sample_value("duemq_failures_total", {"where": "shard 0"}) == 1
-        await a.ready()
-        await a.gateway.send([draft("m1")])
-        await a.until(lambda: values(log, "orders") == ["m1"], "its delivery")
-
-
 def test_entries_of_the_ledger_and_barriers_are_told_apart(tmp_path: Path) -> None:
     log = new_log()
 

@@ -65,7 +65,7 @@ async def _fill(path: Path) -> None:
     await gateway.change(MOVE, ids[5:10], later + 7_200_000)
     records = node.bus.subscribe("t")
     while await node.bus.end_offset("t", 0) < 20:
-        assert await records.wait(10), "not delivered in time"
+        assert await records.wait(300), "not delivered in time"
     stop.set()
     await running
     folder.close()

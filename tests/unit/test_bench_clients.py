@@ -59,7 +59,7 @@ def test_the_reader_follows_the_cursor_and_takes_the_rest_when_stopped() -> None
     async def play() -> None:
         runner, url = await serve("/v1/topics/t/records", "GET", records)
         try:
-            got = await asyncio.wait_for(read(the_link, url, "t", keep_ids=True), 20)
+            got = await asyncio.wait_for(read(the_link, url, "t", keep_ids=True), 300)
         finally:
             await runner.cleanup()
         assert got.seq.tolist() == [0, 1, 1]
@@ -92,9 +92,9 @@ def test_the_reader_follows_events_across_chunks_and_connections() -> None:
         runner, url = await serve("/v1/topics/t/records", "GET", events)
         try:
             reading = asyncio.ensure_future(read(the_link, url, "t", sse=True))
-            await asyncio.wait_for(the_link.arrived.wait(), 20)
+            await asyncio.wait_for(the_link.arrived.wait(), 300)
             the_link.stopped.set()
-            got = await asyncio.wait_for(reading, 20)
+            got = await asyncio.wait_for(reading, 300)
         finally:
             await runner.cleanup()
         assert got.seq.tolist() == [0, 1, 2]

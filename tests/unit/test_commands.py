@@ -16,7 +16,7 @@ from duemq.delay.backend import NoCluster, ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
-from duemq.delay.gateway import MessageState, Outcome, Query, Receipt
+from duemq.delay.gateway import MessageState, Outcome, Query, Receipt, Status
 from duemq.delay.reads import Found
 from duemq.delay.selection import ByKey
 from duemq.delay.targets import Targets
@@ -26,7 +26,7 @@ from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
-from duemq.model.message import CANCEL, MOVE, Draft, read_change
+from duemq.model.message import CANCEL, MOVE, Draft, read_change, shard_of_name
 from duemq.model.row import direct_frame
 from duemq.storage.adoptions import Adoption
 
@@ -238,6 +238,26 @@ def test_each_is_moved_to_its_own_time_and_of_many_the_times_are_looked_up_where
         assert [outcome.at for outcome in outcomes] == [0, *(0 if at % 2 == 0 else 77 + at // 2 for at in range(17))]
         (asked,) = site.cluster.asked
         assert asked[2] == await site.bus.end_offset(BUFFER, 0) - 2  # of the last one that was delivered
+
+    at_site(scenario)
+
+
+@pytest.mark.parametrize("status", ["delivered", "scheduled", None])
+def test_of_a_named_message_without_delay_the_receipt_says_what_became_of_it(status: Status | None) -> None:
+    """Accepted is not delivered: its target may have refused it in the same cycle."""
+
+    async def scenario(site: Site) -> None:
+        site.gateway = CommandGateway(site.backend, site.selection, answer_s=30.0)
+        if status is not None:
+            site.cluster.state_found = MessageState("id", status, "orders", NOW)
+        sending = asyncio.create_task(site.gateway.send([Draft("orders", b"p", None, name=b"order-1")]))
+        shard = shard_of_name(b"order-1", SHARDS)
+        while not await site.bus.end_offset(BUFFER, shard):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        site.answer(shard, 0, Answer.ACCEPTED)
+        (receipt,) = await sending
+        assert isinstance(receipt, Receipt) and receipt.status == (status or "scheduled")
+        assert site.cluster.asked == [(shard, b"order-1", 0)], "a replica that has read the command"
 
     at_site(scenario)
 

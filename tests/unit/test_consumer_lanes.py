@@ -36,7 +36,7 @@ class Owner:
         self.ends.append(("released", work.message.record.offset))
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             while len(self.ends) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 

@@ -53,7 +53,7 @@ def following(scenario: Callable[[GappyBus, LedgerFollower], Awaitable[None]], b
         assert follower.why_not_ready() is not None
         task = asyncio.create_task(follower.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(300):
                 await scenario(bus, follower)
         finally:
             task.cancel()

@@ -80,7 +80,7 @@ def with_site(scenario: Scenario) -> None:
     async def run() -> None:
         site = Site()
         await site.bus.create_topic("t", 3)
-        async with asyncio.timeout(20), site.http:
+        async with asyncio.timeout(300), site.http:
             await scenario(site)
 
     asyncio.run(run())

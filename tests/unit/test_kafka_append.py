@@ -72,7 +72,7 @@ def with_appender(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(append, "stop", stop)
         monkeypatch.setattr(appender, "_ready", ready)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await scenario(broker, appender)
             assert appender._waiting_bytes == 0 and not appender._lanes and not appender._sends
             await appender.close()

@@ -48,7 +48,7 @@ class Broker(MemoryBus):
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 300))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from duemq.proxy.local.ports import HOST, free_port, is_open
 from duemq.proxy.local.process import Process
 from tests.chaos.network.sources import OTHERS
 
-_READY_WITHIN_S = 30.0
+_READY_WITHIN_S = 300.0
 _ANSWERS_WITHIN_S = 10.0
 _ROOT = Path(__file__).parents[3]
 
