@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-fast check bench schedules chaos chaos-hour power install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-hour power install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,11 +31,15 @@ cluster: install ## start three Kafka brokers, three ZooKeeper servers, three no
 cluster-down: install ## end what `make cluster` started; its data stays (DATA=.cluster)
 	@$(BIN)/python -m duemq.proxy.local down --data "$(DATA)"
 
-PYTEST := $(BIN)/python -m pytest -q -m "not chaos or smoke"
+PYTEST := $(BIN)/python -m pytest -q
+test: CHOSEN = (not chaos or smoke) and not slow
+test-all: CHOSEN = not chaos or smoke
 
 # What failed is run once more, alone: on a busy machine two workers starve each other's servers for minutes at times.
-test: install-dev ## everything: unit, contract, functional, end to end
-	@$(PYTEST) -n 2 --dist loadgroup $(ARGS) || { test $$? = 1 && $(PYTEST) --last-failed $(ARGS); }
+test test-all: install-dev
+	@$(PYTEST) -m "$(CHOSEN)" -n 2 --dist loadgroup $(ARGS) || { test $$? = 1 && $(PYTEST) -m "$(CHOSEN)" --last-failed $(ARGS); }
+test: ## unit, contract, functional, end to end
+test-all: ## the same, and what takes long: three brokers, Spark end to end, every kind of kill
 
 test-fast: install-dev ## only what needs no server
 	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)

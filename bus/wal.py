@@ -74,7 +74,7 @@ def _torn_at(content: bytes) -> int | None:
 
 
 def _fragments(content: bytes) -> Iterator[_Fragment]:
-    """All of a file. Behind one that is not good the next block is where fragments can be told again."""
+    """All of a file. After a bad fragment, reading goes on at the next block, where a fragment is sure to begin."""
     from aiokafka.record.util import calc_crc32c  # the only place in this plug that needs it
 
     at = 0

@@ -80,7 +80,7 @@ class Adopter:
         self._candidates = Candidates(policy, self.why_wanted)
         self._found: dict[int, Here | Wrong] = {}
         self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
-        self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is none of its own
+        self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is not the file's
         self._copies: dict[int, int] = {}  # replicas that have a file which is here, while they are too few
         self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a file that is not here
         self._leading_since: int | None = None

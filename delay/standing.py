@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _LAG_BOUND = 1_000  # entries, some ten seconds or more of cycles: whoever is further behind is not given the shard
 _REASON_CHARS = 300
-_LAG_TOLD = 100  # entries: a smaller change of the lag is told with the next larger one
+_LAG_TOLD = 100  # entries: a smaller change of the lag is reported with the next larger one
 
 
 def why_unfit(unfit: Mapping[int, str]) -> str:

@@ -2,4 +2,4 @@
 
 import os
 
-SEEDS = range(int(os.environ.get("SEEDS", "25")))
+SEEDS = range(int(os.environ.get("SEEDS", "12")))

@@ -320,7 +320,7 @@ class KafkaBus:
             self.subscriptions.wake_all()
 
     async def _look_at_own(self) -> None:
-        """Somebody may alter duemq's own topics while they are used: that is told, and nothing stops."""
+        """Log it where somebody alters duemq's own topics while they are used; nothing stops."""
         while True:
             await asyncio.sleep(_OWN_S)
             for topic, partitions in list(self._own.items()):

@@ -124,7 +124,7 @@ class Catalog:
     async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
         """Those of the topics that exist, with the ends of their partitions. Raises LogFailed.
 
-        A topic with a partition that nobody leads is told with its trouble, and without ends.
+        A topic with a partition that has no leader is listed with its trouble, and without end offsets.
         """
         known = await self.find(topics)
         led = {topic for topic, about in known.items() if NO_LEADER not in about.trouble.values()}

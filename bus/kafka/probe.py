@@ -2,7 +2,7 @@
 
 Kafka has no request for the time. But a broker stamps the records of duemq's own topics when it appends them, and says
 so in its acknowledgement: between sending and that, its clock showed this. So each sample is an interval in which the
-brokers' clock was, and what is told is the part of the difference that is beyond doubt.
+brokers' clock was, and what is reported is the part of the difference that is beyond doubt.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 _BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
-_READ_S = 60.0
-_DELETED_S = 20.0
-_COMMITS_S = 3.0
+_READ_S = 300.0
+_DELETED_S = 300.0
+_COMMITS_S = 8.0  # less than the brokers take to end a transaction that hangs
 
 
 @asynccontextmanager

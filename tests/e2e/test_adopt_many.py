@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from duemq.client import Client
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.storage.rows import WINDOW_MS
@@ -14,6 +16,7 @@ from tests.e2e.server import Server, wait_for
 from tests.e2e.test_adopt import COUNT, drafts, window_ahead
 
 
+@pytest.mark.slow
 def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, own_kafka: KafkaServers) -> None:
     shared, window = tmp_path / "shared", window_ahead(4)
     server = new_server("--set", f"far.adopt_from={shared}", "--kafka", own_kafka.bootstrap).start()

@@ -21,7 +21,7 @@ from duemq.storage.rows import WINDOW_MS
 from tests.e2e.server import Server, environment, run
 from tests.spark_site import spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 ROWS, BAD = 3_000, 7
 RUN_S = 900.0
@@ -82,7 +82,6 @@ def stage(tmp_path: Path) -> Path:
     return stage
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("log", ["embedded", "kafka"])
 def test_every_row_is_scheduled_once_although_the_driver_is_killed_at_every_step(
     new_server: Callable[..., Server], stage: Path, tmp_path: Path, log: str, request: pytest.FixtureRequest

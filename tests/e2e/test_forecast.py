@@ -30,7 +30,7 @@ from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, run, wait_for
 from tests.spark_site import spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 
 Capsys = pytest.CaptureFixture[str]
 SEALED, ADOPTED, NEAR = 600, 200, 30

@@ -32,7 +32,7 @@ from duemq.proxy.local.kafka import KafkaServers
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.spark_site import spark_jars, spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 
 COUNT = 150
 NO_NEW_TOPICS = ("--set", "topics.partitions=0", "--set", "delivery.max_attempts=1")

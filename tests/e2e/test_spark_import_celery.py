@@ -22,6 +22,7 @@ from tests.spark_site import spark_tests
 
 pytestmark = [
     *spark_tests,
+    pytest.mark.slow,
     pytest.mark.usefixtures("not_for_ever"),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]

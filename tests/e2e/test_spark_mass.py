@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.e2e.server import DUEMQ, Server, environment
 from tests.spark_site import spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 _WITHIN_S = 900
 DAY_MS = 86_400_000
 

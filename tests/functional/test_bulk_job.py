@@ -27,7 +27,7 @@ from duemq.storage.rows import WINDOW_MS
 from tests.proxy_site import proxy_site
 from tests.spark_site import spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 COLUMNS = Columns("due", "body", to="orders", key="key", name="name", order=("rank",))
 
 

@@ -21,7 +21,7 @@ from tests.consumer_site import committed, new_group, new_topic, read_all, send,
 from tests.e2e.server import Server
 from tests.real_servers import need_servers
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

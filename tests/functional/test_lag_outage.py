@@ -15,7 +15,7 @@ from tests.consumer_site import new_group, new_topic, send, until
 from tests.functional.lag_site import LagSite
 from tests.real_servers import need_servers
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.consumer_site import until
 from tests.e2e.server import DUEMQ, environment
 from tests.spark_site import spark_jars, spark_tests
 
-pytestmark = spark_tests
+pytestmark = [*spark_tests, pytest.mark.slow]
 
 COPIES = "copies"
 

@@ -18,7 +18,7 @@ from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
 
 _BAD = 40  # messages to the bad target
 _DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target
-_TOLD_S = 30.0
+_TOLD_S = 300.0
 
 
 async def _nothing(world: World, topic: str) -> None:
