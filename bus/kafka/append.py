@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from duemq.bus.base import Appended, Batches, Landed, Partition
 from duemq.bus.kafka.batches import appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.stop import noticed, stop
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
@@ -66,6 +67,7 @@ class Appender:
     async def open(self) -> None:
         """Raises Unavailable."""
         producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
+        mend_timeouts(producer.client)
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 await producer.start()

@@ -19,6 +19,7 @@ from aiokafka.producer import sender
 from duemq.bus.base import Batches, Landed, Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
 from duemq.bus.kafka.options import KafkaOptions
@@ -71,6 +72,7 @@ class KafkaCommitter:
             acks="all",
             **options.client(),
         )
+        mend_timeouts(self._producer.client)
         wire.watch(self._producer.client)
         self._hanging = Hanging(wire, self._producer)
         self._producer._sender._coordinator_dead = self._coordinator_lost

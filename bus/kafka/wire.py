@@ -21,6 +21,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Partition
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 
@@ -64,6 +65,7 @@ class Wire:
     async def open(self) -> None:
         """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
         self.client = AIOKafkaClient(**self._settings)
+        mend_timeouts(self.client)
         self.watch(self.client)
         try:
             await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)

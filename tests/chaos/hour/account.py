@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Account:
 
     def write(self, path: Path) -> None:
         """`path` gets the JSON; the tables go beside it, with the ending `.md`."""
-        document: dict[str, Any] = {"clean": self.clean, **asdict(self)}
+        document: dict[str, Any] = {"clean": self.clean, **vars(self)}
         path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         path.with_suffix(".md").write_text(self.markdown())
 
