@@ -32,14 +32,14 @@ cluster-down: install ## end what `make cluster` started; its data stays (DATA=.
 	@$(BIN)/python -m duemq.proxy.local down --data "$(DATA)"
 
 PYTEST := $(BIN)/python -m pytest -q
-test: CHOSEN = (not chaos or smoke) and not slow
+test: CHOSEN = not slow and not chaos and (not servers or smoke)
 test-all: CHOSEN = not chaos or smoke
 
 # What failed is run once more, alone: on a busy machine two workers starve each other's servers for minutes at times.
 test test-all: install-dev
 	@$(PYTEST) -m "$(CHOSEN)" -n 2 --dist loadgroup $(ARGS) || { test $$? = 1 && $(PYTEST) -m "$(CHOSEN)" --last-failed $(ARGS); }
-test: ## unit, contract, functional, end to end
-test-all: ## the same, and what takes long: three brokers, Spark end to end, every kind of kill
+test: ## unit, contract (on every server), functional and end to end on the embedded bus
+test-all: ## everything: on Kafka, ZooKeeper, Valkey and Spark, too, and the short form of chaos
 
 test-fast: install-dev ## only what needs no server
 	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)

@@ -14,12 +14,20 @@ pytest_plugins = ["tests.real_servers", "tests.spark_site", "tests.audit_site"]
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_ONE_OF_EACH = {"kafka", "kafka_secure", "zookeeper", "redis_url"}
+_SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "redis_url", "spark", "past")
+_PLUGS = ("kafka", "zookeeper", "redis")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests that share a real server run in one worker, so that it is started once."""
+    """Mark the tests that need a real server. All run in one worker, so that each server is started once.
+
+    Those of a contract get theirs by the name of the plug, which is in their own name.
+    """
     for item in items:
-        if _ONE_OF_EACH & set(getattr(item, "fixturenames", ())) and item.get_closest_marker("xdist_group") is None:
+        asked = bool(set(_SERVERS).intersection(getattr(item, "fixturenames", ())))
+        if asked:
+            item.add_marker(pytest.mark.servers)
+        plugged = "tests/contract/" in item.nodeid and any(plug in item.name for plug in _PLUGS)
+        if (asked or plugged) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("servers"))

@@ -15,6 +15,7 @@ from tests.e2e.celery_site import Site
 from tests.e2e.server import BIN, wait_for
 
 pytestmark = [
+    pytest.mark.servers,
     pytest.mark.usefixtures("not_for_ever"),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # Celery's backend does
 ]

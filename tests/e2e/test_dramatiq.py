@@ -14,7 +14,7 @@ from duemq.client import Client
 from tests.e2e.celery_site import Site
 from tests.e2e.server import BIN, wait_for
 
-pytestmark = pytest.mark.usefixtures("not_for_ever")
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("not_for_ever")]
 
 TOPIC = "dramatiq"
 

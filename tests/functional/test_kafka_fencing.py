@@ -15,7 +15,7 @@ from duemq.bus.kafka.sends import send_all
 from duemq.model.errors import Fenced, Unavailable
 from tests.functional.kafka_bus import frames, own_log, target, values
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
 
 class Frozen:

@@ -16,7 +16,7 @@ from duemq.model.record import pack_record
 from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, options, own_log, target, values
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
