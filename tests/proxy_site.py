@@ -37,6 +37,7 @@ from duemq.storage.folder import Folder
 
 TOKEN = "between us"
 SHARDS = 3
+_ANSWER_S = 60.0  # 2 in production; a busy machine would answer 503 and 202 where a test wants to see the rest
 
 
 class Server(uvicorn.Server):
@@ -87,19 +88,19 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
     log = MemoryLog()
     (door_listener, door_url), (listener, url) = bound(), bound()
     async with running_node(folder, log, door_url) as node, asyncio.TaskGroup() as group:
-        door = Server(create_door(NodeBackend(node), CollectorRegistry(), TOKEN), door_listener)
+        door = Server(create_door(NodeBackend(node, _ANSWER_S), CollectorRegistry(), TOKEN), door_listener)
         group.create_task(door.run_here(), name="door")
         bus, registry = MemoryBus(log), CollectorRegistry()
         follower = LedgerFollower(bus, SHARDS)
         following = group.create_task(follower.run(), name="follower")
         watch = ClockWatch(wall_clock)
         await watch.measure(bus)
-        async with node_client(2.0, TOKEN) as http:
+        async with node_client(_ANSWER_S, TOKEN) as http:
             backend = ProxyBackend(
                 "test", bus, IdCodec(node.folder.info.secret), Targets(bus, 2), follower,
                 RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
-            gateway, ingress = CommandGateway(backend), Ingress(Limits(), backend.why_clock_out)
+            gateway, ingress = CommandGateway(backend, answer_s=_ANSWER_S), Ingress(Limits(), backend.why_clock_out)
             app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, adopting(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")
@@ -136,7 +137,7 @@ def proxy_site(folder: Path) -> Iterator[str]:
     thread = threading.Thread(target=in_thread, name="proxy site")
     thread.start()
     try:
-        yield started.result(30)
+        yield started.result(300)
     finally:
         for loop, stop in handles:
             loop.call_soon_threadsafe(stop.set)

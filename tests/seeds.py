@@ -2,4 +2,4 @@
 
 import os
 
-SEEDS = range(int(os.environ.get("SEEDS", "12")))
+SEEDS = range(int(os.environ.get("SEEDS", "6")))

@@ -33,11 +33,12 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     """That of the tests, without settings that somebody has made for a duemq of their own.
 
-    How full the disk of this machine is does not matter, but to the tests that say so.
+    How full the disk of this machine is does not matter, but to the tests that say so; nor does how busy it is.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
     marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("CLEAN", "SHORTEN", "REFUSE")}
-    return kept | marks | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
+    patient = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}
+    return kept | marks | patient | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 
 
 def run(

@@ -23,6 +23,8 @@ from tests.e2e.load import Load
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import DUEMQ, Server, environment, run, wait_for
 
+pytestmark = pytest.mark.slow
+
 FAR = ("--shards", "2", "--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
 WINDOW_MS = 1_800_000
 SETTLED, BUSY = "settled", "busy"

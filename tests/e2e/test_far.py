@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.e2e.server import Server, run, wait_for
+
+pytestmark = pytest.mark.slow
 
 TOPIC, COUNT = "orders", 300
 WINDOW_MS = 1_800_000

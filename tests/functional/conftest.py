@@ -17,6 +17,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import options
 
+_PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
 _START_S, _STOP_S = 300.0, 300.0  # when to give a process up
 _URL = re.compile(r"duemq serves (http://\S+)")
 
@@ -28,8 +29,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     duemq = Path(sys.executable).with_name("duemq")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [duemq, "serve", "--data", folder / "data", "--listen", "127.0.0.1:0"], stdout=log, stderr=log
-        )
+            [duemq, "serve", "--data", folder / "data", "--listen", "127.0.0.1:0"],
+            stdout=log, stderr=log, env=os.environ | _PATIENT,
+        )  # fmt: skip
     try:
         yield _url(process, folder / "log")
     finally:
@@ -46,7 +48,7 @@ def kafka_with_duemq(kafka: KafkaServers, tmp_path_factory: pytest.TempPathFacto
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [duemq, "serve", "--kafka", kafka.bootstrap, "--data", folder / "data", "--listen", "127.0.0.1:0"],
-            stdout=log, stderr=log, env=os.environ | {"DUEMQ_STORAGE__REFUSE_PERCENT": "100"},
+            stdout=log, stderr=log, env=os.environ | _PATIENT | {"DUEMQ_STORAGE__REFUSE_PERCENT": "100"},
         )  # fmt: skip
     try:
         _url(process, folder / "log")
