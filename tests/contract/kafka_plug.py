@@ -150,7 +150,12 @@ class KafkaPlug:
 
     def __init__(self, bootstrap: str, *, own: bool) -> None:
         self._suffix = f"-{secrets.token_hex(4)}"
-        self._options = KafkaOptions(bootstrap, cluster=f"contract{self._suffix}")
+        self._options = KafkaOptions(
+            bootstrap,
+            cluster=f"contract{self._suffix}",
+            request_timeout_ms=30_000,  # for busy machines
+            transaction_timeout_ms=60_000,
+        )
         self._own: dict[str, int] | None = {} if own else None
         self._bus: RenamedBus | None = None
 

@@ -39,7 +39,7 @@ def test_a_full_disk_refuses_senders_and_nobody_else(new_server: Callable[..., S
     assert server.call("POST", "/v1/messages:batch", {"messages": [{"topic": "t"}]}).status_code == 503
     assert server.state(later)["status"] == "scheduled"
     assert server.call("DELETE", f"/v1/messages/{later}").json()["status"] == "cancelled"
-    page = server.call("GET", "/v1/topics/t/records?wait=10s").json()
+    page = server.call("GET", "/v1/topics/t/records?wait=60s").json()
     assert [record["headers"]["duemq-id"] for record in page["records"]] == [soon]
     assert server.is_ready()
 

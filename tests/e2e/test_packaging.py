@@ -40,7 +40,7 @@ def test_the_built_wheel_serves(tmp_path: Path, new_server: Callable[..., Server
     server.command = [fresh / "bin" / "duemq"]
     server.start()
     id_ = server.send("t", payload="from the wheel", deliver_after=50)
-    records = server.call("GET", "/v1/topics/t/records?wait=5s").json()["records"]
+    records = server.call("GET", "/v1/topics/t/records?wait=60s").json()["records"]
     assert [(record["headers"]["duemq-id"], record["payload"]) for record in records] == [(id_, "from the wheel")]
     assert server.stop() == 0, server.log
     where = subprocess.check_output(

@@ -35,7 +35,7 @@ def test_a_second_process_on_one_folder(new_server: Callable[..., Server]) -> No
     assert verified.returncode == 1
     assert f"process {server.process.pid}" in verified.stderr
     id_ = server.send("t", payload="still here", deliver_after=50)
-    records = server.call("GET", "/v1/topics/t/records?wait=5s").json()["records"]
+    records = server.call("GET", "/v1/topics/t/records?wait=60s").json()["records"]
     assert [record["headers"]["duemq-id"] for record in records] == [id_]
 
 

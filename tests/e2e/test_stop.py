@@ -31,7 +31,7 @@ def test_sigterm_ends_long_polls_and_streams_and_keeps_what_is_pending(new_serve
     assert "Traceback" not in server.log
 
     server.start()
-    page = server.call("GET", "/v1/topics/t/records?wait=5s").json()
+    page = server.call("GET", "/v1/topics/t/records?wait=60s").json()
     assert [record["headers"]["duemq-id"] for record in page["records"]] == [soon]
     assert server.state(later)["status"] == "scheduled"
 

@@ -46,7 +46,7 @@ class Api:
     def records(self, topic: str, count: int, extra: str = "300ms") -> list[Any]:
         """Exactly `count` records: none come in the time `extra` after the last one."""
         found: list[Any] = []
-        query: dict[str, Any] = {"wait": "10s"}
+        query: dict[str, Any] = {"wait": "60s"}
         while len(found) < count:
             page = self.ask("GET", f"/v1/topics/{topic}/records", 200, params=query)
             assert page["records"], f"{len(found)} of {count} records came"
@@ -131,10 +131,10 @@ def test_a_raw_body_is_the_payload(api: Api, topic: str) -> None:
 def test_a_won_cancel_and_a_move_hold(api: Api, topic: str) -> None:
     kept, cancelled, moved, hurried = (
         api.send(topic=topic, payload=name, deliver_after=after)["id"]
-        for name, after in (("kept", "900ms"), ("cancelled", "900ms"), ("moved", "900ms"), ("hurried", "1h"))
+        for name, after in (("kept", "6s"), ("cancelled", "6s"), ("moved", "6s"), ("hurried", "1h"))
     )
     won = api.ask("DELETE", f"/v1/messages/{cancelled}", 200)
-    later = now_ms() + 1400
+    later = now_ms() + 7_000
     assert api.ask("PATCH", f"/v1/messages/{moved}", 200, {"deliver_at": later})["deliver_at_ms"] == later
     assert api.ask("POST", f"/v1/messages/{hurried}:deliver-now", 200)["id"] == hurried
     records = api.records(topic, 3)
