@@ -10,6 +10,8 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.server import Server, environment
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ def test_every_package_folder_has_its_link() -> None:
     assert {path.name for path in LINKS.iterdir()} - links - {"__pycache__"} == {"__init__.py", "py.typed"}
 
 
+@pytest.mark.slow
 def test_the_built_wheel_serves(tmp_path: Path, new_server: Callable[..., Server]) -> None:
     made, fresh = tmp_path / "made", tmp_path / "fresh"
     python(ROOT, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", made, checkout(tmp_path))

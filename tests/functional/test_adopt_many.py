@@ -26,6 +26,7 @@ def ahead(windows: int) -> int:
     return (int(time.time() * 1000) // WINDOW_MS + windows) * WINDOW_MS
 
 
+@pytest.mark.slow
 def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     files = [write(shared / f"{n}.parquet", window + n % 2 * WINDOW_MS, str(n)) for n in range(7)]
@@ -62,6 +63,7 @@ def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tm
             assert http.get(f"/v1/adoptions/{found[3].id}/ids?{query}").json()["code"] == "bad_query"
 
 
+@pytest.mark.slow
 def test_one_wrong_file_refuses_all_of_them(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     good = [write(shared / f"{n}.parquet", window, str(n)) for n in range(3)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import pytest
 
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.message import Draft
@@ -29,6 +30,7 @@ def settled(http: httpx.Client, id_: str) -> dict[str, object]:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_proxy_hands_files_over_and_tells_what_became_of_them(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     window = (int(time.time() * 1000) // WINDOW_MS + 5) * WINDOW_MS
