@@ -9,6 +9,8 @@ import pytest
 
 from tests.functional.idempotency_worker import KEYS, LEASE_MS, T0, noted, run, work
 
+pytestmark = pytest.mark.slow
+
 NAMES = {str(number) for number in range(KEYS)}
 STORE_STEPS, WORK_STEPS = ["before_write", "after_write", "after_sync"], ["begun", "worked", "finished"]
 
