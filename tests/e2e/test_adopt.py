@@ -146,7 +146,7 @@ def test_files_are_adopted_once_although_the_server_is_killed_again_and_again(
         time.sleep(seed.random())
         server.kill()
         server.start()
-    wait_for(lambda: adopted() == files, "all adoptions", 60)
+    wait_for(lambda: adopted() == files, "all adoptions")
     assert server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == total
     assert server.call("GET", "/v1/adoptions?state=refused").json() == {"adoptions": []}
     assert server.stop() == 0, server.log

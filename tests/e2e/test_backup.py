@@ -160,7 +160,7 @@ def leased(path: Path) -> Iterator[threading.Event]:
 def end(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
     """The exit code after this signal, and what was said."""
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=300)
     return process.returncode, said
 
 

@@ -50,7 +50,7 @@ def test_every_task_runs_not_early_and_no_revoked_one(tmp_path: Path) -> None:
         wanted = {f"t{n}" for n in range(TASKS)} - revoked
         wait_for(lambda: len(wanted - site.ran().keys()) <= LOST_BY_KOMBU, "all tasks ran", 300)
         with suppress(AssertionError):
-            site.wait_for_runs(*wanted, within_s=15)
+            site.wait_for_runs(*wanted, within_s=60)
         found = site.ran()
         assert found.keys() <= wanted
         assert not [task for task in wanted - found.keys() if not site.broker.was_given(ids[task])]

@@ -71,7 +71,7 @@ def test_failing_writes_are_survived_in_the_same_process(new_server: Callable[..
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
     wait_for(server.is_ready, "serving again")
     accepted.append(server.send("t", payload="after", deliver_after="100ms"))
-    wait_for(lambda: set(accepted) <= set(server.delivered_ids("t")), "all that was accepted", 15)
+    wait_for(lambda: set(accepted) <= set(server.delivered_ids("t")), "all that was accepted")
     delivered = server.delivered_ids("t")
     assert len(set(delivered)) == len(delivered)
     assert server.stop() == 0, server.log

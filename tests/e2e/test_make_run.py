@@ -39,7 +39,7 @@ def test_make_run(tmp_path: Path) -> None:
         assert (data / "duemq.json").exists()
     finally:
         os.killpg(make.pid, signal.SIGINT)  # as a terminal does
-        code = make.wait(10)
+        code = make.wait(300)
     shown = screen.read_text()
     assert "Traceback" not in shown, shown
     # make itself says that it was interrupted; what it ran has stopped by then.

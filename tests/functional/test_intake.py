@@ -163,7 +163,7 @@ def test_where_links_are_not_possible_it_is_written(
 ) -> None:
     path = file_of(tmp_path / "a.parquet", [message(1)])
 
-    def no_link(*_: object) -> None:
+    def no_link(*_: object, **__: object) -> None:
         raise OSError(number, "no")
 
     monkeypatch.setattr(os, "link", no_link)

@@ -69,7 +69,7 @@ async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[
     dead = await bus.committer("shard-0")
     await dead._producer.begin_transaction()
     made = await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0)
-    await send_all(dead._producer, dead._catalog, dead.name, made, (), 5.0)
+    await send_all(dead._producer, dead._catalog, dead.name, made, (), 60.0)
     await other.append({(topic, 0): frames("behind")})  # readers do not get past an open transaction
     assert await bus.read(topic, 0, 0, 10) == []
     await other.committer("shard-0")

@@ -36,7 +36,7 @@ async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> 
     if not known:
         producer._txn_manager._txn_partitions.update(TopicPartition(*where) for where in batches)
     made = await committer._prepare(batches, wall_clock())
-    await send_all(producer, committer._catalog, committer.name, made, (), 5.0)
+    await send_all(producer, committer._catalog, committer.name, made, (), 60.0)
 
 
 async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
@@ -89,7 +89,7 @@ async def test_a_transaction_under_way_is_aborted_with_what_hangs(two: tuple[Kaf
     await begin(older, {ledger: frames("lost")}, known=True)
     older._producer._txn_manager._txn_partitions.add(TopicPartition(*topic))
     made = await older._prepare({topic: frames("lost")}, wall_clock())
-    await send_all(older._producer, older._catalog, older.name, made, (), 5.0)
+    await send_all(older._producer, older._catalog, older.name, made, (), 60.0)
 
     newer = await other.committer("shard-0")
     await newer.commit({ledger: frames("entry 1"), topic: frames("one")})

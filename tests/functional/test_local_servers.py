@@ -118,7 +118,7 @@ def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> N
     process = Process("fleeting", ["sh", "-c", "echo the disk is full; exit 3"], tmp_path / "log")
     process.start()
     with pytest.raises(LocalError, match=r"fleeting ended with exit code 3:\nthe disk is full"):
-        process.until(lambda: False, 10)
+        process.until(lambda: False, 300)
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

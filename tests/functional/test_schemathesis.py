@@ -41,4 +41,4 @@ def test_the_served_document_is_the_one_under_test(server: str) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_requests_made_from_the_document(server: str, case: schemathesis.Case[Any]) -> None:
     checks = BATCH_CHECKS if case.operation.path in BATCHES else CHECKS
-    case.call_and_validate(base_url=server, checks=checks, timeout=30)
+    case.call_and_validate(base_url=server, checks=checks, timeout=300)
