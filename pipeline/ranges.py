@@ -17,6 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.kafka import Kafka, options_of
@@ -151,6 +152,7 @@ class Logs:
             consumer = AIOKafkaConsumer(
                 isolation_level=isolation_level, enable_auto_commit=False, **self._options.client()
             )
+            mend_timeouts(consumer._client)
             try:
                 await consumer.start()
                 return await ask(consumer)

@@ -15,6 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.client.consumer.headers import returned
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
@@ -91,6 +92,7 @@ class Returns:
                     bootstrap_servers=self._bootstrap, enable_idempotence=True, acks="all",
                     max_request_size=_REQUEST_BYTES, **settings,
                 )  # fmt: skip
+                mend_timeouts(producer.client)
                 try:
                     await producer.start()
                 except BaseException:

@@ -15,6 +15,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, No
 from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.positions import metadata_of
@@ -95,6 +96,7 @@ class Source:
             isolation_level="read_committed",
             **settings,
         )
+        mend_timeouts(self._kafka._client)
         self._file: FileOffsets | None = None
         self._looking: asyncio.Task[None] | None = None
         if options.broadcasting:

@@ -23,6 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.kafka.client import mend_timeouts
 from duemq.client.consumer.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import Ends, Place
@@ -94,6 +95,7 @@ class Brokers:
             self._client = AIOKafkaClient(**self._settings)
         except (TypeError, ValueError) as error:
             raise BadConfig(f"the settings of the Kafka client: {error}") from error
+        mend_timeouts(self._client)
         try:
             await asyncio.wait_for(self._client.bootstrap(), self._timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:

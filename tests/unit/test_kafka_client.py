@@ -1,15 +1,23 @@
-"""What a request comes to when its broker does not answer."""
+"""What a request comes to when its broker does not answer, in each process that has clients of its own."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 
 from duemq.bus.kafka.client import mend_timeouts
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.returns import Returns
+from duemq.client.consumer.source import Changes, Source
+from duemq.client.lag.brokers import Brokers
+from duemq.model.errors import Unavailable
+from duemq.pipeline.ranges import Logs
 
 CONNECTION = (1, ConnectionGroup.DEFAULT)
 
@@ -49,5 +57,63 @@ def test_each_request_of_a_connection_that_went_away_times_out() -> None:
         with pytest.raises(RequestTimedOutError):
             await second
         client._conns.clear()
+
+    asyncio.run(run())
+
+
+async def consume() -> None:
+    async def nothing(_: Any) -> None: ...
+
+    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Changes(nothing, nothing))
+    try:
+        await source._kafka._client.send(1, None)
+    finally:
+        await source.stop()
+
+
+async def send_back() -> None:
+    returns = Returns("g", "127.0.0.1:1", ConsumerOptions())
+    producer = await returns._open()
+    try:
+        await producer.client.send(1, None)
+    finally:
+        await returns.stop()
+
+
+async def measure_lag() -> None:
+    await Brokers("127.0.0.1:1", {}).open()
+
+
+async def look_up_offsets() -> None:
+    await asyncio.to_thread(Logs("127.0.0.1:1").topics)
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (consume, RequestTimedOutError), (send_back, RequestTimedOutError), (measure_lag, Unavailable),
+        (look_up_offsets, Unavailable),
+    ],
+)  # fmt: skip
+def test_every_client_times_out(
+    use: Callable[[], Awaitable[None]], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none raises the KeyError that aiokafka 0.14 gives."""
+
+    async def send(*_: Any, **__: Any) -> None:
+        raise KeyError(CONNECTION)
+
+    async def bootstrap(client: Any) -> None:
+        await client.send(1, None)
+
+    async def started(_: Any) -> None: ...
+
+    monkeypatch.setattr(AIOKafkaClient, "send", send)
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+    monkeypatch.setattr(AIOKafkaProducer, "start", started)
+
+    async def run() -> None:
+        with pytest.raises(error):
+            await use()
 
     asyncio.run(run())
