@@ -7,14 +7,14 @@ import secrets
 from dataclasses import replace
 
 import pytest
-from aiokafka.protocol.admin import DeleteTopicsRequest
+from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest
 
 from duemq.bus.base import TargetRefused, TopicRefused, UnknownTopic
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import pack_record
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, options, own_log, target, values
+from tests.functional.kafka_bus import WITHIN_S, frames, options, own_log, target, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -125,3 +125,22 @@ async def test_an_own_topic_that_is_more_than_needed_is_taken(bus: KafkaBus, kaf
     await other.close()
     with pytest.raises(TopicRefused, match=r"retention\.ms is 1000 and must be 604800000 or more, or -1"):
         await bus.create_log(shorter, 1)
+
+
+async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
+    kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody would ever read what Kafka clients put there."""
+    monkeypatch.setattr("duemq.bus.kafka.bus._OWN_S", 0.2)
+    bus = await KafkaBus.open(options(kafka.bootstrap))
+    try:
+        log = await own_log(bus)
+        answer = await bus._wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))  # type: ignore[list-item]
+        assert [code for _, code, _ in answer.topic_errors] == [0]
+        async with asyncio.timeout(WITHIN_S):
+            while not bus.misfits():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        said = "it has 2 partitions and must have 1: nobody reads the others"
+        assert bus.misfits() == {log: said} and said in caplog.text
+    finally:
+        await bus.close()

@@ -10,6 +10,7 @@ import pytest
 
 from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.delay.copies import NoPeers
 from duemq.delay.topics import BUFFER, LEDGER
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Rejected
@@ -177,6 +178,46 @@ async def test_commands_that_nobody_read_are_told_and_counted(tmp_path: Path, ca
         await b.until(lambda: b.node.standing.unfit, "b to find that it missed something")
     async with node(log, tmp_path / "a") as a:
         await a.lead()  # and it starts again behind the gap
+
+
+class SlowPeer(NoPeers):
+    """Has a replica of the shard; copying it takes until the test says that it failed."""
+
+    def __init__(self) -> None:
+        self.copied = False  # the first look of an empty replica is answered at once: there is nothing
+        self.asked, self.fails = asyncio.Event(), asyncio.Event()
+
+    def have(self, shard: int) -> bool:
+        return self.copied
+
+    async def fetch(self, shard: int, path: Path) -> bool:
+        if self.copied:
+            self.asked.set()
+            await self.fails.wait()
+        return False
+
+
+async def test_a_replica_that_fell_behind_is_not_ready_while_it_is_copied(tmp_path: Path) -> None:
+    """It was ready before: a machine that was paused for longer than the ledger is kept."""
+    log, peer = new_log(), SlowPeer()
+    async with node(log, tmp_path / "a") as a, node(log, tmp_path / "b", bus=DeposedBus, peers=peer) as b:
+        await a.lead()
+        await b.ready()
+        bus = b.node.bus
+        assert isinstance(bus, DeposedBus)
+        bus.end, peer.copied = log.topics[LEDGER][0].end, True
+        for number in range(3):
+            await a.gateway.send([draft(f"m{number}")])
+            await a.until(lambda count=number: len(values(log, "orders")) == count + 1, "its delivery")  # type: ignore[misc]
+        await MemoryBus(log).trim(LEDGER, 0, log.topics[LEDGER][0].end - 1)
+        bus.end = None
+        await a.gateway.send([draft("m3")])
+        await b.until(peer.asked.is_set, "b to copy its peer")
+        assert b.shard.rebuilding
+        assert "waits for a peer to copy" in (b.node.why_not_ready or "")
+        await b.until(lambda: b.election.standing and 0 in b.election.standing.unfit, "the others to know it")
+        peer.fails.set()
+    assert values(log, "orders") == ["m0", "m1", "m2", "m3"]
 
 
 async def test_an_operator_can_make_a_replica_the_truth(tmp_path: Path) -> None:
