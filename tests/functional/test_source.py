@@ -1,0 +1,100 @@
+"""What somebody puts in the place of a file that is being handed over: at no moment is anything else read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.model.errors import BadDelayFile
+from duemq.storage.source import Source
+
+SECRET = b"of somebody else"
+
+
+class Place:
+    """A folder that files are adopted from, with one file in a folder of its own, and another folder beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.allowed, self.other = root / "allowed", root / "other"
+        self.folder = self.allowed / "day"
+        self.folder.mkdir(parents=True)
+        self.other.mkdir()
+        self.file = self.folder / "a.parquet"
+        self.file.write_bytes(b"whole")
+        (self.other / "a.parquet").write_bytes(SECRET)
+
+    def link_file(self) -> None:
+        self.file.unlink()
+        self.file.symlink_to(self.other / "a.parquet")
+
+    def link_folder(self) -> None:
+        shutil.rmtree(self.folder)
+        self.folder.symlink_to(self.other)
+
+    def make_pipe(self) -> None:
+        self.file.unlink()
+        os.mkfifo(self.file)
+
+    def make_folder(self) -> None:
+        self.file.unlink()
+        self.file.mkdir()
+
+    def remove(self) -> None:
+        self.file.unlink()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path.resolve())
+
+
+SWAPS: list[Callable[[Place], None]] = [
+    Place.link_file, Place.link_folder, Place.make_pipe, Place.make_folder, Place.remove,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
+def test_swapped_before_it_is_looked_at(place: Place, swap: Callable[[Place], None]) -> None:
+    swap(place)
+    with pytest.raises(BadDelayFile), Source.open(place.file, [place.allowed]):
+        pass
+
+
+@pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
+def test_swapped_between_the_look_and_the_opening(
+    place: Place, swap: Callable[[Place], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def after_swap(*args: Any, **named: Any) -> int:
+        monkeypatch.setattr(os, "open", opened)
+        swap(place)
+        return opened(*args, **named)
+
+    monkeypatch.setattr(os, "open", after_swap)
+    with pytest.raises(BadDelayFile), Source.open(place.file, [place.allowed]):
+        pass
+    assert os.open is opened, "the swap took place"
+
+
+@pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
+def test_swapped_while_it_is_open(place: Place, swap: Callable[[Place], None]) -> None:
+    """What was opened is what is read, linked and taken in."""
+    with Source.open(place.file, [place.allowed]) as source:
+        kept = place.allowed / "kept"
+        source.link(kept)
+        swap(place)
+        assert source.path.read_bytes() == b"whole"
+    assert kept.read_bytes() == b"whole"
+
+
+def test_a_link_within_the_allowed_folders_is_followed(place: Place) -> None:
+    link = place.allowed / "latest.parquet"
+    link.symlink_to(place.file)
+    with Source.open(link, [place.allowed]) as source:
+        assert source.name == "latest.parquet" and source.path.read_bytes() == b"whole"
