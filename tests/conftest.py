@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Brokers and Sparks of tests live for a minute: with the quick compiler alone they need a quarter of the CPU to start.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
 
 pytest_plugins = ["tests.real_servers", "tests.spark_site", "tests.audit_site"]
 
@@ -22,12 +22,14 @@ _PLUGS = ("kafka", "zookeeper", "redis")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a real server. All run in one worker, so that each server is started once.
 
-    Those of a contract get theirs by the name of the plug, which is in their own name.
+    Those of a contract get theirs by the name of the plug, which is in their own name; `make test` runs all of them.
     """
     for item in items:
         asked = bool(set(_SERVERS).intersection(getattr(item, "fixturenames", ())))
-        if asked:
-            item.add_marker(pytest.mark.servers)
         plugged = "tests/contract/" in item.nodeid and any(plug in item.name for plug in _PLUGS)
-        if (asked or plugged) and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("servers"))
+        if plugged:
+            item.add_marker(pytest.mark.smoke)
+        if asked or plugged:
+            item.add_marker(pytest.mark.servers)
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("servers"))

@@ -11,6 +11,7 @@ import pytest
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.proxy.local.problem import NotAvailable
 from duemq.proxy.local.zookeeper import ZooKeeperServers
+from tests.chaos.rights import AUTHORIZER
 
 
 def need_servers() -> None:
@@ -45,9 +46,9 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaServers]:
 
 @pytest.fixture(scope="session")
 def kafka_secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
-    """One broker with a SASL_SSL listener at `secure_bootstrap`."""
+    """One broker with a SASL_SSL listener at `secure_bootstrap`. Its authorizer allows what no entry denies."""
     need_servers()
-    with KafkaServers(tmp_path_factory.mktemp("kafka-secure"), secure=True) as servers:
+    with KafkaServers(tmp_path_factory.mktemp("kafka-secure"), secure=True, extra=AUTHORIZER) as servers:
         yield servers
 
 

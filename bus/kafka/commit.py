@@ -24,7 +24,7 @@ from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.sends import send_all
-from duemq.bus.kafka.stop import stop
+from duemq.bus.kafka.stop import notice_transaction, stop
 from duemq.bus.kafka.wire import Wire
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
@@ -202,6 +202,7 @@ class KafkaCommitter:
 
     async def _abort(self) -> None:
         """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it."""
+        notice_transaction(self._producer)
         if self._lost_coordinator:
             return
         try:

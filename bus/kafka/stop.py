@@ -18,7 +18,7 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
     if not failed:
         try:
             await asyncio.wait_for(producer.stop(), _STOP_S)
-            _notice_fence(producer)
+            notice_transaction(producer)
             return
         except (KafkaError, OSError, TimeoutError) as error:
             log.debug("a kafka producer does not stop: %r", error)
@@ -49,11 +49,15 @@ async def _cut(producer: Any) -> None:
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
             sender.cancel()
-    _notice_fence(producer)
+    notice_transaction(producer)
 
 
-def _notice_fence(producer: Any) -> None:
-    # A fenced sender also fails a future that only a transaction under way would wait for.
+def notice_transaction(producer: Any) -> None:
+    """Nobody needs the error of its transaction any more.
+
+    aiokafka also fails a future that only `commit_transaction` would wait for: of a sender that was fenced, and of a
+    topic that may not be written.
+    """
     transactions = producer._txn_manager
     if transactions is not None and transactions._transaction_waiter is not None:
         noticed(transactions._transaction_waiter)

@@ -1,4 +1,4 @@
-"""A user of the brokers who may do everything but make some topics."""
+"""Brokers with an authorizer, and what a user of theirs may not do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,24 @@ AUTHORIZER = {
 _CREATE_ACLS, _VERSION = 30, 1
 _TOPIC, _CLUSTER = 2, 4
 _LITERAL, _PREFIXED = 3, 4
-_CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 5, 7, 8, 10, 11, 12
+_READ, _WRITE, _CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
+    3,
+    4,
+    5,
+    7,
+    8,
+    10,
+    11,
+    12,
+)
 _DENY, _ALLOW = 2, 3
+
+
+def deny_writing(bootstrap: str, user: str, topic: str) -> None:
+    """From now on this user may see the topic, and not write to it."""
+    entries = [_entry(_TOPIC, topic, _LITERAL, user, _WRITE, _DENY)]
+    entries += [_entry(_TOPIC, topic, _LITERAL, user, right, _ALLOW) for right in (_READ, _DESCRIBE, _DESCRIBE_CONFIGS)]
+    _create(bootstrap, entries)
 
 
 def deny_creating(bootstrap: str, user: str) -> None:
@@ -33,6 +49,10 @@ def deny_creating(bootstrap: str, user: str) -> None:
         _entry(_TOPIC, FORBIDDEN, _PREFIXED, user, _CREATE, _DENY),
         _entry(_TOPIC, FORBIDDEN, _PREFIXED, user, _DESCRIBE, _ALLOW),
     ]
+    _create(bootstrap, entries)
+
+
+def _create(bootstrap: str, entries: list[bytes]) -> None:
     request = struct.pack(">hhihi", _CREATE_ACLS, _VERSION, 1, -1, len(entries)) + b"".join(entries)
     host, port = bootstrap.split(",")[0].split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
