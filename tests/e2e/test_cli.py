@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.server import Server, run
 
+pytestmark = pytest.mark.slow  # each command is a process of its own
+
 Command = Callable[..., tuple[int, Any]]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.server import Server, free_port, run
 
+pytestmark = pytest.mark.slow  # each start is a process of its own
+
 
 def refused(*arguments: object) -> str:
     """The one line that `duemq serve` ends with."""

@@ -37,7 +37,7 @@ def test_round_trip(shared_server: Server) -> None:
             again.cancel()
         assert told.value.extra["delivered_at_ms"] >= moved.deliver_at_ms
         kept.deliver_now()
-        (last,) = duemq.records("sdk", after=record.cursor, wait=5_000).records
+        (last,) = duemq.records("sdk", after=record.cursor, wait=60_000).records
         assert (last.key, last.payload, last.headers["duemq-id"]) == ("k", b'{"order":42}', kept.id)
         report = duemq.cancel_many(filter={"topic": "sdk"})
         assert report.counts["cancelled"] == 2_500
@@ -48,7 +48,7 @@ def test_round_trip(shared_server: Server) -> None:
 def test_async_round_trip(shared_server: Server) -> None:
     async def scenario() -> None:
         async with AsyncClient(shared_server.url) as duemq:
-            drafts = [Draft("aio", f"m{i}", deliver_after=300) for i in range(20)]
+            drafts = [Draft("aio", f"m{i}", deliver_after=15_000) for i in range(20)]
             sent = [m for m in await duemq.send_batch(drafts) if isinstance(m, AsyncMessage)]
             await asyncio.gather(*(message.cancel() for message in sent[:5]))
             await sent[5].reschedule(deliver_after=timedelta(hours=1))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 
 from tests.e2e.server import Server, wait_for
 
@@ -36,6 +37,7 @@ def test_sigterm_ends_long_polls_and_streams_and_keeps_what_is_pending(new_serve
     assert server.state(later)["status"] == "scheduled"
 
 
+@pytest.mark.slow
 def test_ctrl_c_again_while_it_stops(new_server: Callable[..., Server]) -> None:
     server = new_server().start()
     server.process.send_signal(signal.SIGINT)
@@ -44,6 +46,7 @@ def test_ctrl_c_again_while_it_stops(new_server: Callable[..., Server]) -> None:
     assert "Traceback" not in server.log
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_starts(new_server: Callable[..., Server]) -> None:
     server = new_server().spawn()
     wait_for((server.data / "lock").exists, "the folder to be taken")
