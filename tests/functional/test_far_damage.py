@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -176,10 +177,18 @@ async def at_cancel(site: Site, gateway: CommandGateway, ids: list[str]) -> None
 
 
 FOUND = [at_load, at_look_up, at_list, at_cancel]
+HOW = ["a bit", "cut off", "missing"]
+# Each find and each damage once; the other pairs take minutes.
+QUICK = {(at_load, "missing"), (at_look_up, "a bit"), (at_list, "cut off"), (at_cancel, "a bit")}
 
 
-@pytest.mark.parametrize("how", ["a bit", "cut off", "missing"])
-@pytest.mark.parametrize("find", FOUND)
+@pytest.mark.parametrize(
+    ("find", "how"),
+    [
+        pytest.param(find, how, marks=() if (find, how) in QUICK else pytest.mark.slow)
+        for find, how in product(FOUND, HOW)
+    ],
+)
 async def test_with_a_peer_the_shard_is_rebuilt_and_goes_on(tmp_path: Path, find: Find, how: str) -> None:
     site = Site(tmp_path)
     async with (
@@ -244,7 +253,9 @@ async def test_a_peer_with_the_same_damage_does_not_help_for_ever(tmp_path: Path
         assert "000001.parquet" in str(node.why_not_ready)
 
 
-@pytest.mark.parametrize("find", FOUND)
+@pytest.mark.parametrize(
+    "find", [at_load, at_cancel, *(pytest.param(find, marks=pytest.mark.slow) for find in (at_look_up, at_list))]
+)
 async def test_alone_the_shard_stops_and_the_others_go_on(tmp_path: Path, find: Find) -> None:
     site = Site(tmp_path, shards=2)
     election = SingleElection(2)
