@@ -29,6 +29,7 @@ from duemq.bus.kafka.batches import refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.clock_topic import ClockTopic
 from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.decisions import Decisions
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import ClockProbe
@@ -70,6 +71,7 @@ class KafkaBus:
         self._misfits: dict[str, str] = {}
         self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
+        self._decisions: defaultdict[str, Decisions] = defaultdict(Decisions)
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -116,8 +118,9 @@ class KafkaBus:
             if older is not None:
                 await older.replaced()
             made = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed, self._fault
-            )
+                name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed,
+                self._decisions[name], self._fault,
+            )  # fmt: skip
             self._committers[name] = made
             await made.open()
         self._check()

@@ -20,6 +20,7 @@ from duemq.bus.base import Batches, Landed, Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
 from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.decisions import Decisions
 from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
 from duemq.bus.kafka.options import KafkaOptions
@@ -56,6 +57,7 @@ class KafkaCommitter:
         own: Collection[str],
         clock: Callable[[], int],
         committed: Committed,
+        decisions: Decisions,
         fault: Fault = no_fault,
     ) -> None:
         self.name, self._fault = name, fault
@@ -74,7 +76,7 @@ class KafkaCommitter:
         )
         mend_timeouts(self._producer.client)
         wire.watch(self._producer.client)
-        self._hanging = Hanging(wire, self._producer)
+        self._hanging = Hanging(wire, self._producer, decisions)
         self._producer._sender._coordinator_dead = self._coordinator_lost
 
     async def open(self) -> None:

@@ -6,8 +6,8 @@ records get nothing further from such a partition, and the next transaction of t
 into itself: what was committed may be aborted with it, and what was aborted committed. So a committer looks before it
 writes to a partition, and gives it the marker that is missing by a transaction without records.
 
-How the open records are to end is what the coordinator last decided, which it tells until a new producer begins. Only
-where the one before began, and died before it had mended this, is it unknown: then they are aborted.
+How the open records are to end is what the coordinator last decided, which it tells until a new producer begins. From
+then on `Decisions` knows it. Only where the process died before this was mended is it unknown: then they are aborted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Collection, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import ConnectionGroup, CoordinationType
@@ -24,6 +24,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Partition, TargetRefused
+from duemq.bus.kafka.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.wire import Wire, grouped
 from duemq.model.errors import LogFailed
@@ -43,25 +44,14 @@ Open = dict[Partition, frozenset[int]]
 T = TypeVar("T")
 
 
-class Last(NamedTuple):
-    """The last transaction of an id. `over`: nothing of it is under way. `commits`: or was decided to be."""
-
-    producer_id: int
-    over: bool
-    commits: bool
-
-
-_NONE = Last(-1, over=True, commits=False)
-
-
 class Hanging:
     """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
 
-    def __init__(self, wire: Wire, producer: Any) -> None:
-        self._wire, self._producer = wire, producer
+    def __init__(self, wire: Wire, producer: Any, decisions: Decisions) -> None:
+        self._wire, self._producer, self._decisions = wire, producer, decisions
         self._looked: set[Partition] = set()
         self._link: object | None = None
-        self._before, self._calm_since = _NONE, -_LOOK_S
+        self._calm_since = -_LOOK_S
         self.last: frozenset[Partition] = frozenset()
 
     async def learn(self) -> None:
@@ -70,8 +60,10 @@ class Hanging:
         Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
         """
         began = time.monotonic()
-        self._before, open_ = await asyncio.gather(self._describe(), self._everywhere())
-        if self._before.over and not any(self._before.producer_id in producers for producers in open_.values()):
+        before, (open_, whole) = await asyncio.gather(self._describe(), self._everywhere())
+        self._decisions.learn(before)
+        self._note(self._of(before.producer_id, open_), whole)
+        if before.over and not self._of(before.producer_id, open_):
             self._calm_since = began
 
     async def mend(self) -> None:
@@ -80,27 +72,36 @@ class Hanging:
         Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
         """
         hanging: set[Partition] = set()
+        whole = False
         if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
             self._looked.clear()
-            hanging = self._ours(await self._everywhere())
-        if hanging:
-            log.warning(
-                "%s what an earlier transaction of %s left open in %s",
-                "committing" if self._before.commits else "aborting", self._manager.transactional_id,
-                ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
-            )  # fmt: skip
+            open_, whole = await self._everywhere()
+            hanging = self._of(self._manager.producer_id, open_)
+            self._note(hanging, whole)
         while hanging:
-            await self._producer.begin_transaction()
-            for where in hanging:
-                self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
-            ending = self._producer.commit_transaction if self._before.commits else self._producer.abort_transaction
-            await ending()
+            for commits in (True, False):
+                if part := {where for where in hanging if self._decisions.commits(where) is commits}:
+                    await self._end(part, commits)
             for _ in range(_PATIENCE):
                 hanging = await self._among(hanging)
                 if not hanging:
                     break
                 await asyncio.sleep(_SOON_S)
+        if whole:
+            self._decisions.settled()
         self._link = self._coordinator()
+
+    async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
+        """By a transaction without records."""
+        log.warning(
+            "%s what an earlier transaction of %s left open in %s",
+            "committing" if commits else "aborting", self._manager.transactional_id,
+            ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
+        )  # fmt: skip
+        await self._producer.begin_transaction()
+        for where in hanging:
+            self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
+        await (self._producer.commit_transaction() if commits else self._producer.abort_transaction())
 
     async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
@@ -151,21 +152,24 @@ class Hanging:
                 if error.retriable:
                     raise error(f"transactional id {transactional_id!r}")
                 if not code:
-                    return Last(producer_id, state in _OVER, state in _COMMITTED)
-            return _NONE  # never used, or nothing we may know
+                    return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
+            return NONE  # never used, or nothing we may know
 
-        return await _unless_old(self._wire.retried(ask), _NONE)
+        return await _unless_old(self._wire.retried(ask), NONE)
 
-    async def _everywhere(self) -> Open:
+    async def _everywhere(self) -> tuple[Open, bool]:
+        """What is open in all partitions, and whether each of them could be asked about."""
         led: dict[int, list[Partition]] = {}
+        whole = True
         for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
+            whole = whole and (internal or not code)
             for _, number, leader, *_ in () if code or internal else partitions:
-                if leader >= 0:
-                    led.setdefault(leader, []).append((topic, number))
+                led.setdefault(leader, []).append((topic, number))
+        asked = (self._soon(node, partitions) for node, partitions in led.items() if node >= 0)
         found: Open = {}
-        for part in await asyncio.gather(*(self._soon(node, partitions) for node, partitions in led.items())):
+        for part in await asyncio.gather(*asked):
             found |= part
-        return found
+        return found, whole and all(self._looked.issuperset(partitions) for partitions in led.values())
 
     async def _soon(self, node: int, led: list[Partition]) -> Open:
         try:
@@ -205,9 +209,21 @@ class Hanging:
 
     def _ours(self, found: Open) -> set[Partition]:
         """Those that our producer has open; they are to be looked at again."""
-        ours = {where for where, producers in found.items() if self._manager.producer_id in producers}
-        self._looked -= ours
+        ours = self._of(self._manager.producer_id, found)
+        self._note(ours, whole=False)
         return ours
+
+    @staticmethod
+    def _of(producer_id: int, found: Open) -> set[Partition]:
+        return {where for where, producers in found.items() if producer_id in producers}
+
+    def _note(self, hanging: Collection[Partition], whole: bool) -> None:
+        """All that was looked at is in order but for these. `whole`: it is all there is."""
+        self._looked.difference_update(hanging)
+        if whole and not hanging:
+            self._decisions.settled()
+        else:
+            self._decisions.in_order(self._looked)
 
 
 async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:

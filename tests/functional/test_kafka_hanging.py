@@ -19,6 +19,8 @@ from tests.real_servers import need_servers
 
 pytestmark = pytest.mark.anyio
 
+PATIENT_S = 30.0  # a busy machine stands still for longer than a take-over waits
+
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
@@ -27,6 +29,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
     extra = {"transaction.partition.verification.enable": "false"}
     with KafkaServers(tmp_path_factory.mktemp("kafka-hanging"), extra=extra) as servers:
         yield servers
+
+
+@pytest.fixture(autouse=True)
+def brokers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.bus.kafka.hanging._LOOK_S", PATIENT_S)
 
 
 async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> None:
@@ -65,6 +72,29 @@ async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[Kafka
     await newer.commit({ledger: frames("entry 3"), topic: frames("three")})
     assert await values(other, *ledger) == [*entries, "entry 3"]
     assert await values(other, *topic) == [*found, "three"]
+
+
+async def test_a_broker_that_is_silent_at_a_take_over_does_not_undo_what_was_committed(
+    two: tuple[KafkaBus, KafkaBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator forgets at each take-over what it decided, and what hangs is mended only once a broker tells."""
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await older.commit({ledger: frames("entry 1"), topic: frames("one")})
+    assert await values(bus, *ledger) == ["entry 1"]
+    await begin(older, {topic: frames("two")}, known=False)
+    monkeypatch.setattr("duemq.bus.kafka.hanging._LOOK_S", 0.0)
+    for _ in range(3):
+        newer = await other.committer("shard-0")
+        assert await values(bus, *topic) == ["one"]
+        with pytest.raises(LogFailed, match="has to be ended first"):
+            await newer.commit({topic: frames("three")})
+    monkeypatch.setattr("duemq.bus.kafka.hanging._LOOK_S", PATIENT_S)
+    newer = await other.committer("shard-0")
+    await newer.commit({ledger: frames("entry 2"), topic: frames("three")})
+    assert await values(bus, *topic) == ["one", "two", "three"]
+    assert await values(other, *ledger) == ["entry 1", "entry 2"]
 
 
 async def test_what_was_aborted_is_seen_by_nobody(two: tuple[KafkaBus, KafkaBus]) -> None:

@@ -1,0 +1,73 @@
+"""What is open in a partition is ended as the transaction that left it was decided, however many began since."""
+
+from __future__ import annotations
+
+from duemq.bus.kafka.decisions import NONE, Decisions, Last
+
+P, Q = ("a", 0), ("b", 0)
+
+
+def committed(producer_id: int = 7) -> Last:
+    return Last(producer_id, began=True, over=True, commits=True)
+
+
+def aborted(producer_id: int = 7) -> Last:
+    return Last(producer_id, began=True, over=True, commits=False)
+
+
+def nothing(producer_id: int = 7) -> Last:
+    """What the coordinator says once the next producer has begun."""
+    return Last(producer_id, began=False, over=True, commits=False)
+
+
+def test_the_coordinators_word_counts_while_it_is_known() -> None:
+    decisions = Decisions()
+    decisions.learn(NONE)
+    assert not decisions.commits(P)
+    decisions.learn(committed())
+    assert decisions.commits(P)
+
+
+def test_a_decision_outlasts_the_producers_that_began_since() -> None:
+    decisions = Decisions()
+    decisions.learn(committed())
+    decisions.in_order([Q])
+    for _ in range(10):
+        decisions.learn(nothing())
+        assert decisions.commits(P)
+
+
+def test_a_later_transaction_decides_only_where_it_may_have_written() -> None:
+    """Nothing is written to a partition before it was seen in order."""
+    decisions = Decisions()
+    decisions.learn(committed())
+    decisions.in_order([Q])
+    decisions.learn(aborted())
+    assert decisions.commits(P) and not decisions.commits(Q)
+    decisions.learn(nothing())
+    assert decisions.commits(P) and not decisions.commits(Q)
+    decisions.in_order([P, Q])
+    decisions.learn(aborted())
+    assert not decisions.commits(P) and not decisions.commits(Q)
+
+
+def test_once_all_is_in_order_only_what_comes_counts() -> None:
+    decisions = Decisions()
+    decisions.learn(committed())
+    decisions.settled()
+    decisions.learn(aborted())
+    assert not decisions.commits(P)
+
+
+def test_what_another_producer_id_left_says_nothing() -> None:
+    decisions = Decisions()
+    decisions.learn(committed(7))
+    decisions.learn(nothing(8))
+    assert not decisions.commits(P)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    decisions = Decisions()
+    for _ in range(100):
+        decisions.learn(committed())
+    assert len(decisions._decisions) == 4 and decisions.commits(P)
