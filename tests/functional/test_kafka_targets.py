@@ -17,8 +17,7 @@ from tests.functional.kafka_bus import options, values
 from tests.functional.target_site import TargetSite, target_site
 from tests.real_servers import need_servers
 
-# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
-pytestmark = [pytest.mark.anyio, pytest.mark.chaos]
+pytestmark = [pytest.mark.anyio, pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
 
 async def code_of(site: TargetSite, draft: Draft) -> str:
