@@ -135,7 +135,7 @@ async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
     bus = await KafkaBus.open(options(kafka.bootstrap))
     try:
         log = await own_log(bus)
-        answer = await bus._wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))  # type: ignore[list-item]
+        answer = await bus._wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))
         assert [code for _, code, _ in answer.topic_errors] == [0]
         async with asyncio.timeout(WITHIN_S):
             while not bus.misfits():  # noqa: ASYNC110
