@@ -6,13 +6,10 @@ broker is silent cannot mend what hangs there; so the next committer of this pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Set
 from typing import Final, NamedTuple
 
 from duemq.bus.base import Partition
-
-_MOST: Final = 4  # transactions; each keeps a set of all partitions
 
 
 class Last(NamedTuple):
@@ -28,41 +25,32 @@ class Last(NamedTuple):
 NONE: Final = Last(-1, began=False, over=True, commits=False)
 
 
-@dataclass(slots=True)
-class _Decision:
-    """`in_order`: partitions that were seen to lack no marker since."""
-
-    commits: bool
-    in_order: set[Partition] = field(default_factory=set)
-
-
 class Decisions:
-    """Of one transactional id, from one committer to the next."""
+    """Of one transactional id, from one committer to the next.
+
+    Nothing is written to a partition before it was seen in order. So what is open in one was left by the first
+    transaction after which it was not seen in order, whatever was decided since.
+    """
 
     def __init__(self) -> None:
         self._producer_id, self._newest = NONE.producer_id, NONE.commits
-        self._decisions: list[_Decision] = []  # the oldest first
+        self._first: dict[Partition, bool] = {}  # of partitions that were not seen in order since
 
-    def learn(self, last: Last) -> None:
-        """What the coordinator says before the next producer begins."""
+    def learn(self, last: Last, unseen: Iterable[Partition]) -> None:
+        """What the coordinator says before the next producer begins. `unseen`: partitions not seen in order."""
         if last.producer_id != self._producer_id:
             self._producer_id, self._newest = last.producer_id, NONE.commits
-            self._decisions.clear()
+            self._first.clear()
         if last.began:
             self._newest = last.commits
-            self._decisions.append(_Decision(last.commits))
-            del self._decisions[:-_MOST]
+            for where in unseen:
+                self._first.setdefault(where, last.commits)
 
-    def in_order(self, partitions: Iterable[Partition]) -> None:
+    def in_order(self, partitions: Set[Partition]) -> None:
         """Nothing of this producer is open in these."""
-        seen = set(partitions)
-        for decision in self._decisions:
-            decision.in_order |= seen
-
-    def settled(self) -> None:
-        """Nothing of this producer is open in any partition."""
-        self._decisions.clear()
+        for where in self._first.keys() & partitions:
+            del self._first[where]
 
     def commits(self, where: Partition) -> bool:
-        """Whether what is open there is to be committed: as the first transaction that may have left it was."""
-        return next((one.commits for one in self._decisions if where not in one.in_order), self._newest)
+        """Whether what is open there is to be committed."""
+        return self._first.get(where, self._newest)

@@ -60,10 +60,10 @@ class Hanging:
         Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
         """
         began = time.monotonic()
-        before, (open_, whole) = await asyncio.gather(self._describe(), self._everywhere())
-        self._decisions.learn(before)
-        self._note(self._of(before.producer_id, open_), whole)
-        if before.over and not self._of(before.producer_id, open_):
+        before, (open_, silent) = await asyncio.gather(self._describe(), self._everywhere())
+        hanging = self._note(before.producer_id, open_)
+        self._decisions.learn(before, hanging | silent)
+        if before.over and not hanging:
             self._calm_since = began
 
     async def mend(self) -> None:
@@ -72,12 +72,10 @@ class Hanging:
         Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
         """
         hanging: set[Partition] = set()
-        whole = False
         if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
             self._looked.clear()
-            open_, whole = await self._everywhere()
-            hanging = self._of(self._manager.producer_id, open_)
-            self._note(hanging, whole)
+            open_, _ = await self._everywhere()
+            hanging = self._note(self._manager.producer_id, open_)
         while hanging:
             for commits in (True, False):
                 if part := {where for where in hanging if self._decisions.commits(where) is commits}:
@@ -87,8 +85,6 @@ class Hanging:
                 if not hanging:
                     break
                 await asyncio.sleep(_SOON_S)
-        if whole:
-            self._decisions.settled()
         self._link = self._coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
@@ -157,19 +153,17 @@ class Hanging:
 
         return await _unless_old(self._wire.retried(ask), NONE)
 
-    async def _everywhere(self) -> tuple[Open, bool]:
-        """What is open in all partitions, and whether each of them could be asked about."""
+    async def _everywhere(self) -> tuple[Open, set[Partition]]:
+        """What is open in all partitions, and those that nothing is known of because their broker does not answer."""
         led: dict[int, list[Partition]] = {}
-        whole = True
         for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
-            whole = whole and (internal or not code)
-            for _, number, leader, *_ in () if code or internal else partitions:
-                led.setdefault(leader, []).append((topic, number))
+            for _, number, leader, *_ in () if internal else partitions:
+                led.setdefault(-1 if code else leader, []).append((topic, number))
         asked = (self._soon(node, partitions) for node, partitions in led.items() if node >= 0)
         found: Open = {}
         for part in await asyncio.gather(*asked):
             found |= part
-        return found, whole and all(self._looked.issuperset(partitions) for partitions in led.values())
+        return found, {where for partitions in led.values() for where in partitions if where not in self._looked}
 
     async def _soon(self, node: int, led: list[Partition]) -> Open:
         try:
@@ -187,7 +181,7 @@ class Hanging:
             found: Open = {}
             for node, led in self._wire.by_leader(wanted).items():
                 found |= await self._ask(node, led)
-            ours = self._ours(found)
+            ours = self._note(self._manager.producer_id, found)
             for topic, number in wanted - self._looked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours
@@ -207,23 +201,12 @@ class Hanging:
                         found[topic, number] = open_
         return found
 
-    def _ours(self, found: Open) -> set[Partition]:
-        """Those that our producer has open; they are to be looked at again."""
-        ours = self._of(self._manager.producer_id, found)
-        self._note(ours, whole=False)
+    def _note(self, producer_id: int, found: Open) -> set[Partition]:
+        """Those that our producer has open; they are to be looked at again. All else that was looked at is in order."""
+        ours = {where for where, producers in found.items() if producer_id in producers}
+        self._looked -= ours
+        self._decisions.in_order(self._looked)
         return ours
-
-    @staticmethod
-    def _of(producer_id: int, found: Open) -> set[Partition]:
-        return {where for where, producers in found.items() if producer_id in producers}
-
-    def _note(self, hanging: Collection[Partition], whole: bool) -> None:
-        """All that was looked at is in order but for these. `whole`: it is all there is."""
-        self._looked.difference_update(hanging)
-        if whole and not hanging:
-            self._decisions.settled()
-        else:
-            self._decisions.in_order(self._looked)
 
 
 async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:

@@ -22,52 +22,52 @@ def nothing(producer_id: int = 7) -> Last:
 
 def test_the_coordinators_word_counts_while_it_is_known() -> None:
     decisions = Decisions()
-    decisions.learn(NONE)
+    decisions.learn(NONE, [P])
     assert not decisions.commits(P)
-    decisions.learn(committed())
+    decisions.learn(committed(), [P])
     assert decisions.commits(P)
 
 
 def test_a_decision_outlasts_the_producers_that_began_since() -> None:
     decisions = Decisions()
-    decisions.learn(committed())
-    decisions.in_order([Q])
+    decisions.learn(committed(), [P])
     for _ in range(10):
-        decisions.learn(nothing())
+        decisions.learn(nothing(), [P, Q])
         assert decisions.commits(P)
 
 
 def test_a_later_transaction_decides_only_where_it_may_have_written() -> None:
     """Nothing is written to a partition before it was seen in order."""
     decisions = Decisions()
-    decisions.learn(committed())
-    decisions.in_order([Q])
-    decisions.learn(aborted())
+    decisions.learn(committed(), [P, Q])
+    decisions.in_order({Q})
+    decisions.learn(aborted(), [P, Q])
     assert decisions.commits(P) and not decisions.commits(Q)
-    decisions.learn(nothing())
+    decisions.learn(nothing(), [P, Q])
     assert decisions.commits(P) and not decisions.commits(Q)
-    decisions.in_order([P, Q])
-    decisions.learn(aborted())
+    decisions.in_order({P, Q})
+    decisions.learn(aborted(), [P, Q])
     assert not decisions.commits(P) and not decisions.commits(Q)
 
 
 def test_once_all_is_in_order_only_what_comes_counts() -> None:
     decisions = Decisions()
-    decisions.learn(committed())
-    decisions.settled()
-    decisions.learn(aborted())
+    decisions.learn(committed(), [P])
+    decisions.in_order({P, Q})
+    decisions.learn(aborted(), [P])
     assert not decisions.commits(P)
 
 
 def test_what_another_producer_id_left_says_nothing() -> None:
     decisions = Decisions()
-    decisions.learn(committed(7))
-    decisions.learn(nothing(8))
+    decisions.learn(committed(7), [P])
+    decisions.learn(nothing(8), [P])
     assert not decisions.commits(P)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_however_many_transactions_end_the_first_one_decides_and_each_partition_is_kept_once() -> None:
     decisions = Decisions()
+    decisions.learn(committed(), [P])
     for _ in range(100):
-        decisions.learn(committed())
-    assert len(decisions._decisions) == 4 and decisions.commits(P)
+        decisions.learn(aborted(), [P])
+    assert len(decisions._first) == 1 and decisions.commits(P)
