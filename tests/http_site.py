@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import httpx
+import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
@@ -106,6 +109,19 @@ def app_over(gateway: FakeGateway, settings: HttpSettings | None = None, limits:
     Gauge("duemq_pending", "Messages.", registry=registry).set(3)
     own = settings or HttpSettings()
     return create_app(cast(Gateway, gateway), Ingress(limits or Limits()), own, registry, lambda: NOW, asyncio.Event())
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    """The URL of an application that runs on the loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        web = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(web.serve(sockets=[listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                web.should_exit = True
 
 
 def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: Limits | None = None) -> None:

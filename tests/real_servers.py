@@ -11,7 +11,7 @@ import pytest
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.proxy.local.problem import NotAvailable
 from duemq.proxy.local.zookeeper import ZooKeeperServers
-from tests.chaos.rights import AUTHORIZER
+from tests.kafka_rights import AUTHORIZER
 
 
 def need_servers() -> None:

@@ -12,9 +12,9 @@ from duemq.bus.kafka.topics import NEVER, settings_of_own
 from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.duemq_process import DuemqProcess
 from tests.chaos.network.network import Network
-from tests.chaos.rights import AUTHORIZER, deny_creating
 from tests.chaos.shape import Shape
 from tests.chaos.topics import make_topic
+from tests.kafka_rights import AUTHORIZER, deny_creating
 from tests.real_servers import need_servers
 
 SESSION_MS = 4_000

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.server import Server, run
 
-pytestmark = pytest.mark.slow  # each command is a process of its own
+pytestmark = pytest.mark.slow  # starts a process for each command
 
 Command = Callable[..., tuple[int, Any]]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.server import Server, free_port, run
 
-pytestmark = pytest.mark.slow  # each start is a process of its own
+pytestmark = pytest.mark.slow  # starts a server for each test
 
 
 def refused(*arguments: object) -> str:

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import options
+from tests.functional.kafka_bus import WITHIN_S, options
 
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
 _START_S, _STOP_S = 300.0, 300.0  # when to give a process up
@@ -83,3 +84,13 @@ async def two(kafka: KafkaServers) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
     first, second = await KafkaBus.open(shared), await KafkaBus.open(shared)
     yield first, second
     await asyncio.gather(first.close(), second.close())
+
+
+@pytest.fixture
+async def connections_are_closed() -> AsyncIterator[None]:
+    """aiokafka does not wait for the ones it closes, and TLS takes a moment for it."""
+    yield
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(WITHIN_S):
+        while any(open._sock is not None for open in loop._transports.values()):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ import secrets
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.record import pack_record, unpack_record
+from duemq.proxy.local.kafka import KafkaServers
 
 WITHIN_S = 300.0
 
@@ -45,3 +46,11 @@ async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) 
                 await subscription.wait(1)
     subscription.close()
     return found
+
+
+def secure(servers: KafkaServers, mechanism: str, password: str | None = None) -> KafkaOptions:
+    user = servers.plain if mechanism == "PLAIN" else servers.scram
+    return KafkaOptions(
+        servers.secure_bootstrap, protocol="SASL_SSL", mechanism=mechanism, user=user.name,
+        password=password or user.password, ca=str(servers.ca_file),
+    )  # fmt: skip

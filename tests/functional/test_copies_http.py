@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +13,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-import uvicorn
 from prometheus_client import CollectorRegistry
 
 from duemq.delay.backend import NodeBackend
@@ -27,6 +24,7 @@ from duemq.proxy.adopted_files import routes
 from duemq.proxy.door import create_door
 from duemq.proxy.peers import HttpPeers
 from duemq.proxy.wire import TOKEN_HEADER
+from tests.http_site import served
 
 pytestmark = pytest.mark.anyio
 
@@ -61,20 +59,11 @@ class FakeShard:
         return self.files.get(offset)
 
 
-@asynccontextmanager
-async def served(shard: FakeShard) -> AsyncIterator[str]:
+def node_of(shard: FakeShard) -> AbstractAsyncContextManager[str]:
     """The URL of a node with this one shard."""
     backend = SimpleNamespace(reader=None, why_not_ready=lambda: None)
     holder = cast(Holder, SimpleNamespace(shards={0: shard}))
-    door = create_door(cast(NodeBackend, backend), CollectorRegistry(), TOKEN, routes(holder))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        web = uvicorn.Server(uvicorn.Config(door, lifespan="off", log_config=None))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(web.serve(sockets=[listener]))
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                web.should_exit = True
+    return served(create_door(cast(NodeBackend, backend), CollectorRegistry(), TOKEN, routes(holder)))
 
 
 @asynccontextmanager
@@ -98,7 +87,7 @@ def shard(tmp_path: Path) -> FakeShard:
 
 async def test_a_file_comes_in_parts_and_is_named_when_it_is_whole(shard: FakeShard, tmp_path: Path) -> None:
     target = tmp_path / "mine.parquet"
-    async with served(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
+    async with node_of(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
         assert await peers.copies(0, [4, OFFSET]) == {"a": {OFFSET: COPY}}
         await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
     assert target.read_bytes() == CONTENT
@@ -116,7 +105,7 @@ async def test_a_copy_that_breaks_off_goes_on_where_it_was(shard: FakeShard, tmp
                 raise Unavailable("the node went away")
             return await super().read_copy(shard, node, offset, at, count)
 
-    async with served(shard) as url:
+    async with node_of(shard) as url:
         peers = Breaking(View([Member("a", url, standing=READY)]), "me", TOKEN)
         with pytest.raises(Unavailable, match="went away"):
             await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
@@ -136,7 +125,7 @@ async def test_what_is_not_the_file_is_never_named(shard: FakeShard, tmp_path: P
         source.write_bytes(CONTENT[:PART_BYTES])
     else:
         source.unlink()
-    async with served(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
+    async with node_of(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
         with pytest.raises(Unavailable):
             await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
         assert not target.exists()
@@ -148,7 +137,7 @@ async def test_what_is_not_the_file_is_never_named(shard: FakeShard, tmp_path: P
 async def test_only_nodes_that_answer_count(shard: FakeShard) -> None:
     """Neither this node itself, nor one that is out, is being rebuilt, has other shards, or is not there at all."""
     rebuilt = FakeShard(shard.files, rebuilding=True)
-    async with served(shard) as url, served(rebuilt) as elsewhere:
+    async with node_of(shard) as url, node_of(rebuilt) as elsewhere:
         good = Member("a", url, standing=READY)
         others = [
             replace(good, name="out", standing=Standing(NodeState.OUT)),
@@ -178,7 +167,7 @@ async def test_only_nodes_that_answer_count(shard: FakeShard) -> None:
     ],
 )  # fmt: skip
 async def test_wrong_requests_get_an_answer(shard: FakeShard, path: str, headers: dict[str, str], status: int) -> None:
-    async with served(shard) as url, httpx.AsyncClient() as http:
+    async with node_of(shard) as url, httpx.AsyncClient() as http:
         answer = await http.get(f"{url}/internal/shards/{path}", headers={TOKEN_HEADER: TOKEN, **headers}, timeout=60)
     assert answer.status_code == status, answer.text
     if status == 206:

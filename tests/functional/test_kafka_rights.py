@@ -10,12 +10,10 @@ import pytest
 from duemq.bus.base import TargetRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.proxy.local.kafka import KafkaServers
-from tests.chaos.rights import FORBIDDEN, deny_creating, deny_writing
-from tests.functional.kafka_bus import WITHIN_S, frames, own_log, target, values
-from tests.functional.test_kafka_secure import connections_are_closed, secure
+from tests.functional.kafka_bus import WITHIN_S, frames, own_log, secure, target, values
+from tests.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 
-pytestmark = pytest.mark.anyio
-__all__ = ["connections_are_closed"]  # for each test
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
 
 
 async def test_a_topic_that_may_not_be_made_is_refused_and_the_next_one_is_made(kafka_secure: KafkaServers) -> None:

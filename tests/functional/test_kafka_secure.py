@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import WITHIN_S, frames, own_log, values
+from tests.functional.kafka_bus import frames, own_log, secure, values
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-async def connections_are_closed() -> AsyncIterator[None]:
-    """aiokafka does not wait for the ones it closes, and TLS takes a moment for it."""
-    yield
-    loop: Any = asyncio.get_running_loop()
-    async with asyncio.timeout(WITHIN_S):
-        while any(open._sock is not None for open in loop._transports.values()):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
-
-
-def secure(servers: KafkaServers, mechanism: str, password: str | None = None) -> KafkaOptions:
-    user = servers.plain if mechanism == "PLAIN" else servers.scram
-    return KafkaOptions(
-        servers.secure_bootstrap, protocol="SASL_SSL", mechanism=mechanism, user=user.name,
-        password=password or user.password, ca=str(servers.ca_file),
-    )  # fmt: skip
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 
 from duemq.delay.pace import Pace
@@ -22,20 +20,13 @@ from duemq.model.message import CANCEL, Change, Draft
 from duemq.proxy import snapshots
 from duemq.proxy.snapshots import PATH, HttpSnapshotSource, routes
 from duemq.storage.checkpoint import make_checkpoint
+from tests.http_site import served
 from tests.shard_world import SHARD, START, SimNode, World
 from tests.snapshot_world import Peer
 
 
-@asynccontextmanager
-async def served(server: SnapshotServer) -> AsyncIterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        web = uvicorn.Server(uvicorn.Config(Starlette(routes=routes(server)), lifespan="off", log_config=None))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(web.serve(sockets=[listener]))
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                web.should_exit = True
+def serving(server: SnapshotServer) -> AbstractAsyncContextManager[str]:
+    return served(Starlette(routes=routes(server)))
 
 
 def server_of(node: SimNode, folder: Path) -> SnapshotServer:
@@ -65,7 +56,7 @@ def test_a_replica_that_the_logs_no_longer_reach_is_rebuilt_and_follows(tmp_path
             with pytest.raises(Behind):
                 await standby.follow()
             standby.store.close()
-            async with served(server_of(master, tmp_path)) as url:
+            async with serving(server_of(master, tmp_path)) as url:
                 source = HttpSnapshotSource(url)
                 manifest = await fetch(source, SHARD, standby.path, lambda done, total: None)
                 await source.close()

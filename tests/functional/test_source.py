@@ -16,8 +16,8 @@ from duemq.storage.source import Source
 SECRET = b"of somebody else"
 
 
-class Place:
-    """A folder that files are adopted from, with one file in a folder of its own, and another folder beside it."""
+class AdoptFolder:
+    """A folder that files are adopted from, with one file in a subfolder; `other` lies outside of it."""
 
     def __init__(self, root: Path) -> None:
         self.allowed, self.other = root / "allowed", root / "other"
@@ -49,52 +49,52 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path.resolve())
+def folder(tmp_path: Path) -> AdoptFolder:
+    return AdoptFolder(tmp_path.resolve())
 
 
-SWAPS: list[Callable[[Place], None]] = [
-    Place.link_file, Place.link_folder, Place.make_pipe, Place.make_folder, Place.remove,
+SWAPS: list[Callable[[AdoptFolder], None]] = [
+    AdoptFolder.link_file, AdoptFolder.link_folder, AdoptFolder.make_pipe, AdoptFolder.make_folder, AdoptFolder.remove,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
-def test_swapped_before_it_is_looked_at(place: Place, swap: Callable[[Place], None]) -> None:
-    swap(place)
-    with pytest.raises(BadDelayFile), Source.open(place.file, [place.allowed]):
+def test_swapped_before_it_is_looked_at(folder: AdoptFolder, swap: Callable[[AdoptFolder], None]) -> None:
+    swap(folder)
+    with pytest.raises(BadDelayFile), Source.open(folder.file, [folder.allowed]):
         pass
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
 def test_swapped_between_the_look_and_the_opening(
-    place: Place, swap: Callable[[Place], None], monkeypatch: pytest.MonkeyPatch
+    folder: AdoptFolder, swap: Callable[[AdoptFolder], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = os.open
 
     def after_swap(*args: Any, **named: Any) -> int:
         monkeypatch.setattr(os, "open", opened)
-        swap(place)
+        swap(folder)
         return opened(*args, **named)
 
     monkeypatch.setattr(os, "open", after_swap)
-    with pytest.raises(BadDelayFile), Source.open(place.file, [place.allowed]):
+    with pytest.raises(BadDelayFile), Source.open(folder.file, [folder.allowed]):
         pass
-    assert os.open is opened, "the swap took place"
+    assert os.open is opened, "the swap took folder"
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
-def test_swapped_while_it_is_open(place: Place, swap: Callable[[Place], None]) -> None:
+def test_swapped_while_it_is_open(folder: AdoptFolder, swap: Callable[[AdoptFolder], None]) -> None:
     """What was opened is what is read, linked and taken in."""
-    with Source.open(place.file, [place.allowed]) as source:
-        kept = place.allowed / "kept"
+    with Source.open(folder.file, [folder.allowed]) as source:
+        kept = folder.allowed / "kept"
         source.link(kept)
-        swap(place)
+        swap(folder)
         assert source.path.read_bytes() == b"whole"
     assert kept.read_bytes() == b"whole"
 
 
-def test_a_link_within_the_allowed_folders_is_followed(place: Place) -> None:
-    link = place.allowed / "latest.parquet"
-    link.symlink_to(place.file)
-    with Source.open(link, [place.allowed]) as source:
+def test_a_link_within_the_allowed_folders_is_followed(folder: AdoptFolder) -> None:
+    link = folder.allowed / "latest.parquet"
+    link.symlink_to(folder.file)
+    with Source.open(link, [folder.allowed]) as source:
         assert source.name == "latest.parquet" and source.path.read_bytes() == b"whole"

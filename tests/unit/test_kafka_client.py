@@ -1,4 +1,4 @@
-"""What a request comes to when its broker does not answer, in each process that has clients of its own."""
+"""A request that its broker does not answer times out, in every part of duemq that makes Kafka clients."""
 
 from __future__ import annotations
 

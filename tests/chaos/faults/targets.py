@@ -12,9 +12,9 @@ import aiohttp
 from aiokafka import AIOKafkaProducer
 
 from tests.chaos.pulse import Lateness, pulse
-from tests.chaos.rights import FORBIDDEN
 from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
+from tests.kafka_rights import FORBIDDEN
 
 _BAD = 40  # messages to the bad target
 _DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target
