@@ -30,6 +30,7 @@ from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.clock_topic import ClockTopic
 from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.decisions import Decisions
+from duemq.bus.kafka.ends import Ends
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.places import Places
 from duemq.bus.kafka.probe import ClockProbe
@@ -57,10 +58,11 @@ class KafkaBus:
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
-        self._catalog = Catalog(self._wire)
+        self._ends = Ends()
+        self._catalog = Catalog(self._wire, self._gone)
         self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown, self._known_end)
-        self._reader = Reader(self._wire)
+        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown, self._ends.known)
+        self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
         self._appender = Appender(options, self._catalog, self._appended, clock)
@@ -69,7 +71,6 @@ class KafkaBus:
         self._own: dict[str, int] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of own topics, as they must be
         self._misfits: dict[str, str] = {}
-        self._ends: dict[Partition, int] = {}
         self._committers: dict[str, KafkaCommitter] = {}
         self._decisions: defaultdict[str, Decisions] = defaultdict(Decisions)
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -136,9 +137,7 @@ class KafkaBus:
         if not await self._exists(topic, partition):
             return []
         if topic not in self._own:
-            found = await self._reader.read(where, offset, max_records, max_bytes, self._ends.get(where, 0))
-            self._saw_end(where, self._reader.stable.get(where, 0))
-            return found
+            return await self._reader.read(where, offset, max_records, max_bytes, self._ends.known(where))
         while True:
             in_memory = self._tails.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
@@ -154,7 +153,7 @@ class KafkaBus:
         where = (topic, partition)
         if not await self._exists(topic, partition):
             return 0
-        own = self._ends.get(where, 0)
+        own = self._ends.known(where)
         for _ in range(_PATIENCE):
             end = (await self._wire.offsets([where], LATEST))[where]
             if end >= own:
@@ -162,7 +161,7 @@ class KafkaBus:
                 return end
             # Committed here, and not to be seen yet: the broker is still writing the markers of the transaction.
             await asyncio.sleep(_SOON_S)
-        self._ends[where] = end  # an older transaction of somebody else is open, or this is another topic by now
+        self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
         return end
 
     async def start_offset(self, topic: str, partition: int) -> int:
@@ -182,7 +181,7 @@ class KafkaBus:
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
-        return self._tails.reach(where) if topic in self._own else self._ends.get(where, 0)
+        return self._tails.reach(where) if topic in self._own else self._ends.known(where)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
@@ -191,7 +190,7 @@ class KafkaBus:
             return WatchedSubscription(inner, self._watch, (topic, partition))
         followed = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
         for where in followed:
-            self._tails.follow(where, self._ends.get(where))
+            self._tails.follow(where, self._ends.find(where))
 
         def want() -> None:
             for where in followed:
@@ -353,9 +352,6 @@ class KafkaBus:
         except TargetRefused as error:
             raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
-    def _known_end(self, where: Partition) -> int:
-        return self._ends.get(where, 0)
-
     async def _exists(self, topic: str, partition: int) -> bool:
         known = await self._catalog.recall(topic)
         return known is not None and 0 <= partition < known.partitions
@@ -369,20 +365,27 @@ class KafkaBus:
     async def _cut(self, before: dict[Partition, int]) -> None:
         await self._wire.cut(before)
         for where, offset in before.items():
-            self._reader.forget(where)
+            self._reader.drop(where)
             self._tails.trimmed(where, offset)
 
+    def _gone(self, topic: str) -> None:
+        """Nothing that is known of a topic holds for a later one of that name."""
+        if topic not in self._own:
+            self._ends.forget(topic)
+            self._reader.forget(topic)
+
     def _appended(self, where: Partition, end: int) -> None:
-        if end > self._ends.get(where, -1):
-            self._ends[where] = end
+        before = self._ends.find(where)
+        if before is None or end > before:
+            self._ends.set(where, end)
             # Readers of a followed partition are woken when its frames are here.
             if not self._tails.follows(where):
                 self.subscriptions.grown((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
         """The broker says where a partition ends. The first time, nobody knows whether it grew."""
-        if where not in self._ends:
-            self._ends[where] = end
+        if self._ends.find(where) is None:
+            self._ends.set(where, end)
         else:
             self._appended(where, end)
 

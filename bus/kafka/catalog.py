@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka import errors
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
-_FRESH_S, _STALE_S = 5.0, 60.0
+_FRESH_S, _STALE_S, _UNUSED_S = 5.0, 60.0, 3_600.0
 _SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once that has lasted
 _DEFAULT_MAX_BYTES = 1_048_588
 _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
@@ -73,13 +73,17 @@ class Known(NamedTuple):
 
 
 class Catalog:
-    """Topics in use are looked at every few seconds, several times a second while something is wrong with one."""
+    """Topics in use are looked at every few seconds, several times a second while something is wrong with one.
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    `gone` is called for each topic that is forgotten: it does not exist, or nobody used it for an hour.
+    """
+
+    def __init__(self, wire: Wire, gone: Callable[[str], None] = lambda topic: None) -> None:
+        self._wire, self._gone = wire, gone
         self._known: dict[str, Known] = {}
         self._used: set[str] = set()  # since they were looked at last
         self._renewal: asyncio.Task[None] | None = None
+        self._swept = time.monotonic()  # when unused topics were forgotten
         self.denied: set[str] = set()  # topics that duemq's user may not describe, of those asked for last
         wire.brokers_changed = self._brokers_changed
 
@@ -182,7 +186,8 @@ class Catalog:
                 self.denied.add(topic)
         for topic in list(self._known) if wanted is None else wanted:
             if topic not in exist:
-                self._known.pop(topic, None)
+                self._forget(topic)
+        self._forget_unused()
         settings = await self.settings(exist, _SETTINGS) if exist else {}
         now, down = time.monotonic(), self._wire.down
         for topic, replicas in exist.items():
@@ -195,7 +200,20 @@ class Catalog:
         return sorted(exist)
 
     def forget(self, topic: str) -> None:
+        """Ask the brokers before this topic is used again."""
         self._known.pop(topic, None)
+
+    def _forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._gone(topic)
+
+    def _forget_unused(self) -> None:
+        """What is used is looked at every few seconds."""
+        now = time.monotonic()
+        if now - self._swept > _STALE_S:
+            self._swept = now
+            for topic in [topic for topic, known in self._known.items() if now - known.checked > _UNUSED_S]:
+                self._forget(topic)
 
     async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:
         """The configuration of topics under these names. A topic we may not describe has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from aiokafka import errors
 
@@ -18,11 +19,12 @@ _PATIENCE = 50  # times a read asks again for what is known to be committed: a s
 
 
 class Reader:
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    """`saw_end` is called with the last stable offset of a partition, whenever a broker says it."""
+
+    def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
+        self._wire, self._saw_end = wire, saw_end
         self._kept: OrderedDict[tuple[str, int, int], Chunk] = OrderedDict()
         self._kept_bytes = 0
-        self.stable: dict[Partition, int] = {}
 
     async def read(
         self, partition: Partition, offset: int, max_records: int, max_bytes: int, known_end: int
@@ -50,11 +52,15 @@ class Reader:
             offset = max(chunk.end, offset)
         return []
 
-    def forget(self, partition: Partition) -> None:
-        """Drop what was kept of it: it was cut."""
+    def drop(self, partition: Partition) -> None:
+        """Drop what was kept of a partition: it was cut."""
         for place in [place for place in self._kept if place[:2] == partition]:
             self._drop(place)
-        self.stable.pop(partition, None)
+
+    def forget(self, topic: str) -> None:
+        """Drop what was kept of a topic: it is gone."""
+        for place in [place for place in self._kept if place[0] == topic]:
+            self._drop(place)
 
     async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> Chunk:
         async def ask() -> Chunk:
@@ -70,7 +76,7 @@ class Reader:
             return Chunk(offset, max(start, offset), [], 0)
         if answer.error is not None:
             raise answer.error(f"partition {partition[1]} of topic {partition[0]!r}")
-        self.stable[partition] = answer.stable
+        self._saw_end(partition, answer.stable)
         decoded = decode(answer.message_set, offset, answer.aborted)
         return Chunk(offset, decoded.next_offset, decoded.records, decoded.size)
 

@@ -14,6 +14,8 @@ from duemq.bus.kafka.wire import Wire
 from duemq.model.errors import Rejected
 
 TOO_FEW_BROKERS = "too_few_brokers"
+# Brokers that are away for a moment and too few brokers come with one error code: only the message tells them apart.
+_FENCED = "currently fenced"
 
 _CHECKED = [
     "message.timestamp.type", "cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas",
@@ -125,9 +127,10 @@ def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) ->
     if error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
         detail = f"{why}. Make it by hand, or allow duemq's user to create topics."
         return TargetRefused(topic, "not_authorized", detail)
-    if error is errors.InvalidReplicationFactorError:
+    if error is errors.InvalidReplicationFactorError and _FENCED not in (message or ""):
         detail = f"{why}. Set kafka.replication_factor to at most the number of brokers."
         return TargetRefused(topic, TOO_FEW_BROKERS, detail)
     if error is errors.PolicyViolationError:
         return TargetRefused(topic, "policy", why)
-    return TargetRefused(topic, "no_answer" if error.retriable else "not_made", why)
+    passes = error.retriable or error is errors.InvalidReplicationFactorError
+    return TargetRefused(topic, "no_answer" if passes else "not_made", why)

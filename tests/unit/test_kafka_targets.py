@@ -10,11 +10,16 @@ from typing import Any, cast
 import pytest
 from aiokafka import errors
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TargetRefused
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Partition, Stored, TargetRefused
+from duemq.bus.kafka import catalog as catalog_module
 from duemq.bus.kafka.catalog import Catalog, Known, Replicas
+from duemq.bus.kafka.chunks import Chunk
+from duemq.bus.kafka.ends import Ends
 from duemq.bus.kafka.failures import worst
+from duemq.bus.kafka.reader import Reader
 from duemq.bus.kafka.topics import _refusal
 from duemq.bus.kafka.wire import Wire
+from duemq.delay.targets import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
 
 OWN = ("duemq.ledger",)
@@ -81,9 +86,35 @@ def test_a_topic_that_is_not_made_says_why(error: type[errors.KafkaError], reaso
     assert "as the broker says" in refused.detail
 
 
+@pytest.mark.parametrize(
+    ("said", "passing"),
+    [
+        ("All brokers are currently fenced.", True),
+        ("All brokers are currently fenced, or have all their log directories cordoned.", True),
+        ("All brokers are currently fenced or in controlled shutdown.", True),
+        ("The target replication factor of 3 cannot be reached because only 1 broker(s) are registered.", False),
+    ],
+)
+def test_brokers_that_are_away_for_a_moment_are_no_wrong_setting(said: str, passing: bool) -> None:
+    error = errors.InvalidReplicationFactorError
+    refused = _refusal("t", error, f"Unable to replicate the partition 1 time(s): {said}")
+    assert isinstance(refused, TargetRefused)
+    assert (refused.reason in PASSING) == passing, "no attempt counts, and no process ends for it"
+    assert ("kafka.replication_factor" in refused.detail) != passing
+
+
 def test_a_name_that_collides_is_no_name_for_a_topic() -> None:
     refused = _refusal("a_b", errors.InvalidTopicError, "Topic 'a_b' collides with existing topic: a.b")
     assert isinstance(refused, Rejected) and refused.code == "bad_topic"
+
+
+class Steady:
+    """A clock in the test's hand, s."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Brokers:
@@ -139,5 +170,50 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
         await catalog.look(["t"])
         assert catalog.last("t") is None
         await catalog.close()
+
+    asyncio.run(test())
+
+
+def test_a_catalog_forgets_topics_that_are_gone_and_those_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        brokers, gone, clock = Brokers(), list[str](), Steady()
+        monkeypatch.setattr(catalog_module, "time", clock)
+        brokers.led = {topic: [(1, [1, 2])] for topic in ("deleted", "unused", "used")}
+        catalog = Catalog(cast(Wire, brokers), gone.append)
+        await catalog.look(["deleted", "unused", "used", "nowhere"])
+        assert gone == ["nowhere"]
+        del brokers.led["deleted"]
+        catalog.forget("deleted")  # a commit heard of it
+        await catalog.look(["deleted"])
+        assert gone == ["nowhere", "deleted"]
+        for _ in range(62):
+            clock.now += 60.0
+            await catalog.look(["used"])
+        assert gone == ["nowhere", "deleted", "unused"]
+        assert catalog.last("unused") is None and catalog.last("used") is not None
+        await catalog.close()
+
+    asyncio.run(test())
+
+
+def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() -> None:
+    async def test() -> None:
+        ends = Ends()
+        reader, asked = Reader(cast(Wire, None), ends.set), list[int]()
+        old, new = [Stored(0, 1, b"old"), Stored(1, 1, b"older")], [Stored(0, 2, b"new"), Stored(1, 2, b"newer")]
+        chunks = [Chunk(0, 2, each, 8) for each in (old, new)]
+
+        async def fetch(partition: Partition, offset: int, wait_ms: int) -> Chunk:
+            asked.append(offset)
+            ends.set(partition, 2)
+            return chunks.pop(0)
+
+        reader._fetch = fetch  # type: ignore[method-assign]
+        assert await reader.read(("t", 0), 0, 1, 100, 0) == old[:1]
+        reader.forget("t")
+        ends.forget("t")
+        assert (ends.find(("t", 0)), ends.known(("t", 0))) == (None, 0)
+        assert await reader.read(("t", 0), 1, 1, 100, 0) == new[1:]
+        assert asked == [0, 1], "the rest of the old one was kept"
 
     asyncio.run(test())

@@ -1,0 +1,26 @@
+"""How far partitions go, as far as this process knows: by what it wrote, and by what brokers said."""
+
+from __future__ import annotations
+
+from duemq.bus.base import Partition
+
+
+class Ends:
+    """Ends by topic, so that a topic that is gone takes all of its own with it."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, int]] = {}
+
+    def find(self, where: Partition) -> int | None:
+        """None for a partition of which nothing is known."""
+        return self._topics.get(where[0], {}).get(where[1])
+
+    def known(self, where: Partition) -> int:
+        """As `find`, and 0 where nothing is known."""
+        return self.find(where) or 0
+
+    def set(self, where: Partition, end: int) -> None:
+        self._topics.setdefault(where[0], {})[where[1]] = end
+
+    def forget(self, topic: str) -> None:
+        self._topics.pop(topic, None)
