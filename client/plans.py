@@ -133,7 +133,8 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) 
 
 def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelReport]:
     answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body), hold_s=hold_s)))
-    return CancelReport(tuple(map(CancelResult.from_json, answer["results"])), answer["counts"])
+    results = tuple(map(CancelResult.from_json, answer["results"]))
+    return CancelReport(results, answer["counts"], answer.get("truncated", False))
 
 
 def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:

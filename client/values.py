@@ -100,10 +100,14 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True)
 class CancelReport:
-    """What became of each, in the order asked, and how many there are of each status."""
+    """What became of each, in the order asked, and how many there are of each status.
+
+    `truncated`: a filter matched more than 10,000; all are counted, and `results` has the first ones.
+    """
 
     results: tuple[CancelResult, ...]
     counts: Mapping[str, int]
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,14 @@ def _confirm(client: Client, chosen: dict[str, Any], yes: bool, as_json: bool) -
 def _tell(report: CancelReport, as_json: bool) -> Exit:
     if as_json:
         results = [{"id": result.id, "status": result.status} for result in report.results]
-        echo_json({"results": results, "counts": dict(report.counts)})
+        more = {"truncated": True} if report.truncated else {}
+        echo_json({"results": results, "counts": dict(report.counts), **more})
     else:
         for result in report.results:
             typer.echo(f"{result.id}\t{result.status}")
         counts = [f"{count} {status.replace('_', ' ')}" for status, count in report.counts.items() if count]
         typer.echo(", ".join(counts) or "There was nothing to cancel.", err=True)
-    return max((BY_STATUS.get(result.status, Exit.ERROR) for result in report.results), default=Exit.DONE)
+        if report.truncated:
+            typer.echo(f"Listed are the first {len(report.results):,} of {sum(report.counts.values()):,}.", err=True)
+    statuses = [status for status, count in report.counts.items() if count]
+    return max((BY_STATUS.get(status, Exit.ERROR) for status in statuses), default=Exit.DONE)

@@ -142,6 +142,14 @@ def test_cancel_by_filter_needs_a_yes(shell: Shell) -> None:
     assert shell.body() == {"filter": {"topic": "orders", "due_to": 90_000}}
 
 
+def test_cancel_by_filter_of_more_than_are_listed_says_so(shell: Shell) -> None:
+    answer = {"results": [{"id": "m1", "status": "cancelled"}], "counts": {"cancelled": 1, "already_delivered": 2}}
+    shell.answers = [httpx.Response(200, json=answer | {"truncated": True}) for _ in range(2)]
+    assert shell("cancel", "--topic", "orders", "--yes").code == 3  # of one that is not listed
+    assert "Listed are the first 1 of 3." in shell.err
+    assert orjson.loads(shell("cancel", "--topic", "orders", "--yes", "--json").out)["truncated"]
+
+
 def test_ls_tells_that_there_is_more(shell: Shell) -> None:
     page = {"messages": [STATE | {"key": "a\x1b[2J", "labels": ["x"]}, STATE], "cursor": "c"}
     shell.answers = [httpx.Response(200, json=page) for _ in range(2)]
