@@ -12,6 +12,7 @@ from pathlib import Path
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.delay.backend import NodeBackend, ProxyBackend
 from duemq.delay.buffer_age import BufferAge
+from duemq.delay.clock import GuardedClock
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.freeze import freeze
@@ -131,6 +132,34 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         )  # fmt: skip
 
 
+async def _reach_brokers(
+    settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
+) -> tuple[KafkaBus, ClockWatch, Targets] | None:
+    """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
+    told = ""
+    while not stop.is_set():
+        try:
+            async with AsyncExitStack() as attempt:
+                bus = await open_bus(settings, clock)
+                attempt.push_async_callback(bus.close)
+                watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
+                await watch.measure(bus)
+                await create_logs(bus, shards)
+                targets = Targets(bus, settings.topics.partitions)
+                attempt.push_async_callback(targets.close)
+                await targets.learn()
+                await opened.enter_async_context(attempt.pop_all())
+                return bus, watch, targets
+        except Unavailable as error:
+            if str(error) != told:
+                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
+            told = str(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await stop.wait()
+    return None
+
+
 async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
@@ -142,14 +171,10 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         if meta is None:
             return
         clock, metrics = guarded_clock(settings), registry()
-        bus: KafkaBus = await open_bus(settings, clock)
-        opened.push_async_callback(bus.close)
-        watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
-        await watch.measure(bus)
-        await create_logs(bus, meta.shards)
-        targets = Targets(bus, settings.topics.partitions)
-        opened.push_async_callback(targets.close)
-        await targets.learn()
+        reached = await _reach_brokers(settings, meta.shards, clock, opened, stop)
+        if reached is None:
+            return
+        bus, watch, targets = reached
         follower = LedgerFollower(bus, meta.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)

@@ -21,16 +21,18 @@ from duemq.proxy.wire import adoption_from_json, found_from_json, query_to_json,
 from duemq.storage.adoptions import Adoption
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
-_CONNECT_S, _QUEUE_S = 0.5, 0.5
+_QUEUE_S = 0.5
 _POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=30)
 # Requests to one node about one shard at a time. A shard that nobody leads holds its readers back until their time is
 # over; these must not take the connections of all others.
 _LANE = 64
 
 
-def node_client(wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+def node_client(
+    wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None, connect_s: float = 0.5
+) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
-    timeout = httpx.Timeout(wait_s + 1.0, connect=_CONNECT_S, pool=_QUEUE_S)
+    timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
     # Nodes are asked directly, whatever proxy the environment names for other traffic.
     return httpx.AsyncClient(
         timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False
