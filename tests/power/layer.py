@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tests.power.model import Disk, Inode, Name, left_of, undone
-from tests.power.trace import Note, read_trace
+from tests.power.trace import Kind, Note, read_trace
 
 SOURCE = Path(__file__).with_name("layer.c")
 _OWN_LOG = "LOG"  # RocksDB writes it through a FILE, which the layer does not see; nobody reads it
@@ -99,6 +99,18 @@ class Layer:
     def image(self, into: Path, until: int | None = None, chance: Random | None = None) -> None:
         """Copy what a power cut after so many notes would have left into a new folder. Nobody may use this one."""
         self._image(self._disk(self.notes(), until), into, chance, link=False)
+
+    def moments(self, image: Path, count: int) -> Iterator[set[str]]:
+        """What cuts at so many moments of the run, and twice at its end, leave in `image`: the files made by then.
+
+        Every other cut leaves a part of what was not synced.
+        """
+        notes, chance = self.notes(), Random(5)
+        chosen = sorted(chance.randrange(len(notes)) for _ in range(count))
+        for number, until in enumerate([*chosen, len(notes), len(notes)]):
+            self.image(image, until, Random(number) if number % 2 else None)
+            yield {note.name for note in notes[:until] if note.kind is Kind.CREATE}
+            shutil.rmtree(image)
 
     def _disk(self, notes: list[Note], until: int | None) -> Disk:
         disk = Disk(dict(self._names), set(self._folders))

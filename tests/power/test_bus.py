@@ -18,9 +18,6 @@ from tests.bus_batches import WRITER, recovered
 from tests.power.layer import Layer
 from tests.power.trace import Kind
 
-# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
-pytestmark = pytest.mark.chaos
-
 CUTS = int(os.environ.get("POWER_ROUNDS", "20"))
 ACKNOWLEDGED = "acknowledged-"
 

@@ -8,25 +8,31 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from duemq.model.errors import FolderRefused
+from duemq.model.errors import DuemqError, FolderRefused
 from duemq.storage.backup import check, names
 from duemq.storage.folder import Folder, read_info
 from duemq.storage.restore import restore
 from tests.backup_world import FAR, back_up, nothing, now, running, send, wrong
 from tests.power.layer import Layer
-from tests.power.trace import Kind
-
-# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
-pytestmark = pytest.mark.chaos
 
 MOMENTS = int(os.environ.get("POWER_ROUNDS", "25"))
 New = Callable[..., Layer]
+WRONG = (AssertionError, DuemqError)
+# Files, the folders they are in, and the names that are given last.
+_OF_BACKUPS = (
+    "*.sst", "*.parquet", "*/CURRENT", "*/MANIFEST*", "*/OPTIONS*", "*/IDENTITY", "*/rocksdict-config.json",
+    "*/id.key", "*/duemq.json", "*/far/*", "*/far", "*/000", "*/shards", "*/bus", "*/.partial", "*/backup.new",
+    "*/backups", "*/root",
+)  # fmt: skip
+_OF_RESTORES = (
+    "*/data/*.sst", "*/data/*.parquet", "*/data/*/CURRENT", "*/data/*/far/*", "*/far", "*/000", "*/data/shards",
+    "*/data", "*/new", "*/root",
+)  # fmt: skip
 
 # What each says is done is marked by a file of its name.
 WORK = textwrap.dedent("""
@@ -66,16 +72,6 @@ def perform(layer: Layer, work: str) -> None:
     layer.check()
 
 
-def moments(layer: Layer, image: Path) -> Iterator[set[str]]:
-    """The folder in `image` as cuts at some moments leave it, and which files had been made by then."""
-    notes, chance = layer.notes(), Random(5)
-    chosen = [chance.randrange(len(notes)) for _ in range(MOMENTS)]
-    for number, until in enumerate([*sorted(chosen), len(notes)]):
-        layer.image(image, until, Random(number) if number % 2 else None)
-        yield {note.name for note in notes[:until] if note.kind is Kind.CREATE}
-        shutil.rmtree(image)
-
-
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder at rest with messages near and in delay files."""
@@ -93,43 +89,73 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def test_a_folder_that_was_made_keeps_its_identity(new_layer: New, tmp_path: Path) -> None:
-    layer = new_layer()
+def check_made(layer: Layer, image: Path) -> None:
     perform(layer, "make")
     identity = read_info(layer.root / "new" / "data")
-    for done in moments(layer, tmp_path / "image"):
-        data = tmp_path / "image" / "new" / "data"
-        folder = Folder.open(data, 2)
+    for done in layer.moments(image, MOMENTS):
+        folder = Folder.open(image / "new" / "data", 2)
         if "made" in done:
             assert (folder.info.cluster, folder.info.secret) == (identity.cluster, identity.secret)
         folder.close()
 
 
-def test_a_backup_that_is_there_is_whole_and_one_always_is(filled: Path, new_layer: New, tmp_path: Path) -> None:
-    layer = new_layer()
+def check_backed_up(layer: Layer, filled: Path, image: Path) -> None:
     shutil.copytree(filled, layer.root / "data")
     layer.begin()
     perform(layer, "back_up")
-    for done in moments(layer, tmp_path / "image"):
-        into = tmp_path / "image" / "backups"
+    for done in layer.moments(image, MOMENTS):
+        into = image / "backups"
         there = names(into) if into.exists() else []
         assert all(check(into / name, nothing)[1] == [] for name in there)
         assert there or not any(name.startswith("backed-up") for name in done)
 
 
-def test_a_restore_is_refused_or_whole(filled: Path, new_layer: New, tmp_path: Path) -> None:
-    layer = new_layer()
+def check_restored(layer: Layer, filled: Path, image: Path) -> None:
     made = back_up(filled, layer.root / "from")
     layer.begin()
     perform(layer, "put_back")
-    for done in moments(layer, tmp_path / "image"):
-        data = tmp_path / "image" / "new" / "data"
+    for done in layer.moments(image, MOMENTS):
+        data = image / "new" / "data"
+        begun = (data / "shards").exists()
         try:
             Folder.open(data, len(made.backup.shards)).close()
         except FolderRefused:
             assert "restored" not in done
-            restore(tmp_path / "image" / "from" / made.path.name, data, nothing)
+            restore(image / "from" / made.path.name, data, nothing)
         else:
-            if "restored" not in done and not (data / "shards").exists():
-                continue  # nothing of it was there yet: it is a new folder
+            if not begun:  # it is a new folder
+                assert "restored" not in done
+                continue
         assert wrong(data) == []
+
+
+def test_a_folder_that_was_made_keeps_its_identity(new_layer: New, tmp_path: Path) -> None:
+    check_made(new_layer(), tmp_path / "image")
+
+
+def test_a_backup_that_is_there_is_whole_and_one_always_is(filled: Path, new_layer: New, tmp_path: Path) -> None:
+    check_backed_up(new_layer(), filled, tmp_path / "image")
+
+
+def test_a_restore_is_refused_or_whole(filled: Path, new_layer: New, tmp_path: Path) -> None:
+    check_restored(new_layer(), filled, tmp_path / "image")
+
+
+@pytest.mark.parametrize("forgets", ["*/id.new", "*/duemq.new", "*/data", "*/new", "*/root"])
+def test_each_sync_of_a_new_folder_is_needed(forgets: str, new_layer: New, tmp_path: Path) -> None:
+    with pytest.raises(WRONG):
+        check_made(new_layer(forgets=forgets), tmp_path / "image")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgets", _OF_BACKUPS)
+def test_each_sync_of_a_backup_is_needed(forgets: str, filled: Path, new_layer: New, tmp_path: Path) -> None:
+    with pytest.raises(WRONG):
+        check_backed_up(new_layer(forgets=forgets), filled, tmp_path / "image")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgets", _OF_RESTORES)
+def test_each_sync_of_a_restore_is_needed(forgets: str, filled: Path, new_layer: New, tmp_path: Path) -> None:
+    with pytest.raises(WRONG):
+        check_restored(new_layer(forgets=forgets), filled, tmp_path / "image")
