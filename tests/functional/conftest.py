@@ -8,14 +8,18 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.delay import far_worker
+from duemq.delay.work import Job
 from duemq.proxy.local.kafka import KafkaServers
+from duemq.storage.far_process import perform
 from tests.functional.kafka_bus import WITHIN_S, options
 
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
@@ -94,3 +98,17 @@ async def connections_are_closed() -> AsyncIterator[None]:
     async with asyncio.timeout(WITHIN_S):
         while any(open._sock is not None for open in loop._transports.values()):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def far_work_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seal and load in a thread: starting a process for each takes most of the time of a test with small windows.
+
+    The process itself is tested by `test_child.py`, and by every test that starts a server.
+    """
+
+    async def lines(job: Job) -> AsyncGenerator[bytes, None]:
+        for done in await asyncio.to_thread(lambda: list(perform(orjson.loads(orjson.dumps(job))))):
+            yield orjson.dumps(done)
+
+    monkeypatch.setattr(far_worker, "_lines", lines)

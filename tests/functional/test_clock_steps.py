@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,6 @@ import pytest
 from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.kafka import KafkaServers
 from tests.real_servers import need_servers
-
-# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
-pytestmark = pytest.mark.chaos
 
 HOUR = 3_600_000
 WITHIN_S = 300.0
@@ -45,6 +42,9 @@ class Server:
     def __init__(self, url: str, clock: Path) -> None:
         self.url, self.clock = url, clock
         self.http = httpx.Client(base_url=url, timeout=300, trust_env=False)
+
+    def close(self) -> None:
+        self.http.close()
 
     def post(self, topic: str, **fields: object) -> httpx.Response:
         return self.http.post("/v1/messages", json={"topic": topic, "payload": "x", **fields})
@@ -76,7 +76,8 @@ def serving(kafka: KafkaServers, folder: Path, clock: Path) -> Iterator[Server]:
         until(lambda: _URL.search(log.read_text()) or process.poll() is not None, "it serves")
         found = _URL.search(log.read_text())
         assert found is not None, log.read_text()
-        yield Server(found[1], clock)
+        with closing(Server(found[1], clock)) as server:
+            yield server
     finally:
         process.terminate()
         assert process.wait(WITHIN_S) == 0, log.read_text()
@@ -112,7 +113,9 @@ def test_serve_on_kafka(own_kafka: KafkaServers, tmp_path: Path, step: int) -> N
         server.delay_is_right("orders")
 
 
+@pytest.mark.servers
 @pytest.mark.slow
+@pytest.mark.xdist_group("servers")
 def test_proxy_and_node(tmp_path: Path) -> None:
     need_servers()
     settings = {"shards": "1", "storage.refuse_percent": "100"}
@@ -124,15 +127,15 @@ def test_proxy_and_node(tmp_path: Path) -> None:
             clock.write_text(str(step))
             proxy.environment["DUEMQ_TEST_CLOCK"] = str(clock)
             proxy.spawn()
-            server = Server(proxy.url, clock)
-            until(lambda server=server: _code_of(server) == "clock_out_of_bounds", "the proxy refuses")  # type: ignore[misc]
-            assert not server.ready() and node.is_ready()
-            taken = server.post("orders", deliver_at=now_ms() + 500)
-            assert taken.status_code == 201, taken.text
-            until(lambda: server.delivered(taken.json()["id"]), "the node delivers what it took")  # noqa: B023
-            clock.write_text("0")
-            until(server.ready, "it is right again")
-            server.delay_is_right("orders")
+            with closing(Server(proxy.url, clock)) as server:
+                until(lambda server=server: _code_of(server) == "clock_out_of_bounds", "the proxy refuses")  # type: ignore[misc]
+                assert not server.ready() and node.is_ready()
+                taken = server.post("orders", deliver_at=now_ms() + 500)
+                assert taken.status_code == 201, taken.text
+                until(lambda: server.delivered(taken.json()["id"]), "the node delivers what it took")  # noqa: B023
+                clock.write_text("0")
+                until(server.ready, "it is right again")
+                server.delay_is_right("orders")
 
 
 def _code_of(server: Server) -> str:

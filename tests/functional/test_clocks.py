@@ -188,8 +188,6 @@ async def test_a_failing_comparison_neither_ends_nor_reopens_a_node(tmp_path: Pa
         await until(lambda: delivered(log) == ["on"], "it goes on")
 
 
-# Not in `make test` until it was seen to pass on a quiet machine (issue 14): run it by its path.
-@pytest.mark.chaos
 async def test_a_standby_whose_clock_is_hours_behind_gets_past_sealed_windows(tmp_path: Path) -> None:
     """It follows by the ledger's time: only a master's clock decides what is due."""
     start = (wall_clock() // WINDOW_MS + 6) * WINDOW_MS

@@ -31,7 +31,7 @@ from duemq.storage.far import FOLDER
 from duemq.storage.folder import Folder, Identity
 from duemq.storage.rows import WINDOW_MS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("far_work_in_thread")]
 
 COUNT, WAIT_S = 40, 300.0
 NOW = time.time_ns() // 1_000_000
