@@ -33,3 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.servers)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group("servers"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take off what xdist adds to the name of a test in a group: `--last-failed` would not find the test again.
+
+    A worker sends the name as it is: xdist counts its tests by it.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    end = report.nodeid.find("@", report.nodeid.rfind("]") + 1)
+    if end >= 0:
+        report.nodeid = report.nodeid[:end]

@@ -12,21 +12,32 @@ from duemq.bus.kafka.topics import NEVER, settings_of_own
 from duemq.proxy.local.cluster import LocalCluster
 from duemq.proxy.local.duemq_process import DuemqProcess
 from tests.chaos.network.network import Network
+from tests.chaos.pace import SLOW
 from tests.chaos.shape import Shape
 from tests.chaos.topics import make_topic
 from tests.kafka_rights import AUTHORIZER, deny_creating
 from tests.real_servers import need_servers
 
-SESSION_MS = 4_000
+SESSION_MS = int(4_000 * SLOW)
 _CLOCK = "DUEMQ_TEST_CLOCK"
-_OFTEN = {"log.retention.check.interval.ms": "2000"}
+
+
+def _of_brokers(shape: Shape) -> dict[str, str]:
+    session_ms = 3_000 if shape.brokers > 1 else 6_000
+    return {
+        "log.retention.check.interval.ms": "2000",
+        "broker.session.timeout.ms": str(int(session_ms * SLOW)),
+        "controller.quorum.election.timeout.ms": str(int(1_000 * SLOW)),
+        "controller.quorum.fetch.timeout.ms": str(int(2_000 * SLOW)),
+        **(AUTHORIZER if shape.rights else {}),
+    }
 
 
 class ChaosCluster(LocalCluster):
     """A local cluster with a network that can be cut, a user without all rights, and clocks that can be set."""
 
     def __init__(self, folder: Path, shape: Shape) -> None:
-        self.folder, self._shape = folder, shape
+        self.folder, self.shape = folder, shape
         self._network = Network(folder / "network") if shape.network else None
         settings = {
             "shards": str(shape.shards),
@@ -40,9 +51,10 @@ class ChaosCluster(LocalCluster):
         }
         super().__init__(
             folder, brokers=shape.brokers, zookeepers=shape.zookeepers, nodes=shape.nodes, proxies=shape.proxies,
-            settings=settings, kafka_extra=_OFTEN | (AUTHORIZER if shape.rights else {}), kafka_secure=shape.rights,
+            settings=settings, kafka_extra=_of_brokers(shape), kafka_secure=shape.rights,
             reached_at=self._network.reached_at if self._network else None,
         )  # fmt: skip
+        self.zookeeper.tick_ms = int(self.zookeeper.tick_ms * SLOW)  # bounds the sessions
         for process in (*self.nodes, *self.proxies):
             process.environment[_CLOCK] = str(folder / f"{process.name}.clock")
             if shape.rights:
@@ -61,10 +73,10 @@ class ChaosCluster(LocalCluster):
     def start(self) -> None:
         if self._network is not None:
             self._network.start(self.processes)
-        if self._shape.rights:
+        if self.shape.rights:
             self.kafka.start()
             deny_creating(self.kafka.bootstrap, self.kafka.plain.name)
-        if self._shape.network and self._shape.brokers > 1:
+        if self.shape.network and self.shape.brokers > 1:
             self.kafka.start()
             asyncio.run(self._lead_the_ledger_apart())
         super().start()
@@ -78,8 +90,8 @@ class ChaosCluster(LocalCluster):
         options = KafkaOptions(self.kafka.bootstrap, replication_factor=3, min_insync_replicas=2)
         settings, kept = settings_of_own(options), settings_of_own(options, NEVER)
         for topic, count, replicas, given in (
-            ("duemq.ledger", self._shape.shards, [1, 2, 3], kept),
-            ("duemq.buffer", self._shape.shards, [2, 3, 1], settings),
+            ("duemq.ledger", self.shape.shards, [1, 2, 3], kept),
+            ("duemq.buffer", self.shape.shards, [2, 3, 1], settings),
             ("duemq.clock", 1, [3, 2, 1], settings),
         ):
             await make_topic(self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=given)

@@ -12,15 +12,16 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from duemq.bus.kafka.stop import stop as stop_producer
+from tests.chaos.pace import SLOW
 from tests.chaos.takeover import Pause, longest_pause
 from tests.chaos.topics import consumer
 from tests.e2e.load import now_ms
 
 BUFFER = "duemq.buffer"
-_EVERY_MS = 20
+_EVERY_MS = int(20 * SLOW)
 _AHEAD_MS = 1_500
 _PART_MS = 500
-_ACK_S = 15.0
+_ACK_S = 15.0 * SLOW
 _RETRY_S = 0.2
 
 
@@ -83,7 +84,10 @@ class Probe:
         """A new one, as soon as a broker is there."""
         while True:
             producer = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=5
+                bootstrap_servers=self._bootstrap,
+                enable_idempotence=True,
+                request_timeout_ms=int(6_000 * SLOW),
+                linger_ms=5,
             )
             try:
                 await producer.start()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.chaos.pace import SLOW
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -16,9 +18,9 @@ class Shape:
 
     brokers: int = 1
     zookeepers: int = 1
-    nodes: int = 3
-    proxies: int = 2
-    shards: int = 4
+    nodes: int = 2 if SLOW > 1 else 3
+    proxies: int = 1 if SLOW > 1 else 2
+    shards: int = 2 if SLOW > 1 else 4
     network: bool = False
     retention: str = "7d"
     rights: bool = False

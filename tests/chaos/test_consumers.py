@@ -128,7 +128,7 @@ def wait_until_all_ended(members: Members, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("count", "first_level", "kills", "every_s"),
-    [pytest.param(6_000, 1, 2, 2.0, marks=pytest.mark.smoke), (100_000, 3, 12, 4.0)],
+    [pytest.param(6_000, 1, 2, 2.0, marks=[pytest.mark.smoke, pytest.mark.slow]), (100_000, 3, 12, 4.0)],
 )
 def test_members_that_are_killed_lose_nothing(
     count: int, first_level: int, kills: int, every_s: float, bootstrap: str, tmp_path: Path

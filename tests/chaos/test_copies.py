@@ -15,9 +15,17 @@ pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 _ONE_MINUTE = Shape(retention="1m")
 
 
-def test_stale_replica_after_the_logs_were_emptied(world: Callable[..., World]) -> None:
+def test_stale_replica_after_retention_left_the_last_entries(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
         await copies.one_comes_back(world, ("stale",))
+
+    world().run(faults)
+
+
+@pytest.mark.slow
+def test_stale_replica_after_somebody_emptied_the_logs(world: Callable[..., World]) -> None:
+    async def faults(world: World) -> None:
+        await copies.one_comes_back(world, ("stale",), copies.emptied_by_hand)
 
     world().run(faults)
 

@@ -23,6 +23,14 @@ def test_each_kind_comes_before_any_comes_again() -> None:
     assert drawn != [breakage.name for breakage in islice(draw(Random(2)), 2 * len(BREAKAGES))]
 
 
+def test_what_takes_three_servers_is_not_drawn_where_there_is_one() -> None:
+    drawn = {breakage.name for breakage in islice(draw(Random(1), servers=1), len(BREAKAGES))}
+    assert {breakage.name for breakage in BREAKAGES} - drawn == {
+        "ZooKeeper's leader killed", "ZooKeeper's quorum lost", "a broker killed", "a leader deposed",
+        "a broker cut off from the brokers", "bad target: too few replicas in sync", "bad target: no leader",
+    }  # fmt: skip
+
+
 def test_slices_of_the_audit_add_up(tmp_path: Path) -> None:
     audits = Audits("", tmp_path)
     audits.slices = [

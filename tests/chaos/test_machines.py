@@ -16,6 +16,7 @@ either_way = pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS], ids=["ahead
 
 
 @pytest.mark.smoke
+@pytest.mark.slow
 def test_wiped_disk_is_rebuilt_from_a_snapshot(world: Callable[..., World]) -> None:
     world().run(machines.wipe_disk_and_logs)
 

@@ -16,6 +16,7 @@ ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "20"))
 
 
 @pytest.mark.smoke
+@pytest.mark.slow
 def test_master_killed_twice(world: Callable[..., World]) -> None:
     async def faults(world: World) -> None:
         for _ in range(2):
@@ -25,6 +26,7 @@ def test_master_killed_twice(world: Callable[..., World]) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.slow
 def test_frozen_master_wakes(world: Callable[..., World]) -> None:
     world().run(nodes.freeze_master)
 

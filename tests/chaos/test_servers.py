@@ -19,6 +19,7 @@ _THREE_BROKERS = Shape(brokers=3)
 
 
 @pytest.mark.smoke
+@pytest.mark.slow
 def test_zookeeper_restarted(world: Callable[..., World]) -> None:
     world().run(servers.restart_zookeeper)
 

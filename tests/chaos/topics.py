@@ -11,15 +11,17 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
+from tests.chaos.pace import SLOW
+
 _BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
-_READ_S = 300.0
-_DELETED_S = 300.0
-_COMMITS_S = 8.0  # less than the brokers take to end a transaction that hangs
+_READ_S = 300.0 * SLOW
+_DELETED_S = 300.0 * SLOW
+_COMMITS_S = 8.0 * SLOW  # less than the brokers take to end a transaction that hangs
 
 
 @asynccontextmanager
 async def administration(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10_000)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=int(10_000 * SLOW))
     await admin.start()
     try:
         yield admin
@@ -86,7 +88,7 @@ async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> Asy
     """Reads committed records of all partitions, from the first one kept on."""
     settings = {
         "isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False,
-        "request_timeout_ms": 8_000,  # a broker that is cut off never answers
+        "request_timeout_ms": int(8_000 * SLOW),  # a broker that is cut off never answers
     }  # fmt: skip
     async with administration(bootstrap) as admin:
         described = await admin.describe_topics(list(topics))

@@ -16,6 +16,7 @@ from tests.e2e.server import START_S
 
 Record = Mapping[str, Any]
 _ASKING = 8
+_AGAIN_S = 0.2
 
 
 def by_payload(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -62,12 +63,19 @@ async def final_states(urls: Sequence[str], messages: Iterable[Message]) -> None
 
     async def ask(session: aiohttp.ClientSession) -> None:
         for message in waiting:
-            async with session.get(f"{next(next_url)}/v1/messages/{message.id}") as answer:
-                shown = await answer.json()
-                assert answer.status == 200, (shown, message.history)
+            shown = await state_of(session, message)
             assert shown["status"] in ("delivered", "cancelled"), (shown, message.history)
             message.seen("in the end", shown)
 
-    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+    async def state_of(session: aiohttp.ClientSession, message: Message) -> dict[str, Any]:
+        while True:
+            async with session.get(f"{next(next_url)}/v1/messages/{message.id}") as answer:
+                shown: dict[str, Any] = await answer.json()
+                if answer.status == 200:
+                    return shown
+                assert answer.status == 503, (shown, message.history)
+            await asyncio.sleep(_AGAIN_S)
+
+    async with asyncio.timeout(START_S), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for _ in range(_ASKING):
             group.create_task(ask(session))

@@ -9,6 +9,7 @@ import aiohttp
 
 from duemq.proxy.local.duemq_process import DuemqProcess
 from tests.chaos.cluster import clock_of
+from tests.chaos.pace import SLOW
 from tests.chaos.world import World
 from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import now_ms
@@ -76,7 +77,7 @@ async def _restart_in_the_wrong_time(world: World, node: DuemqProcess) -> None:
 async def _relative_times(world: World, proxy: DuemqProcess, count: int) -> int:
     """How many messages with a relative time this proxy takes; fails for one that it takes for another time."""
     taken = 0
-    async with aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=10)) as session:
+    async with aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=10 * SLOW)) as session:
         for _ in range(count):
             payload = f"{world.load.topic}.relative.{world.chance.getrandbits(60)}"
             body = {"topic": world.load.topic, "payload": payload, "deliver_after": f"{_DELAY_MS}ms"}

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from duemq.proxy.local.duemq_process import DuemqProcess
+from tests.chaos.pace import SLOW
 from tests.chaos.topics import end_offsets, start_offsets
 from tests.chaos.world import BUFFER, World
 from tests.e2e.load import now_ms
 from tests.e2e.server import run
 
 _SCHEDULED = 20  # pending while the cluster rests, half of them cancelled meanwhile
-_FAR_MS = 45_000
+_FAR_MS = int(45_000 * SLOW)
 _AFTER_RETENTION_MS = 150_000
 _AFTER_MS = 1_000
 _RETAINED_S = 180.0  # a minute of retention, and until a broker gets to it
@@ -25,7 +26,10 @@ Forgetting = Callable[[World], Awaitable[None]]
 
 
 async def emptied_by_hand(world: World) -> None:
-    """At once, by an administrator: not even the last entries of the ledgers are left."""
+    """At once, by an administrator: not even the last entries of the ledgers are left.
+
+    A master that leads goes on. A shard that loses its master before the next entry waits for an operator.
+    """
     await world.forget_logs(last_entries=0)
 
 
@@ -43,7 +47,7 @@ async def by_retention(world: World) -> None:
     await world.until(empty, "retention to empty the buffer", _RETAINED_S)
 
 
-async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forgetting = emptied_by_hand) -> None:
+async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forgetting = as_by_retention) -> None:
     """Nodes that were away while others delivered, and while the logs were emptied, come back one after the other.
 
     `kinds`: `stale` starts on its old folder, `empty` on none, `backup` on one restored from before.
@@ -54,8 +58,8 @@ async def one_comes_back(world: World, kinds: tuple[str, ...], forgotten: Forget
         backup = await asyncio.to_thread(_back_up, node, world.folder / f"{kind}-{now_ms()}")
         away = now_ms()
         await asyncio.to_thread(node.process.stop)
-        await world.deliver_again(away + _AFTER_MS)
         await world.cancel(ids[::2])
+        await world.deliver_again(away + _AFTER_MS)
         await world.rest()
         await forgotten(world)
         if kind != "stale":

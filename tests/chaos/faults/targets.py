@@ -6,11 +6,13 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
 from aiokafka import AIOKafkaProducer
 
+from tests.chaos.pace import SLOW
 from tests.chaos.pulse import Lateness, pulse
 from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
@@ -18,7 +20,7 @@ from tests.kafka_rights import FORBIDDEN
 
 _BAD = 40  # messages to the bad target
 _DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target
-_TOLD_S = 300.0
+_TOLD_S = 300.0 * SLOW
 
 
 async def _nothing(world: World, topic: str) -> None:
@@ -94,7 +96,7 @@ async def stand_beside(world: World, bad: BadTarget, per_s: int, seconds: int) -
         payloads = [f"{topic}.{number}" for number in range(_BAD)]
         async with asyncio.TaskGroup() as group:
             beside = group.create_task(pulse(world, good, per_s, seconds), name="good")
-            group.create_task(_send_plain(world, topic, payloads, seconds), name="bad")
+            group.create_task(_send_plain(world, topic, payloads, int(seconds * SLOW)), name="bad")
             await bad.spoil(world, topic)
             if not bad.made_again:
                 await world.until(
@@ -125,15 +127,17 @@ async def _send_plain(world: World, topic: str, payloads: list[str], seconds: in
 
 
 async def _is_told(world: World, topic: str) -> bool:
-    """By `/readyz` of a node or proxy, and by the topic itself."""
+    """By `/readyz` of a node or proxy, and by the topic itself; False where one of them does not answer."""
     ready = False
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-        for process in (*world.cluster.nodes, *world.cluster.proxies):
-            async with session.get(f"{process.url}/readyz") as answer:
-                ready |= topic in (await answer.json()).get("targets", {})
-        async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
-            trouble = (await answer.json()).get("trouble")
-    return ready and bool(trouble)
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5 * SLOW)) as session:
+            for process in (*world.cluster.nodes, *world.cluster.proxies):
+                async with session.get(f"{process.url}/readyz") as answer:
+                    ready |= topic in (await answer.json()).get("targets", {})
+            async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
+                trouble = (await answer.json()).get("trouble")
+        return ready and bool(trouble)
+    return False
 
 
 async def _ends(world: World, topic: str) -> Counter[str]:

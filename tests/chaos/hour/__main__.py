@@ -25,14 +25,13 @@ from tests.chaos.hour.files import Files
 from tests.chaos.shape import Shape
 from tests.chaos.world import World
 
-_SHAPE = Shape(brokers=3, zookeepers=3, nodes=3, proxies=2, network=True, rights=True, partitions=1)
 _END_S = 3_600.0  # the last breakage, what is pending, and the reconciliation
 
 
 def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) -> None:
     """Fill the account; raises where something is wrong."""
     figures = Figures()
-    world = World(cluster, _SHAPE, figures, f"hour.{account.seed}", account.seed)
+    world = World(cluster, cluster.shape, figures, f"hour.{account.seed}", account.seed)
     audits = Audits(world.bootstrap, cluster.folder / "audit")
     files = Files(world, cluster.folder / "adopt")
     world.before_forgetting = audits.slice
@@ -42,7 +41,7 @@ def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) 
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(files.run(stop), name="files")
-            for breakage in draw(world.chance):
+            for breakage in draw(world.chance, cluster.shape.brokers):
                 if time.monotonic() > until:
                     break
                 if names and breakage.name not in names:
@@ -71,11 +70,16 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--out", type=Path, default=Path("hour.json"), help="the JSON; the tables go beside it")
     arguments.add_argument("--folder", type=Path, help="what is left of the cluster; removed where it is not given")
+    arguments.add_argument(
+        "--servers", type=int, default=3, choices=(1, 3),
+        help="of Kafka and of ZooKeeper each; with 1, for a small machine, what takes three is left out",
+    )  # fmt: skip
     arguments.add_argument("--only", action="append", default=[], choices=[each.name for each in BREAKAGES])
     said = arguments.parse_args()
-    account = Account(said.seed, said.minutes)
+    account = Account(said.seed, said.minutes, said.servers)
+    shape = Shape(said.servers, said.servers, network=True, rights=True, partitions=1)
     with tempfile.TemporaryDirectory(prefix="chaos-hour-") as temporary:
-        with start_cluster(said.folder or Path(temporary), _SHAPE) as cluster:
+        with start_cluster(said.folder or Path(temporary), shape) as cluster:
             try:
                 break_everything(cluster, account, said.only)
             except Exception:

@@ -14,11 +14,13 @@ import orjson
 class Account:
     """`requests` and `probes`: what was sent; `fates` and `violations`: what the audit says of it, over all slices.
 
-    `failure`: why the run, or the reconciliation from the senders' own records, did not pass. `pauses`: ms.
+    `servers`: of Kafka and of ZooKeeper each. `failure`: why the run, or the reconciliation from the senders' own
+    records, did not pass. `pauses`: ms.
     """
 
     seed: int
     minutes: float
+    servers: int = 3
     breakages: Counter[str] = field(default_factory=Counter)
     requests: dict[str, int] = field(default_factory=dict)
     messages: int = 0
@@ -56,8 +58,9 @@ class Account:
             "wrong by the senders' own records": 1 if self.failure else 0,
             "wrong by the Spark audit": sum(self.violations.values()),
         }
+        run = f"{self.minutes:g} minutes, seed {self.seed}, brokers: {self.servers}"
         lines = [
-            f"{self.minutes:g} minutes, seed {self.seed}. {self.accepted:,} accepted = {fates}", "",
+            f"{run}. {self.accepted:,} accepted = {fates}", "",
             "| | |", "|---|---|", *(f"| {what} | {count:,} |" for what, count in counts.items()), "",
             "| breakage | times |", "|---|---|",
             *(f"| {name} | {count} |" for name, count in sorted(self.breakages.items())),

@@ -14,8 +14,11 @@ from tests.chaos.world import World
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
+    """`servers`: how many brokers, and how many servers of ZooKeeper, it takes."""
+
     name: str
     act: Callable[[World], Awaitable[None]]
+    servers: int = 1
 
 
 async def _kill_some_broker(world: World) -> None:
@@ -49,9 +52,9 @@ BREAKAGES = (
     Breakage("rolling restart", nodes.restart_one_by_one),
     Breakage("drain and resume", nodes.drain_and_resume),
     Breakage("all of ZooKeeper killed", servers.restart_zookeeper),
-    Breakage("ZooKeeper's leader killed", servers.kill_zookeeper_leader),
-    Breakage("ZooKeeper's quorum lost", servers.lose_zookeeper_quorum),
-    Breakage("a broker killed", _kill_some_broker),
+    Breakage("ZooKeeper's leader killed", servers.kill_zookeeper_leader, servers=3),
+    Breakage("ZooKeeper's quorum lost", servers.lose_zookeeper_quorum, servers=3),
+    Breakage("a broker killed", _kill_some_broker, servers=3),
     Breakage("all brokers restarted", servers.restart_all_brokers),
     Breakage("proxies killed", servers.kill_proxies),
     Breakage("a disk wiped", machines.wipe_disk),
@@ -61,8 +64,8 @@ BREAKAGES = (
         for kind in ("stale", "empty", "backup")
     ),
     Breakage("logs emptied, all nodes start, an empty one first", copies.an_empty_one_comes_first),
-    Breakage("a leader deposed", partitions.depose_a_leader),
-    Breakage("a broker cut off from the brokers", partitions.cut_broker_from_brokers),
+    Breakage("a leader deposed", partitions.depose_a_leader, servers=3),
+    Breakage("a broker cut off from the brokers", partitions.cut_broker_from_brokers, servers=3),
     Breakage("a broker cut off from duemq, both ways and one way", partitions.cut_broker_from_duemq),
     Breakage("a master cut off from the brokers", partitions.cut_master_from_brokers),
     Breakage("a master cut off from ZooKeeper", partitions.cut_master_from_zookeeper),
@@ -74,10 +77,12 @@ BREAKAGES = (
         )
         for where, step_ms in (("ahead", clocks.HOUR_MS), ("back", -clocks.HOUR_MS))
     ),
-    *(Breakage(f"bad target: {bad.name}", partial(_stand_beside, bad)) for bad in BAD_TARGETS),
+    *(Breakage(f"bad target: {bad.name}", partial(_stand_beside, bad), bad.brokers) for bad in BAD_TARGETS),
 )  # fmt: skip
 
 
-def draw(chance: Random) -> Iterator[Breakage]:
+def draw(chance: Random, servers: int = 3) -> Iterator[Breakage]:
+    """For ever. `servers`: how many of Kafka and of ZooKeeper there are; what takes more is left out."""
+    possible = [breakage for breakage in BREAKAGES if breakage.servers <= servers]
     while True:
-        yield from chance.sample(BREAKAGES, len(BREAKAGES))
+        yield from chance.sample(possible, len(possible))

@@ -10,6 +10,7 @@ from typing import Any
 from duemq.model.message import Draft
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
+from tests.chaos.pace import SLOW
 from tests.chaos.world import World
 from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import now_ms
@@ -18,7 +19,7 @@ _ROWS = 60
 _AHEAD_MS = 150_000  # a window must begin two minutes from now at least
 _SOON_MS = 3_000
 _EVERY_S = 20.0
-_KNOWN_S = 600.0  # nodes may be away for long
+_KNOWN_S = 600.0 * SLOW  # nodes may be away for long
 
 
 class Files:
@@ -90,10 +91,11 @@ class Files:
 
     async def _until_changed(self, message: Message, what: str, method: str, path: str, due: int | None = None) -> None:
         body = None if due is None else {"deliver_at": due}
-        for _ in range(200):
+
+        async def is_answered() -> bool:
             status, answer = await self._world.load.call(method, path, body)
             code = None if status == 0 else "ok" if status == 200 else answer["code"]
             message.changed(what, code, due)
-            if code is not None:
-                return
-        raise AssertionError(f"no answer to a {what} of {message.id} for 200 times")
+            return code is not None
+
+        await self._world.until(is_answered, f"an answer to a {what} of {message.id}", _KNOWN_S)
