@@ -23,6 +23,8 @@ KINDS: Final[Mapping[str, str]] = {
 }
 OF_THREE: Final = ("leaderless", "min-isr")
 """The kinds that need three brokers, of which the third is dead."""
+MADE_AGAIN: Final = "deleted"
+"""duemq makes this one again by itself, so that there is nothing to show for long."""
 
 
 def topic_of(kind: str, prefix: str) -> str:
@@ -62,7 +64,7 @@ async def send_to(link: Link, bootstrap: str, kind: str, topic: str, shards: int
         while not link.stopped.is_set():
             await producer.send_and_wait(BUFFER, b"bad %d" % sent, partition=sent % shards, headers=headers)
             sent += 1
-            if kind == "deleted" and sent % (5 * _PER_S) == 0:
+            if kind == MADE_AGAIN and sent % (5 * _PER_S) == 0:
                 await admin.delete_topics([topic])
             link.progress(sent)
             await asyncio.sleep(1 / _PER_S)
