@@ -53,8 +53,11 @@ class RetryLater(Exception):
     """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
 
     `delay`: a timedelta, ms, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
-    to 18, above is 18, 0 is at once, below 0 to the dead letters. It counts as a retry.
+    to 18, above is 18, 0 is at once, below 0 to the dead letters. It counts as a retry, except where a subclass says
+    that the message itself has not failed (`counts`).
     """
+
+    counts = True
 
     def __init__(
         self,
@@ -81,6 +84,18 @@ class Reject(Exception):
     """Raised by a handler: this message can never be done. It goes to the dead letters at once, with that reason."""
 
     reason = "rejected"
+
+
+class Pause(Exception):
+    """Raised by a handler: what all handlers need is away, such as a database or an idempotency store.
+
+    The message stays in hand and is tried again here; it does not count as a retry. The consumer begins no other
+    message and pulls none until then. `after_s`: when it is tried again (s), longer each time up to a minute.
+    """
+
+    def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
+        super().__init__(reason or "asked for by the handler")
+        self.after_s = after_s
 
 
 class Policy(Protocol):
@@ -154,6 +169,8 @@ def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
     asked = error if isinstance(error, RetryLater) else None
     if asked is not None and asked.level is not None and asked.level < 0:
         return Dead("rejected")
+    if asked is not None and not asked.counts and asked.wait is not None:
+        return asked.wait
     wait = policy.wait(retried)
     if wait is None:
         return Dead("retries")
