@@ -40,6 +40,7 @@ _MOST_SHOWN = 16
 _TRIED_MS = 2_000  # how long a try may take after which a refusal is noted again
 _DETAIL_CHARACTERS = 200
 _MOST_REFUSALS = 1_000  # names come from senders
+_ANSWER_S = 30.0  # for so long a look-up that failed need not be made again
 
 
 class Refusal(NamedTuple):
@@ -76,7 +77,8 @@ class Targets:
         self._bus, self._partitions = bus, partitions
         self._refusals: dict[str, Refusal] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        self._answers: dict[str, tuple[str, str]] = {}  # reason and sentence of look-ups that failed, until asked for
+        # Reason and sentence of look-ups that failed, and when (s), until they are asked for.
+        self._answers: dict[str, tuple[str, str, float]] = {}
         self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def learn(self, needed: Collection[str] = ()) -> None:
@@ -129,7 +131,11 @@ class Targets:
             about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
             if about is None or len(about.trouble) == about.partitions:
                 refused[topic] = refusal
-        known = await self.resolve([topic for topic in topics if topic not in refused], patience_s)
+        # A look-up that failed after its time was up has answered by now. A new one would take as long and not be heard.
+        answered = {topic for topic in topics if topic not in refused and self._has_answer(topic)}
+        known = {topic: about for topic in answered if (about := self._bus.target(topic)) is not None}
+        unasked = [topic for topic in topics if topic not in refused and topic not in answered]
+        known |= await self.resolve(unasked, patience_s)
         for topic in topics:
             about = known.get(topic)
             if about is None and topic not in refused:
@@ -142,7 +148,13 @@ class Targets:
 
     def why_not(self, topic: str) -> tuple[str, str]:
         """Reason and sentence why a topic is not known after its look-up ended. May be asked once per look-up."""
-        return self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC]))
+        reason, detail, _ = self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC], 0.0))
+        return reason, detail
+
+    def _has_answer(self, topic: str) -> bool:
+        """Whether a look-up has failed that nobody has heard of yet, and not long ago."""
+        found = self._answers.get(topic)
+        return found is not None and asyncio.get_running_loop().time() - found[2] < _ANSWER_S
 
     def _unknown(self, topic: str, now: int, waits_ms: Sequence[int]) -> Refusal:
         if topic in self._lookups:
@@ -178,7 +190,7 @@ class Targets:
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MOST_REFUSALS:
             self._answers.clear()
-        self._answers[topic] = reason, detail
+        self._answers[topic] = reason, detail, asyncio.get_running_loop().time()
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class Broker(MemoryBus):
         self.error, self.let, self.asked = error, asyncio.Event(), 0
         self.said: dict[str, Target] = {}
         self.most = self.busy = 0
+        self.takes_s = 0.0
 
     def target(self, topic: str) -> Target | None:
         if topic == "slow" and not self.let.is_set():
@@ -40,6 +41,7 @@ class Broker(MemoryBus):
         self.busy += 1
         self.most = max(self.most, self.busy)
         try:
+            await asyncio.sleep(self.takes_s)
             if topic == "bad" and self.error is not None:
                 raise self.error
             return await super().create_topic(topic, partitions)
@@ -115,6 +117,33 @@ def test_a_slow_look_up_goes_on_in_the_background_and_costs_no_attempt() -> None
         assert (await targets.resolve(["slow"]))["slow"] == Target(2)
         known, refused = await targets.ready({"slow"}, NOW + 1, WAITS, 0.0)
         assert known == {"slow": Target(2)} and not refused
+
+    run(test)
+
+
+def test_a_look_up_that_always_fails_after_its_time_is_up_is_heard() -> None:
+    """Messages to such a topic were put off for ever, several times a second, and nobody was told why."""
+
+    async def test() -> None:
+        broker = Broker(TargetRefused("bad", "not_authorized", "no right"))
+        broker.takes_s = 0.05
+        targets, now = Targets(broker, 1), NOW
+        for _ in range(3):
+            for patience_s in (0.0, 0.01):
+                _, refused = await targets.ready({"bad"}, now, WAITS, patience_s)
+                assert refused["bad"].reason == LOOKED_UP
+                await asyncio.wait(targets._lookups.values())
+                now = refused["bad"].until
+                _, refused = await targets.ready({"bad"}, now, WAITS, patience_s)
+                assert refused["bad"].reason == "not_authorized" and refused["bad"].counts
+                assert targets.reasons(now) == {"bad": "not_authorized"}
+                now = refused["bad"].until
+        assert broker.asked == 6
+        broker.error = None
+        await targets.ready({"bad"}, now, WAITS, 0.0)
+        await asyncio.wait(targets._lookups.values())
+        known, _ = await targets.ready({"bad"}, now, WAITS, 0.0)
+        assert known == {"bad": Target(1)}
 
     run(test)
 
