@@ -131,7 +131,7 @@ class Targets:
             about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
             if about is None or len(about.trouble) == about.partitions:
                 refused[topic] = refusal
-        # A look-up that failed after its time was up has answered by now. A new one would take as long and not be heard.
+        # A look-up that failed after its time was up has answered by now. A new one would take as long, unheard.
         answered = {topic for topic in topics if topic not in refused and self._has_answer(topic)}
         known = {topic: about for topic in answered if (about := self._bus.target(topic)) is not None}
         unasked = [topic for topic in topics if topic not in refused and topic not in answered]
