@@ -76,6 +76,7 @@ class Targets:
     def __init__(self, bus: Bus, partitions: int) -> None:
         self._bus, self._partitions = bus, partitions
         self._refusals: dict[str, Refusal] = {}
+        self._awaited: dict[str, Refusal] = {}  # of topics that are being looked up, beside what they refused before
         self._lookups: dict[str, asyncio.Task[None]] = {}
         # Reason and sentence of look-ups that failed, and when (s), until they are asked for.
         self._answers: dict[str, tuple[str, str, float]] = {}
@@ -125,7 +126,9 @@ class Targets:
         """
         refused: dict[str, Refusal] = {}
         for topic in topics:
-            refusal = self._refusals.get(topic)
+            refusal = self._awaited.get(topic)
+            if refusal is None or refusal.until <= now:
+                refusal = self._refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
             about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
@@ -203,16 +206,18 @@ class Targets:
             waits_ms = waits_ms[:_UNKNOWN_WAITS]
         elif reason in PASSING:
             waits_ms = waits_ms[:_PASSING_WAITS]
-        before = self._refusals.get(topic)
+        notes = self._awaited if reason == LOOKED_UP else self._refusals
+        before = notes.get(topic)
         if before is not None and before.until > now and before.whole >= whole:
             return before  # another shard has noted it
         again = before is not None and before.reason == reason and now <= before.until + waits_ms[-1]
         times = before.times + 1 if before is not None and again else 1
         detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
         refusal = Refusal(reason, now + waits_ms[min(times, len(waits_ms)) - 1], times, whole, detail, absent)
-        if before is None and len(self._refusals) >= _MOST_REFUSALS:
-            self._refusals = {name: one for name, one in self._refusals.items() if one.until > now}
-        self._refusals[topic] = refusal
+        if before is None and len(notes) >= _MOST_REFUSALS:
+            for name in [name for name, one in notes.items() if one.until <= now]:
+                del notes[name]
+        notes[topic] = refusal
         if not again and reason != LOOKED_UP:
             log.warning(
                 "target %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,

@@ -39,7 +39,9 @@ async def get_topic(service: Service, request: Request) -> Response:
     topic = _topic_of(request)
     info = await service.gateway.bus.topic(topic)
     if info is None:
-        raise Rejected("unknown_topic", f"there is no topic {topic}: nothing was delivered to it yet", "topic")
+        trouble = service.gateway.trouble(topic)
+        why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
+        raise Rejected("unknown_topic", f"there is no topic {topic}: {why}", "topic", trouble=trouble)
     return JsonResponse(_topic_json(service, info))
 
 

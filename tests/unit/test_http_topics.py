@@ -255,6 +255,11 @@ def test_a_header_that_is_not_text_is_escaped() -> None:
 def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_unknown() -> None:
     async def scenario(site: Site) -> None:
         assert (await site.http.get("/v1/topics/t")).json()["trouble"] is None
+        assert (await site.http.get("/v1/topics/forbidden")).json()["trouble"] is None
+        site.troubles["forbidden"] = "duemq's user may not make it"
+        said = (await site.http.get("/v1/topics/forbidden")).json()
+        assert (said["code"], said["trouble"]) == ("unknown_topic", site.troubles["forbidden"])
+        assert site.troubles["forbidden"] in said["detail"]  # which is what `duemq topic show` shows
         site.troubles["t"] = "it is compacted and takes only messages with a key"
         said = (await site.http.get("/v1/topics/t")).json()
         assert (said["trouble"], said["records"]) == (site.troubles["t"], 0)

@@ -139,6 +139,7 @@ def test_a_look_up_that_always_fails_after_its_time_is_up_is_heard() -> None:
                 assert targets.reasons(now) == {"bad": "not_authorized"}
                 now = refused["bad"].until
         assert broker.asked == 6
+        assert refused["bad"].times == 6, "its pauses grow, and it is told once"
         broker.error = None
         await targets.ready({"bad"}, now, WAITS, 0.0)
         await asyncio.wait(targets._lookups.values())
