@@ -94,6 +94,7 @@ async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> Asy
         described = await admin.describe_topics(list(topics))
     reading = AIOKafkaConsumer(bootstrap_servers=bootstrap, **{**settings, **options})
     await reading.start()
+    await asyncio.sleep(0)  # `stop` of aiokafka 0.14 raises CancelledError where its task has not had a turn yet
     try:
         reading.assign(
             [TopicPartition(topic["topic"], part["partition"]) for topic in described for part in topic["partitions"]]
