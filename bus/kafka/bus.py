@@ -154,14 +154,18 @@ class KafkaBus:
         if not await self._exists(topic, partition):
             return 0
         own = self._ends.known(where)
-        for _ in range(_PATIENCE):
+        for attempt in range(_PATIENCE):
             end = (await self._wire.offsets([where], LATEST))[where]
             if end >= own:
                 self._saw_end(where, end)
                 return end
-            # Committed here, and not to be seen yet: the broker is still writing the markers of the transaction.
+            # Committed here, and not to be seen yet: the broker is still writing the markers of the transaction, or it
+            # was deposed and does not know it.
+            if attempt == _PATIENCE // 2:
+                await self._wire.refresh()
             await asyncio.sleep(_SOON_S)
-        self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
+        if topic not in self._own:  # what was committed to a topic of duemq's own stays committed: `Tails` goes by it
+            self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
         return end
 
     async def start_offset(self, topic: str, partition: int) -> int:
