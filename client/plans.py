@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+import httpx
 import orjson
 
 from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body, when_fields
-from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, Unavailable, from_problem
+from duemq.client.errors import (
+    BatchInterrupted,
+    PendingError,
+    RejectedError,
+    Unavailable,
+    Unreachable,
+    from_problem,
+)
 from duemq.client.exchange import Call, Plan, error_of, json_of, quoted
 from duemq.client.instants import delay_ms
 from duemq.client.values import (
@@ -39,6 +48,8 @@ _READ_FILE_S = 600.0  # the server reads all of a file before it answers
 _MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
+"""After each of them a batch that does no harm twice is sent again where nobody knows what became of it."""
 
 
 def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
@@ -54,14 +65,21 @@ def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | No
 
 def send_batch(
     drafts: Iterable[Draft], handle: Callable[[MessageState], M]
-) -> Plan[list[M | RejectedError | Unavailable]]:
+) -> Plan[list[M | RejectedError | Unavailable | Unreachable]]:
     """`handle` makes of a receipt what the caller gets."""
-    results: list[M | RejectedError | Unavailable] = []
+    results: list[M | RejectedError | Unavailable | Unreachable] = []
+    repeatable: list[bool] = []
+
+    def encoded() -> Iterator[bytes]:
+        for draft in drafts:
+            repeatable.append(draft.repeatable)
+            yield message_body(draft)
+
     # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
-    for body in list(batch_bodies(message_body(draft) for draft in drafts)):
+    for body, count in list(batch_bodies(encoded())):
+        safe = all(repeatable[len(results) : len(results) + count])
         try:
-            response = yield Call("POST", "/v1/messages:batch", body=body)
-            answer = json_of(response)
+            response, answer = yield from _batch_request(Call("POST", "/v1/messages:batch", body=body), safe)
         except DuemqError as error:
             if not results:
                 raise
@@ -75,19 +93,39 @@ def send_batch(
     return results
 
 
-def batch_bodies(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Batch requests that together hold all the messages, each within the limits of one request."""
+def _batch_request(call: Call, safe: bool) -> Plan[tuple[httpx.Response, Any]]:
+    """The answer to one request of a batch; where it is `safe` to repeat, an outcome that is not known is asked for."""
+    unknown: Unreachable | None = None
+    pauses_s = iter(REPEAT_PAUSES_S if safe else ())
+    while True:
+        try:
+            response = yield call
+            return response, json_of(response)
+        except DuemqError as error:
+            if unknown is None and isinstance(error, Unreachable) and error.outcome_unknown:
+                unknown = error
+            pause_s = next(pauses_s, None)
+            if unknown is None or (unknown is error and pause_s is None):
+                raise
+            if pause_s is None:
+                # Whatever is said of a repeat, nobody knows what became of the first.
+                raise unknown from error
+        call = replace(call, pause_s=pause_s)
+
+
+def batch_bodies(messages: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Batch requests that together hold all the messages, each within the limits of one request; how many it holds."""
     room = BATCH_BYTES - len(_BATCH_START) - len(_BATCH_END)
     chunk: list[bytes] = []
     size = 0
     for message in messages:
         if chunk and (len(chunk) == BATCH_ITEMS or size + len(message) > room):
-            yield _BATCH_START + b",".join(chunk) + _BATCH_END
+            yield _BATCH_START + b",".join(chunk) + _BATCH_END, len(chunk)
             chunk, size = [], 0
         chunk.append(message)
         size += len(message) + 1
     if chunk:
-        yield _BATCH_START + b",".join(chunk) + _BATCH_END
+        yield _BATCH_START + b",".join(chunk) + _BATCH_END, len(chunk)
 
 
 def get(message_id: str) -> Plan[MessageState]:
@@ -139,7 +177,7 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
 
 def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
     """In requests of at most 10,000."""
-    results: list[MoveResult | RejectedError | Unavailable] = []
+    results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
     wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
     for start in range(0, len(wanted), BATCH_ITEMS):
@@ -202,9 +240,16 @@ def end(topic: str) -> Plan[str | None]:
     return cursor
 
 
+def place(topic: str, consumer: str) -> Plan[str | None]:
+    response = yield Call("GET", _place(topic, consumer))
+    if response.status_code == 204:
+        return None
+    cursor: str = json_of(response)["cursor"]
+    return cursor
+
+
 def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
-    path = f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
-    response = yield Call("PUT", path, body=orjson.dumps({"cursor": cursor}))
+    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}))
     if not response.is_success:
         json_of(response)
 
@@ -267,6 +312,10 @@ def _operate(node: str, what: str) -> Plan[None]:
 
 def _message(message_id: str) -> str:
     return f"/v1/messages/{quoted(message_id)}"
+
+
+def _place(topic: str, consumer: str) -> str:
+    return f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
 
 
 def _records(topic: str) -> str:

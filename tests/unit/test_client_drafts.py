@@ -68,10 +68,11 @@ def test_times_without_a_zone_are_refused_before_sending() -> None:
 
 def test_batches_keep_within_the_limits_of_a_request() -> None:
     counted = list(batch_bodies(b'{"topic":"t"}' for _ in range(25_000)))
-    assert [len(orjson.loads(body)["messages"]) for body in counted] == [10_000, 10_000, 5_000]
+    assert [len(orjson.loads(body)["messages"]) for body, _ in counted] == [10_000, 10_000, 5_000]
+    assert [count for _, count in counted] == [10_000, 10_000, 5_000]
 
     item = b'"' + b"x" * (1 << 20) + b'"'
-    heavy = list(batch_bodies([item] * 40))
+    heavy = [body for body, _ in batch_bodies([item] * 40)]
     assert max(map(len, heavy)) <= BATCH_BYTES
     assert sum(len(orjson.loads(body)["messages"]) for body in heavy) == 40
     assert list(batch_bodies([])) == []

@@ -58,7 +58,7 @@ def test_a_newer_code_is_still_a_rejection() -> None:
 
 
 def test_answers_of_other_servers_are_told_apart() -> None:
-    assert type(error_of(httpx.Response(502, text="<html>bad gateway"))) is errors.Unavailable
+    assert type(error_of(httpx.Response(503, text="no server"))) is errors.Unavailable
     fault = httpx.Response(500, json={"code": "internal", "detail": "look for r1 in the log", "status": 500})
     for strange in (httpx.Response(404, text="<html>"), httpx.Response(500, json=["no", "problem"]), fault):
         assert type(error_of(strange)) is errors.UnexpectedAnswer
