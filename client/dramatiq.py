@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 try:
     import dramatiq
@@ -24,8 +24,8 @@ except ImportError as missing:
 
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
-from duemq.client.lease import LENGTH_S, Lease
-from duemq.client.relay import PAGE, BrokerAway, NotPublishable, Relay
+from duemq.client.lease import LEAST_S, LENGTH_S, Lease
+from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
@@ -158,8 +158,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--page", type=int, default=PAGE, help="messages per page: so many at most are sent twice (%(default)s)"
     )
     parser.add_argument("--lease", type=float, default=LENGTH_S, help="s until another relay takes over (%(default)s)")
+    parser.add_argument(
+        "--start",
+        choices=get_args(Start),
+        help="where a consumer without a place begins: with the first message that the topic has, or behind the last "
+        "one; without it, only in a topic that has none",
+    )
     parser.add_argument("--loglevel", default="INFO")
     options = parser.parse_args(arguments)
+    if not 1 <= options.page <= MOST_PAGE:
+        parser.error(f"argument --page: from 1 to {MOST_PAGE}, not {options.page}")
+    if not LEAST_S <= options.lease <= 600:
+        parser.error(f"argument --lease: from {LEAST_S:g} to 600, not {options.lease}")
 
     from dramatiq.cli import import_broker
 
@@ -168,12 +178,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
     hold = hold_of(broker)
     lease = Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
-    relay = Relay(hold.client, hold.topic, options.consumer, BrokerOutlet(broker), page=options.page, lease=lease)
+    outlet = BrokerOutlet(broker)
+    relay = Relay(
+        hold.client, hold.topic, options.consumer, outlet, page=options.page, lease=lease, start=options.start
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
     print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)
-    relay.run()
-    hold.close()
+    try:
+        relay.run()
+    except NoPlace as error:
+        print(f"relay: {error} (--start)", file=sys.stderr)
+        return 1
+    finally:
+        hold.close()
     print(f"relay: stopped; {relay.published} published, {relay.buried} to the dead letters", file=sys.stderr)
     return 0
 

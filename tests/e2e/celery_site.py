@@ -129,7 +129,10 @@ class Site:
             "worker", BIN / "celery", *app, "worker", "-c", 2, "--loglevel", "INFO", "--without-gossip",
             "--without-mingle", "-Q", "celery,other",
         )  # fmt: skip
-        self.relay = self.process("relay", sys.executable, "-m", "duemq.client.celery", "relay", *app)
+        # On a busy machine tasks may come due before it looks for the first time.
+        self.relay = self.process(
+            "relay", sys.executable, "-m", "duemq.client.celery", "relay", *app, "--start", "first"
+        )
         self._held = held
 
     def __enter__(self) -> Self:
