@@ -83,7 +83,7 @@ class Hold:
         try:
             self._holder.hold(task)
         except AWAY as error:
-            if not self.fallback:
+            if not self._falls_back(task):
                 raise NotHeld(f"duemq: {error}") from error
             log.warning("task %s goes to the broker with its eta: %s", task.id, error, extra={"action": "fallback"})
             return False
@@ -102,9 +102,7 @@ class Hold:
             yield
         finally:
             self._batch.reset(token)
-        errors: list[Exception | None] = [*self._holder.hold_all([task.held for task in tasks])]
-        if self.fallback:
-            errors = self._fall_back(tasks, errors)
+        errors = self._fall_back(tasks, self._holder.hold_all([task.held for task in tasks]))
         if failed := {task.held.id: error for task, error in zip(tasks, errors, strict=True) if error is not None}:
             first = next(iter(failed.values()))
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
@@ -113,7 +111,7 @@ class Hold:
         """The errors that are left once the broker has the tasks that duemq could not take now."""
         left: list[Exception | None] = []
         for task, error in zip(tasks, errors, strict=True):
-            if isinstance(error, AWAY):
+            if isinstance(error, AWAY) and self._falls_back(task.held):
                 log.warning("task %s goes to the broker: %s", task.held.id, error, extra={"action": "fallback"})
                 try:
                     with self.app.producer_or_acquire() as producer:
@@ -123,6 +121,10 @@ class Hold:
                     error = away
             left.append(error)
         return left
+
+    def _falls_back(self, task: Held) -> bool:
+        # Celery drops a task whose retry could not be sent (`Reject(requeue=False)`): it would be lost.
+        return self.fallback or task.retries > 0
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
         """Those of the tasks that were held and are not any more: they will not run.
