@@ -27,6 +27,7 @@ from duemq.client.held import AWAY, Held, Holder
 from duemq.client.lease import LEAST_S, LENGTH_S, Lease
 from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
+from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
 """How a message is tried again where duemq is away."""
@@ -67,9 +68,11 @@ class Hold:
         retries = message.options.get("retries", 0)
         try:
             self._holder.hold(Held(message.message_id, retries, due, message.encode(), PAUSES_S))
-        except AWAY as error:
+        except DuemqError as error:
             # Dramatiq acknowledges a message whose retry could not be enqueued: it would be lost.
-            if not (self.fallback or retries):
+            if not (retries or (self.fallback and isinstance(error, AWAY))):
+                if not isinstance(error, AWAY):
+                    raise
                 raise NotHeld(f"duemq: {error}") from error  # type: ignore[no-untyped-call]
             log.warning("message %s goes to the broker with its delay: %s", message.message_id, error)
             left_ms = max(due - int(time.time() * 1000), 0)

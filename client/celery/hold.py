@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from duemq.client.celery.envelope import Envelope, named_queue
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
+from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
 """Celery's own exchange for quorum queues: RabbitMQ holds these tasks, no worker."""
@@ -82,8 +83,10 @@ class Hold:
             return True
         try:
             self._holder.hold(task)
-        except AWAY as error:
-            if not self._falls_back(task):
+        except DuemqError as error:
+            if not self._falls_back(task, error):
+                if not isinstance(error, AWAY):
+                    raise
                 raise NotHeld(f"duemq: {error}") from error
             log.warning("task %s goes to the broker with its eta: %s", task.id, error, extra={"action": "fallback"})
             return False
@@ -111,20 +114,20 @@ class Hold:
         """The errors that are left once the broker has the tasks that duemq could not take now."""
         left: list[Exception | None] = []
         for task, error in zip(tasks, errors, strict=True):
-            if isinstance(error, AWAY) and self._falls_back(task.held):
+            if error is not None and self._falls_back(task.held, error):
                 log.warning("task %s goes to the broker: %s", task.held.id, error, extra={"action": "fallback"})
                 try:
                     with self.app.producer_or_acquire() as producer:
                         producer.publish(task.body, **task.options)
                     error = None
-                except OperationalError as away:
+                except Exception as away:  # transports have errors of their own
                     error = away
             left.append(error)
         return left
 
-    def _falls_back(self, task: Held) -> bool:
+    def _falls_back(self, task: Held, error: Exception) -> bool:
         # Celery drops a task whose retry could not be sent (`Reject(requeue=False)`): it would be lost.
-        return self.fallback or task.retries > 0
+        return task.retries > 0 or (self.fallback and isinstance(error, AWAY))
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
         """Those of the tasks that were held and are not any more: they will not run.

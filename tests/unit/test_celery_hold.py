@@ -199,8 +199,11 @@ def test_a_batch_whose_broker_is_away_too_says_which_tasks_are_lost(
     assert str(told.value.failed["lost"]) == "the broker is away"
 
 
-def test_a_retry_falls_back_always_because_celery_would_drop_the_task(app: Celery, duemq: FakeDuemq) -> None:
-    duemq.away["send"] = Unavailable("not now")
+@pytest.mark.parametrize("error", [Unavailable("not now"), BadWhen("delay_too_long", "too far")])
+def test_a_retry_falls_back_always_because_celery_would_drop_the_task(
+    app: Celery, duemq: FakeDuemq, error: Exception
+) -> None:
+    duemq.away["send"] = error
     app.send_task("t", countdown=60, retries=1, task_id="single")
     with hold_of(app).batch():
         app.send_task("t", countdown=60, retries=2, task_id="batch")
