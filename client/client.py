@@ -127,9 +127,9 @@ class Client:
         the results so far where a later request fails.
 
         A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
-        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. A request of such drafts only
-        is sent again by itself, up to three times, where nobody knows what became of it; what its first attempt
-        accepted is a `duplicate` then. A request with any other draft in it is never repeated.
+        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. What has one of them and nobody
+        knows what became of is sent again by itself, up to three times; what an earlier attempt accepted is a
+        `duplicate` then. Of a request without any answer that holds only where all its drafts have one of them.
         """
         return self._run(plans.send_batch(drafts, lambda state: Message(self, state)))
 

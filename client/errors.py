@@ -68,6 +68,18 @@ class BadCursor(BadRequest): ...
 class BothPayloads(BadRequest): ...
 
 
+class UnexpectedBody(BadRequest): ...
+
+
+class UnsupportedMediaType(BadRequest): ...
+
+
+class MalformedRequest(BadRequest): ...
+
+
+class HeadTooLarge(BadRequest): ...
+
+
 class BadBase64(BadRequest): ...
 
 
@@ -185,6 +197,13 @@ class Unauthorised(NotAllowed): ...
 class Forbidden(NotAllowed): ...
 
 
+class ForeignOrigin(NotAllowed): ...
+
+
+class ForeignHost(NotAllowed):
+    """The server is asked by a name that it does not know as its own."""
+
+
 class RateLimited(NotAllowed): ...
 
 
@@ -262,6 +281,10 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "bad_query": BadQuery,
     "bad_cursor": BadCursor,
     "both_payloads": BothPayloads,
+    "unexpected_body": UnexpectedBody,
+    "unsupported_media_type": UnsupportedMediaType,
+    "malformed_request": MalformedRequest,
+    "head_too_large": HeadTooLarge,
     "bad_base64": BadBase64,
     "needs_key": NeedsKey,
     "payload_too_large": PayloadTooLarge,
@@ -287,11 +310,14 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "idempotency_conflict": IdempotencyConflict,
     "unauthorised": Unauthorised,
     "forbidden": Forbidden,
+    "foreign_origin": ForeignOrigin,
+    "foreign_host": ForeignHost,
     "rate_limited": RateLimited,
     "not_supported": NotSupported,
 }
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "unavailable": Unavailable,
+    "closing": Unavailable,
     "disk_full": DiskFull,
     "clock_out_of_bounds": ClockOutOfBounds,
 }
@@ -302,12 +328,13 @@ _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_i
 def from_problem(
     problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
 ) -> RejectedError | Unavailable | Unreachable:
-    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`."""
+    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`, or
+    `Unavailable` where its status is 503."""
     code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
     if code == OUTCOME_UNKNOWN:
         return Unreachable(detail, outcome_unknown=True)
-    if code in UNAVAILABLE_BY_CODE:
-        return UNAVAILABLE_BY_CODE[code](detail, retry_after_s, request_id=request_id)
+    if code in UNAVAILABLE_BY_CODE or (problem.get("status") == 503 and code not in BY_CODE):
+        return UNAVAILABLE_BY_CODE.get(code, Unavailable)(detail, retry_after_s, request_id=request_id)
     extra = {name: value for name, value in problem.items() if name not in _OWN_MEMBERS}
     rejected = BY_CODE.get(code, RejectedError)
     return rejected(code, detail, problem.get("field"), status=problem.get("status"), request_id=request_id, **extra)

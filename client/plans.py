@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-import httpx
 import orjson
 
 from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body, when_fields
 from duemq.client.errors import (
     BatchInterrupted,
+    NotSupported,
     PendingError,
     RejectedError,
     Unavailable,
@@ -40,10 +39,10 @@ from duemq.model.errors import DuemqError
 from duemq.model.ids import ID_CHARS
 
 M = TypeVar("M")
+BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
 
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
-_BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
 _READ_FILE_S = 600.0  # the server reads all of a file before it answers
 _MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
@@ -76,56 +75,65 @@ def send_batch(
             yield message_body(draft)
 
     # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
-    for body, count in list(batch_bodies(encoded())):
-        safe = all(repeatable[len(results) : len(results) + count])
+    for messages in list(batch_requests(encoded())):
+        first = len(results)
         try:
-            response, answer = yield from _batch_request(Call("POST", "/v1/messages:batch", body=body), safe)
+            answers = yield from _batch_answers(messages, repeatable[first : first + len(messages)])
         except DuemqError as error:
             if not results:
                 raise
             raise BatchInterrupted(f"after {len(results)} answers: {error}", results) from error
-        request_id = response.headers.get("X-Request-ID")
-        for item in answer["results"]:
-            if "error" in item:
-                results.append(from_problem(item["error"], request_id))
-            else:
-                results.append(handle(MessageState.from_json(item)))
+        results += [handle(answer) if isinstance(answer, MessageState) else answer for answer in answers]
     return results
 
 
-def _batch_request(call: Call, safe: bool) -> Plan[tuple[httpx.Response, Any]]:
-    """The answer to one request of a batch; where it is `safe` to repeat, an outcome that is not known is asked for."""
+def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
+    """What became of each message of one request. Of which nobody knows that, and it does no harm, is sent again."""
+    found: dict[int, BatchAnswer] = {}
+    wanted: Sequence[int] = range(len(messages))
     unknown: Unreachable | None = None
-    pauses_s = iter(REPEAT_PAUSES_S if safe else ())
-    while True:
+    for pause_s in (0.0, *REPEAT_PAUSES_S):
+        body = batch_body(messages[at] for at in wanted)
         try:
-            response = yield call
-            return response, json_of(response)
+            response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s)
+            answer = json_of(response)
         except DuemqError as error:
-            if unknown is None and isinstance(error, Unreachable) and error.outcome_unknown:
+            if found:
+                continue  # what these are answered with stays: nobody knows
+            if unknown is None:
+                if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
+                    raise
                 unknown = error
-            pause_s = next(pauses_s, None)
-            if unknown is None or (unknown is error and pause_s is None):
-                raise
-            if pause_s is None:
-                # Whatever is said of a repeat, nobody knows what became of the first.
-                raise unknown from error
-        call = replace(call, pause_s=pause_s)
+            continue  # whatever is said of a repeat, nobody knows what became of the first
+        request_id = response.headers.get("X-Request-ID")
+        for at, item in zip(wanted, answer["results"], strict=True):
+            refused = item.get("error")
+            found[at] = MessageState.from_json(item) if refused is None else from_problem(refused, request_id)
+        wanted = [at for at in wanted if repeatable[at] and isinstance(found[at], Unreachable)]
+        if not wanted:
+            break
+    if unknown is not None and not found:
+        raise unknown
+    return [found[at] for at in range(len(messages))]
 
 
-def batch_bodies(messages: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Batch requests that together hold all the messages, each within the limits of one request; how many it holds."""
-    room = BATCH_BYTES - len(_BATCH_START) - len(_BATCH_END)
-    chunk: list[bytes] = []
+def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """All the messages, parted so that each part is within the limits of one request."""
+    room = BATCH_BYTES - len(batch_body(()))
+    part: list[bytes] = []
     size = 0
     for message in messages:
-        if chunk and (len(chunk) == BATCH_ITEMS or size + len(message) > room):
-            yield _BATCH_START + b",".join(chunk) + _BATCH_END, len(chunk)
-            chunk, size = [], 0
-        chunk.append(message)
+        if part and (len(part) == BATCH_ITEMS or size + len(message) > room):
+            yield part
+            part, size = [], 0
+        part.append(message)
         size += len(message) + 1
-    if chunk:
-        yield _BATCH_START + b",".join(chunk) + _BATCH_END, len(chunk)
+    if part:
+        yield part
+
+
+def batch_body(messages: Iterable[bytes]) -> bytes:
+    return b'{"messages":[%b]}' % b",".join(messages)
 
 
 def get(message_id: str) -> Plan[MessageState]:
@@ -235,6 +243,9 @@ def end(topic: str) -> Plan[str | None]:
         return None
     said = json_of(response)
     cursor: str | None = said["cursor"]
+    if cursor is None and said["trouble"] is None:
+        detail = f"topic {topic} has {said['partitions']} partitions, more than a cursor can speak of"
+        raise NotSupported("not_supported", detail, "topic")
     if cursor is None:
         raise Unavailable(f"topic {topic} cannot be read just now: {said['trouble']}")
     return cursor

@@ -20,6 +20,7 @@ from duemq.client import (
     Draft,
     MoveResult,
     NaiveTimeError,
+    NotSupported,
     PendingError,
     Unavailable,
     Unreachable,
@@ -203,6 +204,26 @@ def test_a_batch_of_names_and_keys_is_repeated_where_its_outcome_is_unknown(serv
 
 
 @pytest.mark.usefixtures("no_pauses")
+def test_only_the_items_of_a_batch_that_nobody_knows_of_are_repeated(server: Scripted) -> None:
+    not_known = {"error": UNKNOWN}
+    server.answers = [
+        httpx.Response(200, json={"results": [RECEIPT, not_known, not_known, not_known]}),
+        httpx.Response(503, json={"code": "unavailable"}),
+        httpx.Response(200, json={"results": [RECEIPT | {"duplicate": True}, not_known]}),
+    ]
+    drafts = [Draft("orders", "0"), *NAMED, Draft("orders", "3")]
+    first, second, third, fourth = server(server.client.send_batch, drafts)
+    assert (first.duplicate, second.duplicate) == (False, True)
+    for unknown in (third, fourth):
+        assert isinstance(unknown, Unreachable) and unknown.outcome_unknown
+    assert [[item["payload"] for item in server.body(at)["messages"]] for at in range(3)] == [
+        ["0", "1", "2", "3"],
+        ["1", "2"],
+        ["1", "2"],
+    ]
+
+
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("last", [httpx.ConnectError("down"), httpx.Response(503, json={"code": "unavailable"})])
 def test_what_became_of_a_repeat_does_not_tell_what_became_of_the_first(server: Scripted, last: Answer) -> None:
     server.answers = [httpx.ReadError("gone"), last, last]
@@ -298,6 +319,20 @@ def test_no_answer_tells_whether_something_may_have_happened(server: Scripted) -
     assert (refused.value.outcome_unknown, slow.value.outcome_unknown) == (False, True)
     with pytest.raises(Unavailable):
         server(server.client.topics)
+
+
+def test_the_end_of_a_topic_without_a_cursor(server: Scripted) -> None:
+    topic = {"topic": "t", "partitions": 3000, "cursor": None}
+    server.answers = [
+        httpx.Response(200, json=topic | {"trouble": "partition 2 has no leader"}),
+        httpx.Response(200, json=topic | {"trouble": None}),
+        httpx.Response(404, json={"code": "unknown_topic"}),
+    ]
+    with pytest.raises(Unavailable, match="partition 2 has no leader"):
+        server(server.client.end, "t")
+    with pytest.raises(NotSupported, match="3000 partitions"):
+        server(server.client.end, "t")
+    assert server(server.client.end, "t") is None
 
 
 @pytest.mark.parametrize(
