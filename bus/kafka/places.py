@@ -26,6 +26,8 @@ MAX_CURSOR_BYTES: Final = _MOST_PIECES * _PIECE // 4 * 3
 # consumer looks every second and nothing comes.
 _KEPT_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
+GROUPS: Final = "duemq-place-"
+"""How the names of the groups begin that places are kept under. Their offsets are none."""
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ class Places:
             try:
                 return await ask()
             except errors.GroupAuthorizationFailedError as error:
-                detail = f"Kafka does not let duemq's user read group {group}: allow READ on groups duemq-place-*"
+                detail = f"Kafka does not let duemq's user read group {group}: allow READ on groups {GROUPS}*"
                 raise Unavailable(detail) from error
             except errors.TopicAuthorizationFailedError as error:
                 raise Unavailable(f"Kafka does not let duemq's user read topic {topic}: allow READ on it") from error
@@ -90,7 +92,7 @@ class Places:
 
 
 def _group(consumer: str) -> str:
-    return f"duemq-place-{consumer}"
+    return GROUPS + consumer
 
 
 def _check(code: int) -> None:

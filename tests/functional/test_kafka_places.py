@@ -14,10 +14,11 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.places import MAX_CURSOR_BYTES
+from duemq.client.lag import LagReader
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.cursor import encode_cursor
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import WITHIN_S, options, secure, target
+from tests.functional.kafka_bus import WITHIN_S, frames, options, secure, target
 from tests.kafka_rights import deny_group
 from tests.real_servers import need_servers
 
@@ -92,6 +93,14 @@ async def stored(bootstrap: str, group: str) -> tuple[int, int, int]:
     finally:
         await reader.stop()
     raise AssertionError("the topic ended")
+
+
+async def test_places_are_no_groups_whose_lag_is_shown(bus: KafkaBus, kafka: KafkaServers) -> None:
+    topic, who = await target(bus), consumer()
+    await bus.append({(topic, 0): frames("a", "b")})
+    await bus.set_place(topic, who, cursor(1))
+    async with LagReader(kafka.bootstrap) as reader:
+        assert not [group.group for group in await reader.read() if who in group.group]
 
 
 async def test_who_may_not_read_the_group_is_told_which_right_is_missing(kafka_secure: KafkaServers) -> None:
