@@ -24,7 +24,7 @@ except ImportError as missing:
 
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
-from duemq.client.lease import LEAST_S, LENGTH_S, Lease
+from duemq.client.lease import LEAST_S, LENGTH_S, Alone, Lease
 from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
 from duemq.model.errors import DuemqError
@@ -161,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--page", type=int, default=PAGE, help="messages per page: so many at most are sent twice (%(default)s)"
     )
     parser.add_argument("--lease", type=float, default=LENGTH_S, help="s until another relay takes over (%(default)s)")
+    parser.add_argument("--alone", action="store_true", help="no other relay of the consumer runs: take no lease")
     parser.add_argument(
         "--start",
         choices=get_args(Start),
@@ -180,11 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
     hold = hold_of(broker)
-    lease = Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
+    own = Alone() if options.alone else Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
     outlet = BrokerOutlet(broker)
-    relay = Relay(
-        hold.client, hold.topic, options.consumer, outlet, page=options.page, lease=lease, start=options.start
-    )
+    relay = Relay(hold.client, hold.topic, options.consumer, outlet, page=options.page, lease=own, start=options.start)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
     print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)

@@ -26,7 +26,7 @@ from duemq.client.errors import (
     UnexpectedAnswer,
     Unreachable,
 )
-from duemq.client.lease import LEASE_HEADER, Lease
+from duemq.client.lease import LEASE_HEADER, Alone, Lease
 from duemq.client.values import Record
 from duemq.model.errors import DuemqError
 
@@ -83,12 +83,12 @@ class Relay:
         outlet: Outlet,
         *,
         page: int = PAGE,
-        lease: Lease | None = None,
+        lease: Lease | Alone | None = None,
         start: Start | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._topic, self._consumer, self._outlet, self._page = client, topic, consumer, outlet, page
-        self._lease = Lease(client, topic, consumer) if lease is None else lease
+        self._lease = lease or Lease(client, topic, consumer)
         self._start, self._clock = start, clock
         # A poll that outlasts a third of the lease would leave no time to renew it.
         self._wait_ms = min(WAIT_MS, int(self._lease.length_s * 1000 / 3))

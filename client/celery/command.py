@@ -13,7 +13,7 @@ from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
 from duemq.client.celery.outlet import BrokerOutlet
-from duemq.client.lease import LEAST_S, LENGTH_S, Lease
+from duemq.client.lease import LEAST_S, LENGTH_S, Alone, Lease
 from duemq.client.relay import MOST_PAGE, PAGE, NoPlace, Relay, Start
 
 EXAMPLES = """
@@ -25,12 +25,14 @@ Examples:
 """
 
 
-def run_relay(app: Celery, consumer: str, page: int, lease: float, start: Start | None, loglevel: str) -> None:
+def run_relay(
+    app: Celery, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str
+) -> None:
     """Until SIGTERM or SIGINT. Raises `ClickException` where it was not told where to begin."""
     logging.basicConfig(level=loglevel.upper(), format="[%(asctime)s: %(levelname)s] %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     hold = hold_of(app)
-    own = Lease(hold.client, hold.topic, consumer, length_s=lease)
+    own = Alone() if alone else Lease(hold.client, hold.topic, consumer, length_s=lease)
     relay = Relay(hold.client, hold.topic, consumer, BrokerOutlet(app), page=page, lease=own, start=start)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
@@ -61,6 +63,7 @@ def _options(command: Any) -> Any:
             type=click.FloatRange(LEAST_S, 600),
             help="Seconds after which another relay takes over from one that died.",
         ),
+        click.option("--alone", is_flag=True, help="No other relay of the consumer runs: take no lease."),
         click.option("--consumer", default="celery-relay", show_default=True, help="Whose place in the topic it is."),
         click.option(
             "--start",
@@ -76,12 +79,14 @@ def _options(command: Any) -> Any:
 @click.command(cls=CeleryCommand, name="duemq-relay", epilog=EXAMPLES)
 @_options
 @click.pass_context
-def duemq_relay(ctx: Any, consumer: str, page: int, lease: float, start: Start | None, loglevel: str) -> None:
+def duemq_relay(
+    ctx: Any, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str
+) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
     Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(ctx.obj.app, consumer, page, lease, start, loglevel)
+    run_relay(ctx.obj.app, consumer, page, lease, alone, start, loglevel)
 
 
 @click.group()
@@ -92,9 +97,9 @@ def main() -> None:
 @main.command(epilog=EXAMPLES)
 @click.option("-A", "--app", "name", required=True, help="The app, as for `celery -A`.")
 @_options
-def relay(name: str, consumer: str, page: int, lease: float, start: Start | None, loglevel: str) -> None:
+def relay(name: str, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
     Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(find_app(name), consumer, page, lease, start, loglevel)
+    run_relay(find_app(name), consumer, page, lease, alone, start, loglevel)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duemq.client.errors import BadHeader, DiskFull, Forbidden, Unreachable
-from duemq.client.lease import LEASE_HEADER, LENGTH_S, Lease
+from duemq.client.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
 from duemq.client.relay import TRIES, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
 from tests.fake_duemq import FakeDuemq
@@ -422,3 +422,31 @@ def test_a_refusal_ends_it(duemq: FakeDuemq) -> None:
     duemq.away["place"] = Forbidden("forbidden", "not for consumers")
     with pytest.raises(Forbidden):
         relay(duemq, Outlet(), 1).run()
+
+
+def test_with_a_full_disk_a_relay_starts_if_it_is_alone(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 3)
+    duemq.places["jobs", "r"] = 1
+    duemq.away["send"] = DiskFull("the disk is full")
+    outlet = Outlet()
+    client: Any = duemq
+    made = Relay(client, "jobs", "r", outlet, lease=Alone(), clock=duemq.seconds)
+    outlet.then = lambda payload: made.stop()
+    made.run()
+    assert outlet.got == sent[1:] and duemq.places["jobs", "r"] == 3
+    assert "send" not in duemq.calls[3:] and "list" not in duemq.calls
+
+
+def test_a_relay_that_has_its_lease_goes_on_with_a_full_disk(duemq: FakeDuemq) -> None:
+    outlet = Outlet()
+    made = relay(duemq, outlet, 1, length_s=1.0)
+    stop_after_polls(made, duemq, 50)
+    real = duemq.records
+
+    def records(topic: str, **options: Any) -> Any:
+        duemq.away["send"] = DiskFull("the disk is full")
+        return real(topic, **options)
+
+    duemq.records = records  # type: ignore[method-assign]
+    made.run()
+    assert duemq.calls.count("send") == 1 and duemq.calls.count("reschedule") > 10
