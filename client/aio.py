@@ -66,7 +66,7 @@ class AsyncMessage(Handle):
         return self
 
 
-_BatchResults = list[AsyncMessage | RejectedError | Unavailable]
+_BatchResults = list[AsyncMessage | RejectedError | Unavailable | Unreachable]
 
 
 class AsyncClient:
@@ -165,6 +165,9 @@ class AsyncClient:
 
     async def end(self, topic: str) -> str | None:
         return await self._run(plans.end(topic))
+
+    async def place(self, topic: str, consumer: str) -> str | None:
+        return await self._run(plans.place(topic, consumer))
 
     async def commit(self, topic: str, consumer: str, cursor: str) -> None:
         await self._run(plans.commit(topic, consumer, cursor))

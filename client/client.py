@@ -64,7 +64,7 @@ class Message(Handle):
         return self
 
 
-BatchResult = Message | RejectedError | Unavailable
+BatchResult = Message | RejectedError | Unavailable | Unreachable
 _BatchResults = list[BatchResult]
 
 
@@ -125,6 +125,11 @@ class Client:
 
         Any number of drafts, sent in requests of at most 10,000 messages and 32 MiB. Raises `BatchInterrupted` with
         the results so far where a later request fails.
+
+        A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
+        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. What has one of them and nobody
+        knows what became of is sent again by itself, up to three times; what an earlier attempt accepted is a
+        `duplicate` then. Of a request without any answer that holds only where all its drafts have one of them.
         """
         return self._run(plans.send_batch(drafts, lambda state: Message(self, state)))
 
@@ -205,6 +210,10 @@ class Client:
     def end(self, topic: str) -> str | None:
         """The cursor behind the last record there is now; None for a topic that does not exist yet."""
         return self._run(plans.end(topic))
+
+    def place(self, topic: str, consumer: str) -> str | None:
+        """The cursor that is remembered as the consumer's place in the topic; None where there is none."""
+        return self._run(plans.place(topic, consumer))
 
     def commit(self, topic: str, consumer: str, cursor: str) -> None:
         """Remember `cursor` as the consumer's place in the topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,8 @@ STREAM_SILENCE_S = 60.0
 def http_options(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
     """Arguments for httpx's clients. `timeout` is in seconds, per attempt to connect, write or read.
 
-    Raises `ValueError` for a URL that cannot be one of a server.
+    A server on this machine is reached without the proxies of the environment, which know another machine of that
+    address, and would be given the API key. Raises `ValueError` for a URL that cannot be one of a server.
     """
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
@@ -28,8 +30,27 @@ def http_options(url: str | None, api_key: str | None, timeout: float) -> dict[s
     headers = {"User-Agent": f"duemq-python/{duemq.__version__}"}
     if key := api_key or os.environ.get("DUEMQ_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    # Without TLS there is nothing to verify, and loading the system's certificates takes longer than a request.
-    return {"base_url": base, "headers": headers, "timeout": timeout, "verify": parts.scheme == "https"}
+    options: dict[str, Any] = {"base_url": base, "headers": headers, "timeout": timeout}
+    if parts.scheme == "http":
+        # Without TLS there is nothing to verify, and loading the system's certificates takes longer than a request.
+        return options | {"verify": False, "trust_env": not _is_loopback(parts.hostname)}
+    if _is_loopback(parts.hostname):
+        # The certificates that the environment names are for this host, too: only its proxies are not.
+        return options | {"verify": httpx.create_ssl_context(), "trust_env": False}
+    return options
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether it is this machine, whatever a resolver says."""
+    name = host.rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
 def stream_timeout(timeout: float) -> httpx.Timeout:

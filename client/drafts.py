@@ -56,7 +56,8 @@ class Filter(TypedDict, total=False):
 class Draft:
     """A message to send with `send_batch`. Fields as in `send`.
 
-    `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text.
+    `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text. With a `name` or an `idempotency_key` the
+    message is accepted once, however often the draft is sent.
     """
 
     topic: str
@@ -68,6 +69,13 @@ class Draft:
     deliver_after: Delay | None = None
     delay_level: int | None = None
     expires_at: Instant | None = None
+    name: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sending it again does no harm."""
+        return self.name is not None or self.idempotency_key is not None
 
 
 def message_body(draft: Draft) -> bytes:
@@ -76,6 +84,10 @@ def message_body(draft: Draft) -> bytes:
     Raises `NaiveTimeError` for a datetime without a zone and `TypeError` for what JSON cannot say.
     """
     body = {"topic": draft.topic, **_payload_fields(draft.payload)}
+    if draft.name is not None:
+        body["name"] = draft.name
+    if draft.idempotency_key is not None:
+        body["idempotency_key"] = draft.idempotency_key
     if draft.key is not None:
         body["key"] = draft.key
     if draft.headers is not None:

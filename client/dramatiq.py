@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 try:
     import dramatiq
@@ -24,9 +24,10 @@ except ImportError as missing:
 
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
-from duemq.client.lease import LENGTH_S, Lease
-from duemq.client.relay import PAGE, BrokerAway, NotPublishable, Relay
+from duemq.client.lease import LEAST_S, LENGTH_S, Alone, Lease
+from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
+from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
 """How a message is tried again where duemq is away."""
@@ -67,9 +68,11 @@ class Hold:
         retries = message.options.get("retries", 0)
         try:
             self._holder.hold(Held(message.message_id, retries, due, message.encode(), PAUSES_S))
-        except AWAY as error:
+        except DuemqError as error:
             # Dramatiq acknowledges a message whose retry could not be enqueued: it would be lost.
-            if not (self.fallback or retries):
+            if not (retries or (self.fallback and isinstance(error, AWAY))):
+                if not isinstance(error, AWAY):
+                    raise
                 raise NotHeld(f"duemq: {error}") from error  # type: ignore[no-untyped-call]
             log.warning("message %s goes to the broker with its delay: %s", message.message_id, error)
             left_ms = max(due - int(time.time() * 1000), 0)
@@ -158,8 +161,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--page", type=int, default=PAGE, help="messages per page: so many at most are sent twice (%(default)s)"
     )
     parser.add_argument("--lease", type=float, default=LENGTH_S, help="s until another relay takes over (%(default)s)")
+    parser.add_argument("--alone", action="store_true", help="no other relay of the consumer runs: take no lease")
+    parser.add_argument(
+        "--start",
+        choices=get_args(Start),
+        help="where a consumer without a place begins: with the first message that the topic has, or behind the last "
+        "one; without it, only in a topic that has none",
+    )
     parser.add_argument("--loglevel", default="INFO")
     options = parser.parse_args(arguments)
+    if not 1 <= options.page <= MOST_PAGE:
+        parser.error(f"argument --page: from 1 to {MOST_PAGE}, not {options.page}")
+    if not LEAST_S <= options.lease <= 600:
+        parser.error(f"argument --lease: from {LEAST_S:g} to 600, not {options.lease}")
 
     from dramatiq.cli import import_broker
 
@@ -167,13 +181,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
     hold = hold_of(broker)
-    lease = Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
-    relay = Relay(hold.client, hold.topic, options.consumer, BrokerOutlet(broker), page=options.page, lease=lease)
+    own = Alone() if options.alone else Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
+    outlet = BrokerOutlet(broker)
+    relay = Relay(hold.client, hold.topic, options.consumer, outlet, page=options.page, lease=own, start=options.start)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
     print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)
-    relay.run()
-    hold.close()
+    try:
+        relay.run()
+    except NoPlace as error:
+        print(f"relay: {error} (--start)", file=sys.stderr)
+        return 1
+    finally:
+        hold.close()
     print(f"relay: stopped; {relay.published} published, {relay.buried} to the dead letters", file=sys.stderr)
     return 0
 

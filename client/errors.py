@@ -2,7 +2,7 @@
 
 * `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
 * `Unavailable`, `DiskFull`, `ClockOutOfBounds`: the server cannot take it now; try again after `retry_after_s`.
-* `Unreachable`: no answer at all; `outcome_unknown` says whether the request may have been carried out.
+* `Unreachable`: nobody answered what happened; `outcome_unknown` says whether the request may have been carried out.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
 
@@ -66,6 +66,18 @@ class BadCursor(BadRequest): ...
 
 
 class BothPayloads(BadRequest): ...
+
+
+class UnexpectedBody(BadRequest): ...
+
+
+class UnsupportedMediaType(BadRequest): ...
+
+
+class MalformedRequest(BadRequest): ...
+
+
+class HeadTooLarge(BadRequest): ...
 
 
 class BadBase64(BadRequest): ...
@@ -185,6 +197,13 @@ class Unauthorised(NotAllowed): ...
 class Forbidden(NotAllowed): ...
 
 
+class ForeignOrigin(NotAllowed): ...
+
+
+class ForeignHost(NotAllowed):
+    """The server is asked by a name that it does not know as its own."""
+
+
 class RateLimited(NotAllowed): ...
 
 
@@ -193,7 +212,7 @@ class NotSupported(NotAllowed):
 
 
 class Unavailable(model.Unavailable):
-    """503: nothing is wrong with the request; send it again after `retry_after_s` seconds."""
+    """503: nothing is wrong with the request, and nothing was accepted; send it again after `retry_after_s` seconds."""
 
     def __init__(self, detail: str, retry_after_s: int = 1, *, request_id: str | None = None) -> None:
         super().__init__(detail, retry_after_s)
@@ -213,8 +232,11 @@ class ClockOutOfBounds(Unavailable):
 
 
 class Unreachable(model.DuemqError):
-    """No answer came. With `outcome_unknown` the request was sent, so it may have been carried out:
-    ask for the message, or send again under the same name or idempotency key."""
+    """Nobody answered what happened: no answer came, or a gateway's 502 or 504, or the server's own `outcome_unknown`.
+
+    With `outcome_unknown` the request was sent, so it may have been carried out: ask for the message, or send again
+    under the same name or idempotency key.
+    """
 
     def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
         super().__init__(detail)
@@ -230,14 +252,18 @@ class PendingError(model.DuemqError):
 
 
 class UnexpectedAnswer(model.DuemqError):
-    """No answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500)."""
+    """No answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500).
+
+    It says nothing about what was carried out.
+    """
 
 
 class BatchInterrupted(model.DuemqError):
     """A batch of several requests failed after some had been answered; `__cause__` says why.
 
-    `results` has the answers of the first `len(results)` drafts, in order. Of the next request's drafts nothing is
-    known if the cause is an `Unreachable` with `outcome_unknown`; all others were not accepted.
+    `results` has the answers of the first `len(results)` drafts, in order. Of the drafts of the next request (up to
+    10,000) nothing is known if the cause is an `Unreachable` with `outcome_unknown`, or an `UnexpectedAnswer`; they may
+    be sent again where each has a name or an idempotency key. All others were not accepted.
     """
 
     def __init__(self, detail: str, results: Sequence[Any]) -> None:
@@ -255,6 +281,10 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "bad_query": BadQuery,
     "bad_cursor": BadCursor,
     "both_payloads": BothPayloads,
+    "unexpected_body": UnexpectedBody,
+    "unsupported_media_type": UnsupportedMediaType,
+    "malformed_request": MalformedRequest,
+    "head_too_large": HeadTooLarge,
     "bad_base64": BadBase64,
     "needs_key": NeedsKey,
     "payload_too_large": PayloadTooLarge,
@@ -280,24 +310,31 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "idempotency_conflict": IdempotencyConflict,
     "unauthorised": Unauthorised,
     "forbidden": Forbidden,
+    "foreign_origin": ForeignOrigin,
+    "foreign_host": ForeignHost,
     "rate_limited": RateLimited,
     "not_supported": NotSupported,
 }
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "unavailable": Unavailable,
+    "closing": Unavailable,
     "disk_full": DiskFull,
     "clock_out_of_bounds": ClockOutOfBounds,
 }
+OUTCOME_UNKNOWN = "outcome_unknown"
 _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_id"}
 
 
 def from_problem(
     problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
-) -> RejectedError | Unavailable:
-    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`."""
+) -> RejectedError | Unavailable | Unreachable:
+    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`, or
+    `Unavailable` where its status is 503."""
     code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
-    if code in UNAVAILABLE_BY_CODE:
-        return UNAVAILABLE_BY_CODE[code](detail, retry_after_s, request_id=request_id)
+    if code == OUTCOME_UNKNOWN:
+        return Unreachable(detail, outcome_unknown=True)
+    if code in UNAVAILABLE_BY_CODE or (problem.get("status") == 503 and code not in BY_CODE):
+        return UNAVAILABLE_BY_CODE.get(code, Unavailable)(detail, retry_after_s, request_id=request_id)
     extra = {name: value for name, value in problem.items() if name not in _OWN_MEMBERS}
     rejected = BY_CODE.get(code, RejectedError)
     return rejected(code, detail, problem.get("field"), status=problem.get("status"), request_id=request_id, **extra)

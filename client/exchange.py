@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -17,6 +17,7 @@ import orjson
 from duemq.client.errors import RejectedError, Unavailable, UnexpectedAnswer, Unreachable, from_problem
 
 T = TypeVar("T")
+_GATEWAY: Final = (502, 504)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,27 @@ def json_of(response: httpx.Response) -> Any:
         raise _unexpected(response) from error
 
 
-def error_of(response: httpx.Response) -> RejectedError | Unavailable | UnexpectedAnswer:
-    """The error that an answer of 300 or more stands for. Its body must have been read."""
+def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
+    """The error that an answer of 300 or more stands for. Its body must have been read.
+
+    A gateway says 502 or 504 also where it sent the request on and got no answer; 503, where it did not.
+    """
     request_id = response.headers.get("X-Request-ID")
     retry_after = response.headers.get("Retry-After", "")
     retry_after_s = int(retry_after) if retry_after.isdecimal() else 1
     try:
         error = from_problem(orjson.loads(response.content), request_id, retry_after_s)
     except (ValueError, KeyError, TypeError):
-        if response.status_code in (502, 503, 504):
-            return Unavailable(f"HTTP {response.status_code} from the server", retry_after_s, request_id=request_id)
+        if response.status_code in _GATEWAY:
+            detail = f"HTTP {response.status_code} from a gateway before the server; the outcome is not known"
+            return Unreachable(detail, outcome_unknown=True)
+        if response.status_code == 503:
+            return Unavailable("HTTP 503 from the server", retry_after_s, request_id=request_id)
         return _unexpected(response)
-    if response.status_code == 500 and not isinstance(error, Unavailable):
+    if isinstance(error, RejectedError) and response.status_code == 500:
         return UnexpectedAnswer(f"HTTP 500: {error.detail}")
+    if isinstance(error, RejectedError) and response.status_code in _GATEWAY:
+        return Unreachable(f"HTTP {response.status_code}: {error.detail}", outcome_unknown=True)
     return error
 
 

@@ -82,19 +82,18 @@ class Holder:
                 conflict = error
         raise conflict
 
-    def hold_all(self, messages: Sequence[Held]) -> dict[str, DuemqError]:
-        """Those that were not taken, by their ids, and why."""
-        failed: dict[str, DuemqError] = {}
+    def hold_all(self, messages: Sequence[Held]) -> list[DuemqError | None]:
+        """For each, in order, why it was not taken; None for one that was."""
 
-        def hold(message: Held) -> None:
+        def hold(message: Held) -> DuemqError | None:
             try:
                 self.hold(message)
             except DuemqError as error:
-                failed[message.id] = error
+                return error
+            return None
 
         with ThreadPoolExecutor(THREADS, "duemq-hold") as pool:
-            list(pool.map(hold, messages))
-        return failed
+            return list(pool.map(hold, messages))
 
     def cancel(self, ids: Iterable[str]) -> set[str]:
         """Those that were held and are not any more: they will not be delivered.

@@ -9,6 +9,7 @@ pause. Each sends before it looks, so of two that try at once the later one to l
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from duemq.model.errors import DuemqError
 
 LEASE_HEADER: Final = "x-duemq-lease"
 LENGTH_S: Final = 6.0
+LEAST_S: Final = 1.0
+"""A shorter one runs out while its holder waits for an answer."""
 _SKEW_S: Final = 60.0
 """How far this machine's clock may be behind the server's."""
 
@@ -31,6 +34,7 @@ log = logging.getLogger("duemq.client.lease")
 class Lease:
     """`hold` says whether this process is the one. It asks the server only when that is not known well enough.
 
+    `length_s` is at least 1, else ValueError; it is renewed when a third of it has passed, if `hold` is asked then.
     `clock` is monotonic, in seconds. Not for several threads.
     """
 
@@ -43,8 +47,10 @@ class Lease:
         length_s: float = LENGTH_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not LEAST_S <= length_s < math.inf:
+            raise ValueError(f"a lease has a length of {LEAST_S:g} s or more, not {length_s}")
         self._client, self._topic, self._label = client, topic, f"lease:{consumer}"[:128]
-        self._length_s, self._clock = length_s, clock
+        self.length_s, self._clock = length_s, clock
         self._message: Message | None = None
         self._until = self._renew_at = 0.0
         """Until the one nobody else can have it; from the other on it should be renewed."""
@@ -57,7 +63,7 @@ class Lease:
 
     def ask_again_s(self) -> float:
         """How long who did not get it should wait."""
-        return random.uniform(0.05, 0.15) * self._length_s
+        return random.uniform(0.05, 0.15) * self.length_s
 
     def release(self) -> None:
         """Let another one have it at once. Where the server is away it runs out by itself."""
@@ -69,14 +75,14 @@ class Lease:
     def _renew(self, message: Message) -> bool:
         asked_at = self._clock()
         try:
-            message.reschedule(deliver_after=timedelta(seconds=self._length_s))
+            message.reschedule(deliver_after=timedelta(seconds=self.length_s))
         except (TooLate, UnknownMessage) as error:
             log.warning("lease: it ran out, %s", error, extra={"action": "lease_lost"})
             self._message = None
             return False
         except (Unreachable, Unavailable, UnexpectedAnswer, PendingError):
             # It may have been moved or not: the old time holds.
-            self._renew_at = min(self._clock() + self._length_s / 6, self._until)
+            self._renew_at = min(self._clock() + self.length_s / 6, self._until)
             if self._clock() >= self._until:
                 raise
             return True
@@ -84,7 +90,7 @@ class Lease:
         return True
 
     def _held_from(self, asked_at: float) -> None:
-        self._until, self._renew_at = asked_at + self._length_s, asked_at + self._length_s / 3
+        self._until, self._renew_at = asked_at + self.length_s, asked_at + self.length_s / 3
 
     def _take(self) -> bool:
         if self._others(None):
@@ -94,7 +100,7 @@ class Lease:
             self._topic,
             headers={LEASE_HEADER: self._label},
             labels=[self._label],
-            deliver_after=timedelta(seconds=self._length_s),
+            deliver_after=timedelta(seconds=self.length_s),
         )
         if self._others(message.id):
             with suppress(TooLate, PendingError):
@@ -106,6 +112,20 @@ class Lease:
         return self._clock() < self._until
 
     def _others(self, own: str | None) -> bool:
-        ahead = datetime.now(UTC) + timedelta(seconds=self._length_s + _SKEW_S)
+        ahead = datetime.now(UTC) + timedelta(seconds=self.length_s + _SKEW_S)
         found = self._client.list(topic=self._topic, label=self._label, due_to=ahead)
         return any(message.id != own for message in found)
+
+
+class Alone:
+    """In place of a `Lease` where nobody else works: nothing is sent, so that it is had also where the disk is full."""
+
+    length_s = LENGTH_S
+
+    def hold(self) -> bool:
+        return True
+
+    def ask_again_s(self) -> float:
+        return 0.0
+
+    def release(self) -> None: ...

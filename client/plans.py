@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from duemq.client.drafts import Draft, Filter, When, filter_fields, message_body, when_fields
-from duemq.client.errors import BatchInterrupted, PendingError, RejectedError, Unavailable, from_problem
+from duemq.client.errors import (
+    BatchInterrupted,
+    NotSupported,
+    PendingError,
+    RejectedError,
+    Unavailable,
+    Unreachable,
+    from_problem,
+)
 from duemq.client.exchange import Call, Plan, error_of, json_of, quoted
 from duemq.client.instants import delay_ms
 from duemq.client.values import (
@@ -31,14 +39,16 @@ from duemq.model.errors import DuemqError
 from duemq.model.ids import ID_CHARS
 
 M = TypeVar("M")
+BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
 
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
-_BATCH_START, _BATCH_END = b'{"messages":[', b"]}"
 _READ_FILE_S = 600.0  # the server reads all of a file before it answers
 _MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
+"""After each of them a batch that does no harm twice is sent again where nobody knows what became of it."""
 
 
 def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
@@ -54,40 +64,76 @@ def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | No
 
 def send_batch(
     drafts: Iterable[Draft], handle: Callable[[MessageState], M]
-) -> Plan[list[M | RejectedError | Unavailable]]:
+) -> Plan[list[M | RejectedError | Unavailable | Unreachable]]:
     """`handle` makes of a receipt what the caller gets."""
-    results: list[M | RejectedError | Unavailable] = []
+    results: list[M | RejectedError | Unavailable | Unreachable] = []
+    repeatable: list[bool] = []
+
+    def encoded() -> Iterator[bytes]:
+        for draft in drafts:
+            repeatable.append(draft.repeatable)
+            yield message_body(draft)
+
     # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
-    for body in list(batch_bodies(message_body(draft) for draft in drafts)):
+    for messages in list(batch_requests(encoded())):
+        first = len(results)
         try:
-            response = yield Call("POST", "/v1/messages:batch", body=body)
-            answer = json_of(response)
+            answers = yield from _batch_answers(messages, repeatable[first : first + len(messages)])
         except DuemqError as error:
             if not results:
                 raise
             raise BatchInterrupted(f"after {len(results)} answers: {error}", results) from error
-        request_id = response.headers.get("X-Request-ID")
-        for item in answer["results"]:
-            if "error" in item:
-                results.append(from_problem(item["error"], request_id))
-            else:
-                results.append(handle(MessageState.from_json(item)))
+        results += [handle(answer) if isinstance(answer, MessageState) else answer for answer in answers]
     return results
 
 
-def batch_bodies(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Batch requests that together hold all the messages, each within the limits of one request."""
-    room = BATCH_BYTES - len(_BATCH_START) - len(_BATCH_END)
-    chunk: list[bytes] = []
+def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
+    """What became of each message of one request. Of which nobody knows that, and it does no harm, is sent again."""
+    found: dict[int, BatchAnswer] = {}
+    wanted: Sequence[int] = range(len(messages))
+    unknown: Unreachable | None = None
+    for pause_s in (0.0, *REPEAT_PAUSES_S):
+        body = batch_body(messages[at] for at in wanted)
+        try:
+            response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s)
+            answer = json_of(response)
+        except DuemqError as error:
+            if found:
+                continue  # what these are answered with stays: nobody knows
+            if unknown is None:
+                if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
+                    raise
+                unknown = error
+            continue  # whatever is said of a repeat, nobody knows what became of the first
+        request_id = response.headers.get("X-Request-ID")
+        for at, item in zip(wanted, answer["results"], strict=True):
+            refused = item.get("error")
+            found[at] = MessageState.from_json(item) if refused is None else from_problem(refused, request_id)
+        wanted = [at for at in wanted if repeatable[at] and isinstance(found[at], Unreachable)]
+        if not wanted:
+            break
+    if unknown is not None and not found:
+        raise unknown
+    return [found[at] for at in range(len(messages))]
+
+
+def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """All the messages, parted so that each part is within the limits of one request."""
+    room = BATCH_BYTES - len(batch_body(()))
+    part: list[bytes] = []
     size = 0
     for message in messages:
-        if chunk and (len(chunk) == BATCH_ITEMS or size + len(message) > room):
-            yield _BATCH_START + b",".join(chunk) + _BATCH_END
-            chunk, size = [], 0
-        chunk.append(message)
+        if part and (len(part) == BATCH_ITEMS or size + len(message) > room):
+            yield part
+            part, size = [], 0
+        part.append(message)
         size += len(message) + 1
-    if chunk:
-        yield _BATCH_START + b",".join(chunk) + _BATCH_END
+    if part:
+        yield part
+
+
+def batch_body(messages: Iterable[bytes]) -> bytes:
+    return b'{"messages":[%b]}' % b",".join(messages)
 
 
 def get(message_id: str) -> Plan[MessageState]:
@@ -139,7 +185,7 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
 
 def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
     """In requests of at most 10,000."""
-    results: list[MoveResult | RejectedError | Unavailable] = []
+    results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
     wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
     for start in range(0, len(wanted), BATCH_ITEMS):
@@ -197,14 +243,24 @@ def end(topic: str) -> Plan[str | None]:
         return None
     said = json_of(response)
     cursor: str | None = said["cursor"]
+    if cursor is None and said["trouble"] is None:
+        detail = f"topic {topic} has {said['partitions']} partitions, more than a cursor can speak of"
+        raise NotSupported("not_supported", detail, "topic")
     if cursor is None:
         raise Unavailable(f"topic {topic} cannot be read just now: {said['trouble']}")
     return cursor
 
 
+def place(topic: str, consumer: str) -> Plan[str | None]:
+    response = yield Call("GET", _place(topic, consumer))
+    if response.status_code == 204:
+        return None
+    cursor: str = json_of(response)["cursor"]
+    return cursor
+
+
 def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
-    path = f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
-    response = yield Call("PUT", path, body=orjson.dumps({"cursor": cursor}))
+    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}))
     if not response.is_success:
         json_of(response)
 
@@ -267,6 +323,10 @@ def _operate(node: str, what: str) -> Plan[None]:
 
 def _message(message_id: str) -> str:
     return f"/v1/messages/{quoted(message_id)}"
+
+
+def _place(topic: str, consumer: str) -> str:
+    return f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
 
 
 def _records(topic: str) -> str:

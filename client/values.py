@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import orjson
 
-from duemq.client.errors import RejectedError, Unavailable
+from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.instants import from_ms
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ class MoveReport:
     """What became of each, in the order asked (the error where a move was refused), and how many there are of each
     status; refused ones count as "rejected"."""
 
-    results: tuple[MoveResult | RejectedError | Unavailable, ...]
+    results: tuple[MoveResult | RejectedError | Unavailable | Unreachable, ...]
     counts: Mapping[str, int]
 
 

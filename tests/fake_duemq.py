@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from duemq.client.errors import AlreadyDelivered, NameConflict, NameTaken, Unreachable
+from duemq.client.errors import AlreadyDelivered, BadCursor, IdempotencyConflict, NameConflict, NameTaken, Unreachable
 from duemq.client.values import Cancelled, CancelReport, CancelResult, Record, RecordPage
 
 
@@ -26,6 +27,7 @@ class Stored:
     headers: dict[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     status: str = "scheduled"
+    idempotency_key: str | None = None
 
     def reschedule(self, *, deliver_after: timedelta) -> None:
         self.server.called("reschedule")
@@ -54,6 +56,7 @@ class FakeDuemq:
         self.away: dict[str, Exception] = {}
         self.lost = 0
         self.calls: list[str] = []
+        self.trimmed: dict[str, int] = {}  # by topic, the first record that is still there
 
     def called(self, what: str) -> None:
         self.calls.append(what)
@@ -88,6 +91,7 @@ class FakeDuemq:
         key: str | None = None,
         headers: dict[str, str] | None = None,
         labels: list[str] | None = None,
+        idempotency_key: str | None = None,
     ) -> Stored:
         self.called("send")
         due = self.now if deliver_after is None else self.now + int(deliver_after.total_seconds() * 1000)
@@ -96,9 +100,15 @@ class FakeDuemq:
         message = Stored(
             self, f"id{len(self.messages)}", topic, payload, due, name, key, dict(headers or {}), tuple(labels or ())
         )
+        message.idempotency_key = idempotency_key
         known = next((other for other in self.messages if name and other.name == name), None)
+        if idempotency_key is not None:
+            known = next((other for other in self.messages if other.idempotency_key == idempotency_key), None)
         if known is None:
             self.messages.append(message)
+        elif idempotency_key is not None:
+            if (known.payload, known.headers) != (payload, message.headers):
+                raise IdempotencyConflict("idempotency_conflict", "the key was used for another message")
         elif if_new:
             raise NameTaken("name_taken", "there is a message of that name")
         elif (known.payload, known.due) != (payload, due):
@@ -126,10 +136,18 @@ class FakeDuemq:
         self.tick()
         return iter([m for m in self.messages if m.topic == topic and label in m.labels and m.status == "scheduled"])
 
-    def records(self, topic: str, *, after: str | None, consumer: str, max: int, wait: int) -> RecordPage:
+    def records(
+        self, topic: str, *, after: str | None = None, consumer: str = "", max: int, wait: int = 0
+    ) -> RecordPage:
         self.called("records")
         self.tick()
-        start = self.places.get((topic, consumer), 0) if after is None else int(after)
+        first, end = self.trimmed.get(topic, 0), len(self.delivered.get(topic, []))
+        start = self.places.get((topic, consumer), first) if after is None else int(after)
+        if start > end:
+            raise BadCursor("bad_cursor", "beyond the end: the log was begun anew")
+        if start == end:
+            self.advance(wait / 1000)
+        start = builtins.max(start, first)
         found = self.delivered.get(topic, [])[start : start + max]
         records = [
             Record(
@@ -144,6 +162,15 @@ class FakeDuemq:
             for at, m in enumerate(found)
         ]
         return RecordPage(records, str(start + len(found)))
+
+    def place(self, topic: str, consumer: str) -> str | None:
+        self.called("place")
+        place = self.places.get((topic, consumer))
+        return None if place is None else str(place)
+
+    def end(self, topic: str) -> str | None:
+        self.called("end")
+        return str(len(self.delivered[topic])) if topic in self.delivered else None
 
     def commit(self, topic: str, consumer: str, cursor: str) -> None:
         self.called("commit")

@@ -14,7 +14,7 @@ AUTHORIZER = {
 
 # Of Kafka's protocol: https://kafka.apache.org/protocol#The_Messages_CreateAcls
 _CREATE_ACLS, _VERSION = 30, 1
-_TOPIC, _CLUSTER = 2, 4
+_TOPIC, _GROUP, _CLUSTER = 2, 3, 4
 _LITERAL, _PREFIXED = 3, 4
 _READ, _WRITE, _CREATE, _ALTER, _DESCRIBE = 3, 4, 5, 7, 8
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
@@ -42,6 +42,12 @@ def deny_creating(bootstrap: str, user: str) -> None:
         _entry(_TOPIC, FORBIDDEN, _PREFIXED, user, _DESCRIBE, _ALLOW),
     ]
     _create(bootstrap, entries)
+
+
+def deny_group(bootstrap: str, user: str, group: str) -> None:
+    """From now on this user has no right on the group."""
+    rights = ((_READ, _DENY), (_DESCRIBE, _DENY))
+    _create(bootstrap, [_entry(_GROUP, group, _LITERAL, user, right, permission) for right, permission in rights])
 
 
 def _create(bootstrap: str, entries: list[bytes]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from celery import Celery
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from duemq.client.celery.envelope import Envelope, named_queue
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
+from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
 """Celery's own exchange for quorum queues: RabbitMQ holds these tasks, no worker."""
@@ -34,13 +35,21 @@ class NotHeld(OperationalError):  # type: ignore[misc]
         self.failed = dict(failed or {})
 
 
+class _Task(NamedTuple):
+    """A task of a batch: as it is held, and the arguments of `kombu.Producer.publish` that it was published with."""
+
+    held: Held
+    body: Any
+    options: Mapping[str, Any]
+
+
 class Hold:
     """The tasks of one app that duemq holds. `install` puts it at `app.duemq`."""
 
     def __init__(self, app: Celery, holder: Holder, threshold: float, fallback: bool) -> None:
         self.app, self.threshold, self.fallback = app, threshold, fallback
         self._holder = holder
-        self._batch: ContextVar[list[Held] | None] = ContextVar("duemq_batch", default=None)
+        self._batch: ContextVar[list[_Task] | None] = ContextVar("duemq_batch", default=None)
 
     @property
     def topic(self) -> str:
@@ -70,12 +79,14 @@ class Hold:
             return False
         task = self._task(producer, body, dict(options), eta)
         if (batch := self._batch.get()) is not None:
-            batch.append(task)
+            batch.append(_Task(task, body, dict(options)))
             return True
         try:
             self._holder.hold(task)
-        except AWAY as error:
-            if not self.fallback:
+        except DuemqError as error:
+            if not self._falls_back(task, error):
+                if not isinstance(error, AWAY):
+                    raise
                 raise NotHeld(f"duemq: {error}") from error
             log.warning("task %s goes to the broker with its eta: %s", task.id, error, extra={"action": "fallback"})
             return False
@@ -85,17 +96,38 @@ class Hold:
     def batch(self) -> Iterator[None]:
         """Tasks with an eta are collected and sent together at the end of the block, several times as fast.
 
-        None is held before. Raises `NotHeld` at the end, with `failed`, where some were not taken. Of this thread only.
+        None is held before. Raises `NotHeld` at the end, with `failed`, where some were not taken. With `fallback`
+        those that duemq could not take now go to the app's broker with their eta. Of this thread only.
         """
-        tasks: list[Held] = []
+        tasks: list[_Task] = []
         token = self._batch.set(tasks)
         try:
             yield
         finally:
             self._batch.reset(token)
-        if failed := self._holder.hold_all(tasks):
+        errors = self._fall_back(tasks, self._holder.hold_all([task.held for task in tasks]))
+        if failed := {task.held.id: error for task, error in zip(tasks, errors, strict=True) if error is not None}:
             first = next(iter(failed.values()))
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
+
+    def _fall_back(self, tasks: Sequence[_Task], errors: Sequence[Exception | None]) -> list[Exception | None]:
+        """The errors that are left once the broker has the tasks that duemq could not take now."""
+        left: list[Exception | None] = []
+        for task, error in zip(tasks, errors, strict=True):
+            if error is not None and self._falls_back(task.held, error):
+                log.warning("task %s goes to the broker: %s", task.held.id, error, extra={"action": "fallback"})
+                try:
+                    with self.app.producer_or_acquire() as producer:
+                        producer.publish(task.body, **task.options)
+                    error = None
+                except Exception as away:  # transports have errors of their own
+                    error = away
+            left.append(error)
+        return left
+
+    def _falls_back(self, task: Held, error: Exception) -> bool:
+        # Celery drops a task whose retry could not be sent (`Reject(requeue=False)`): it would be lost.
+        return task.retries > 0 or (self.fallback and isinstance(error, AWAY))
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
         """Those of the tasks that were held and are not any more: they will not run.

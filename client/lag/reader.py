@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.kafka.places import GROUPS as PLACE_GROUPS
 from duemq.client.consumer.tags import ALL, TagFilter
 from duemq.client.lag.brokers import DEAD, Brokers, Group, Topics
 from duemq.client.lag.sampling import Sampling
@@ -74,7 +75,8 @@ class LagReader:
         topics: Collection[str] | None = None,
         tags: str | None = None,
     ) -> list[GroupLag]:
-        """One reading, in order of names. None: all groups of consumers, and all topics they have to do with.
+        """One reading, in order of names. None: all groups of consumers (those that read over HTTP have no offsets in
+        Kafka), and all topics they have to do with.
 
         `tags`, as `paid || refunded`: also count the messages that pass this filter; `*` counts all messages.
         Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`; Unavailable where no broker answers in time.
@@ -84,6 +86,8 @@ class LagReader:
             raise RuntimeError("the reader is not started: use it as `async with LagReader(...) as reader`")
         filtered = TagFilter.parse(ALL if tags is None else tags)
         names = sorted(await brokers.groups() if groups is None else set(groups))
+        if groups is None:
+            names = [name for name in names if not name.startswith(PLACE_GROUPS)]
         described = await brokers.describe(names)
         # Not by the list of groups: where a broker was started anew, that leaves out those it has not loaded yet.
         if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):

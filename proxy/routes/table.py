@@ -178,6 +178,11 @@ ENDPOINTS = (
         {200: Answer("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
     ),
     Endpoint(
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_place, "Where a consumer goes on", "topics",
+        {200: Answer("Its place.", schemas.Place), 204: Answer("It has none: it begins at the start.")},
+        ("bad_topic", "bad_field", "forbidden", *_DOWN),
+    ),
+    Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
         {204: Answer("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden", *_DOWN),

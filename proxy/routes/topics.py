@@ -63,6 +63,13 @@ async def get_records(service: Service, request: Request) -> Response:
     return PageResponse(b'{"records":[%b],"cursor":"%b"}' % (records, reader.cursor.encode()), media_type=JSON)
 
 
+async def get_place(service: Service, request: Request) -> Response:
+    topic, consumer = _topic_of(request), request.path_params["consumer"]
+    _check_consumer(consumer, "bad_field")
+    place = await service.gateway.bus.get_place(topic, consumer)
+    return Response(status_code=204) if place is None else JsonResponse({"cursor": place.decode()})
+
+
 async def put_place(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")

@@ -119,7 +119,7 @@ class Site:
         self.env = {
             "BROKER": self.broker.url,
             "RAN": str(self.ran_file),
-            "PYTHONPATH": str(self._project),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(self._project), os.environ.get("PYTHONPATH")))),
             "VISIBILITY": str(visibility_s),
             "TOPIC": topic,
             "C_FORCE_ROOT": "1",  # for pickle, where the tests run as root
@@ -129,7 +129,10 @@ class Site:
             "worker", BIN / "celery", *app, "worker", "-c", 2, "--loglevel", "INFO", "--without-gossip",
             "--without-mingle", "-Q", "celery,other",
         )  # fmt: skip
-        self.relay = self.process("relay", sys.executable, "-m", "duemq.client.celery", "relay", *app)
+        # On a busy machine tasks may come due before it looks for the first time.
+        self.relay = self.process(
+            "relay", sys.executable, "-m", "duemq.client.celery", "relay", *app, "--start", "first"
+        )
         self._held = held
 
     def __enter__(self) -> Self:
@@ -158,6 +161,7 @@ class Site:
 
     def tasks(self) -> ModuleType:
         """The project's module, anew, as its web process has it."""
+        before = {name: os.environ.get(name) for name in self.env}
         os.environ.update(self.env)
         sys.path.insert(0, str(self._project))
         try:
@@ -165,8 +169,10 @@ class Site:
             return importlib.import_module(self._module)
         finally:
             sys.path.remove(str(self._project))
-            for name in self.env:
+            for name, value in before.items():
                 os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
 
     def ran(self) -> dict[str, list[int]]:
         """What ran, and how many ms after its time each time."""

@@ -142,3 +142,23 @@ def test_the_relay_as_a_command_of_celery(site: Site) -> None:
         assert "0 tasks published" in standby.log  # the other one has the lease
     finally:
         standby.kill()
+
+
+def test_a_relay_of_a_consumer_without_a_place_begins_as_told(site: Site, tasks: Any) -> None:
+    due, eta = tasks.soon(1.1)
+    assert tasks.note.apply_async(("done", due), eta=eta).get(timeout=300) == "done"
+    blue = ("celery", "-A", "held_tasks", "duemq-relay", "--consumer", "blue")
+    untold = site.process("untold", BIN / blue[0], *blue[1:]).start()
+    try:
+        assert untold.process.wait(300) == 1
+        assert "consumer blue has no place in topic celery" in untold.log and "--start" in untold.log
+    finally:
+        untold.kill()
+    last = site.process("last", BIN / blue[0], *blue[1:], "--start", "last").start()
+    try:
+        with Client(site.duemq.url) as client:
+            wait_for(lambda: client.place("celery", "blue") == client.end("celery"), "its place is at the end")
+        assert last.stop() == 0 and "0 tasks published" in last.log
+    finally:
+        last.kill()
+    assert len(site.ran()["done"]) == 1

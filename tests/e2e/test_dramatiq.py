@@ -23,7 +23,8 @@ TOPIC = "dramatiq"
 def site(tmp_path: Path) -> Iterator[Site]:
     with Site(tmp_path, project="dramatiq_app", module="held_actors") as site:
         site.worker = site.process("worker", BIN / "dramatiq", "held_actors", "-p", 2, "-t", 2).start()
-        site.relay = site.process("relay", sys.executable, "-m", "duemq.client.dramatiq", "held_actors").start()
+        command = (sys.executable, "-m", "duemq.client.dramatiq", "held_actors", "--start", "first")
+        site.relay = site.process("relay", *command).start()
         yield site
 
 

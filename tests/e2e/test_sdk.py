@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
+import httpx
 import pytest
 
-from duemq.client import AlreadyDelivered, AsyncClient, Client, Draft, Message, NameTaken, UnknownMessage
+from duemq.client import (
+    AlreadyDelivered,
+    AsyncClient,
+    Client,
+    Draft,
+    Message,
+    NameTaken,
+    UnknownMessage,
+    Unreachable,
+    plans,
+)
 from duemq.client.aio import AsyncMessage
+from duemq.client.errors import IdempotencyConflict, NameConflict
 from tests.e2e.server import Server
 
 
@@ -32,6 +46,9 @@ def test_round_trip(shared_server: Server) -> None:
         moved = again.reschedule(deliver_after=timedelta(milliseconds=50))
         assert moved.deliver_at_ms < kept.deliver_at_ms
         (record,) = islice(duemq.tail("sdk"), 1)
+        assert duemq.place("sdk", "billing") is None
+        duemq.commit("sdk", "billing", record.cursor or "")
+        assert duemq.place("sdk", "billing") == record.cursor
         assert (record.id, record.payload, record.due_ms) == (again.id, b"\xff\x00", moved.deliver_at_ms)
         with pytest.raises(AlreadyDelivered) as told:
             again.cancel()
@@ -43,6 +60,50 @@ def test_round_trip(shared_server: Server) -> None:
         assert report.counts["cancelled"] == 2_500
         with pytest.raises(UnknownMessage):
             duemq.cancel("no-such-message")
+
+
+class Gateway(httpx.BaseTransport):
+    """In front of a server: what comes is carried out, and in place of the next `lost` answers comes this status."""
+
+    def __init__(self, lost: int, status: int | None) -> None:
+        self._behind, self.lost, self._status = httpx.HTTPTransport(), lost, status
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = self._behind.handle_request(request)
+        if not self.lost:
+            return response
+        self.lost -= 1
+        response.read()
+        if self._status is None:
+            raise httpx.ReadError("the connection broke")
+        return httpx.Response(self._status)
+
+    def close(self) -> None:
+        self._behind.close()
+
+
+@pytest.mark.parametrize("status", [None, 502, 504])
+def test_a_batch_whose_answer_was_lost_is_accepted_once(
+    shared_server: Server, status: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "REPEAT_PAUSES_S", (0.0, 0.0))
+    run = secrets.token_hex(4)
+    drafts = [Draft(f"lost-{run}", f"k{n}", deliver_after="1h", idempotency_key=f"{run}-{n}") for n in range(40)]
+    drafts += [Draft(f"lost-{run}", f"n{n}", deliver_after="1h", name=f"{run}-{n}") for n in range(40)]
+    gateway = Gateway(2, status)
+    with Client(shared_server.url, transport=gateway) as duemq:
+        sent = duemq.send_batch(drafts)
+        assert all(isinstance(message, Message) and message.duplicate for message in sent)
+        ids = [message.id for message in sent if isinstance(message, Message)]
+        assert sorted(message.id for message in duemq.list(topic=f"lost-{run}")) == sorted(ids)
+        assert duemq.get(f"{run}-0").payload == b"n0"
+        other = [replace(draft, payload="other") for draft in (drafts[-40], drafts[0])]
+        assert [type(refused) for refused in duemq.send_batch(other)] == [NameConflict, IdempotencyConflict]
+
+        gateway.lost = 1
+        with pytest.raises(Unreachable) as unnamed:
+            duemq.send_batch([Draft(f"unnamed-{run}", deliver_after="1h")])
+        assert unnamed.value.outcome_unknown and len(list(duemq.list(topic=f"unnamed-{run}"))) == 1
 
 
 def test_async_round_trip(shared_server: Server) -> None:

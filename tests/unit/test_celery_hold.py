@@ -12,6 +12,7 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.time import maybe_make_aware
 from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
 
 from duemq.client.celery import NotHeld, hold_of, install
 from duemq.client.celery.envelope import Envelope
@@ -151,6 +152,65 @@ def test_a_duemq_that_is_away_is_tried_as_the_policy_says(app: Celery, duemq: Fa
         app.send_task("t", countdown=60, task_id="lost")
     assert told.value.failed.keys() == {"lost"}
     assert in_queue(app) == []
+
+
+def test_a_batch_falls_back_too_and_only_with_what_duemq_could_not_take(
+    app: Celery, duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_of(app).fallback = True
+    app.conf.task_publish_retry_policy = {"max_retries": 0}
+    real = duemq.send
+
+    def send(topic: str, payload: bytes, **options: Any) -> Any:
+        if options["key"] == "away":
+            raise Unavailable("not now")
+        if options["key"] == "refused":
+            raise BadWhen("delay_too_long", "too far")
+        return real(topic, payload, **options)
+
+    monkeypatch.setattr(duemq, "send", send)
+    eta = datetime.now(UTC) + timedelta(seconds=60)
+    with pytest.raises(NotHeld) as told, hold_of(app).batch():
+        app.send_task("t", ("lost",), eta=eta, task_id="away", priority=3, headers={"mine": "x"}, serializer="yaml")
+        app.send_task("t", eta=eta, task_id="refused")
+        app.send_task("t", eta=eta, task_id="held")
+        assert in_queue(app) == []
+    assert told.value.failed.keys() == {"refused"}
+    assert [message.name for message in duemq.messages] == ["celery:held:0"]
+    (message,) = in_queue(app)
+    assert (message.headers["id"], message.headers["eta"], message.headers["mine"]) == ("away", eta.isoformat(), "x")
+    assert (message.properties["priority"], message.content_type) == (3, "application/x-yaml")
+    assert "lost" in str(message.body)
+
+
+def test_a_batch_whose_broker_is_away_too_says_which_tasks_are_lost(
+    app: Celery, duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_of(app).fallback = True
+    app.conf.task_publish_retry_policy = {"max_retries": 0}
+    duemq.away["send"] = Unavailable("not now")
+
+    def down(*arguments: Any, **options: Any) -> Any:
+        raise OperationalError("the broker is away")
+
+    with pytest.raises(NotHeld, match="1 of 1 tasks") as told, hold_of(app).batch():
+        app.send_task("t", countdown=60, task_id="lost", retry=False)
+        monkeypatch.setattr("kombu.Producer.publish", down)
+    assert str(told.value.failed["lost"]) == "the broker is away"
+
+
+@pytest.mark.parametrize("error", [Unavailable("not now"), BadWhen("delay_too_long", "too far")])
+def test_a_retry_falls_back_always_because_celery_would_drop_the_task(
+    app: Celery, duemq: FakeDuemq, error: Exception
+) -> None:
+    duemq.away["send"] = error
+    app.send_task("t", countdown=60, retries=1, task_id="single")
+    with hold_of(app).batch():
+        app.send_task("t", countdown=60, retries=2, task_id="batch")
+    assert [(message.headers["id"], message.headers["eta"] is None) for message in in_queue(app)] == [
+        ("single", False),
+        ("batch", False),
+    ]
 
 
 def test_a_refusal_is_no_reason_to_fall_back(app: Celery, duemq: FakeDuemq) -> None:

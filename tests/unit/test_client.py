@@ -20,15 +20,19 @@ from duemq.client import (
     Draft,
     MoveResult,
     NaiveTimeError,
+    NotSupported,
     PendingError,
     Unavailable,
     Unreachable,
+    plans,
 )
-from duemq.client.errors import NegativeDelay
+from duemq.client.errors import NameConflict, NegativeDelay
 
 RECEIPT = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000}
 STATE = RECEIPT | {"key": "k", "labels": ["a"], "headers": {"h": "v"}, "attempt": 0, "payload_base64": "/w=="}
 DELIVERED = {"code": "already_delivered", "detail": "too late", "status": 409, "delivered_at_ms": 1}
+
+GATEWAY = httpx.Response(502, text="<html>bad gateway")
 
 Answer = httpx.Response | Exception
 
@@ -67,7 +71,8 @@ class Scripted:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        # A copy: what a client was given belongs to it, and the parameters of a test are given to several.
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
     @staticmethod
     async def _awaited(result: Any) -> Any:
@@ -167,6 +172,92 @@ def test_a_batch_that_breaks_off_tells_what_was_answered(server: Scripted) -> No
     assert isinstance(caught.value.__cause__, Unreachable) and caught.value.__cause__.outcome_unknown
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "REPEAT_PAUSES_S", (0.0, 0.0))
+
+
+UNKNOWN = {"code": "outcome_unknown", "detail": "it may have been accepted", "status": 504}
+NAMED = [Draft("orders", "1", name="n1"), Draft("orders", "2", idempotency_key="i2")]
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_names_and_keys_of_a_batch_and_what_they_are_answered(server: Scripted) -> None:
+    conflict = {"error": {"code": "name_conflict", "detail": "d", "field": "name", "status": 409}}
+    not_known = {"error": UNKNOWN}
+    answer = {"results": [RECEIPT | {"duplicate": True}, conflict, not_known]}
+    server.answers = [httpx.Response(200, json=answer)]
+    again, other, unknown = server(server.client.send_batch, [*NAMED, Draft("orders")])
+    assert again.duplicate and isinstance(other, NameConflict)
+    assert isinstance(unknown, Unreachable) and unknown.outcome_unknown
+    first, second, third = server.body()["messages"]
+    assert (first["name"], second["idempotency_key"]) == ("n1", "i2")
+    assert not {"name", "idempotency_key"} & third.keys() and "idempotency_key" not in first and "name" not in second
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize("lost", [httpx.ReadError("gone"), httpx.Response(504, json=UNKNOWN), httpx.Response(502)])
+def test_a_batch_of_names_and_keys_is_repeated_where_its_outcome_is_unknown(server: Scripted, lost: Answer) -> None:
+    server.answers = [lost, httpx.Response(200, json={"results": [RECEIPT | {"duplicate": True}, RECEIPT]})]
+    assert [message.duplicate for message in server(server.client.send_batch, NAMED)] == [True, False]
+    assert server.requests[0].content == server.requests[1].content
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_only_the_items_of_a_batch_that_nobody_knows_of_are_repeated(server: Scripted) -> None:
+    not_known = {"error": UNKNOWN}
+    server.answers = [
+        httpx.Response(200, json={"results": [RECEIPT, not_known, not_known, not_known]}),
+        httpx.Response(503, json={"code": "unavailable"}),
+        httpx.Response(200, json={"results": [RECEIPT | {"duplicate": True}, not_known]}),
+    ]
+    drafts = [Draft("orders", "0"), *NAMED, Draft("orders", "3")]
+    first, second, third, fourth = server(server.client.send_batch, drafts)
+    assert (first.duplicate, second.duplicate) == (False, True)
+    for unknown in (third, fourth):
+        assert isinstance(unknown, Unreachable) and unknown.outcome_unknown
+    assert [[item["payload"] for item in server.body(at)["messages"]] for at in range(3)] == [
+        ["0", "1", "2", "3"],
+        ["1", "2"],
+        ["1", "2"],
+    ]
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize("last", [httpx.ConnectError("down"), httpx.Response(503, json={"code": "unavailable"})])
+def test_what_became_of_a_repeat_does_not_tell_what_became_of_the_first(server: Scripted, last: Answer) -> None:
+    server.answers = [httpx.ReadError("gone"), last, last]
+    with pytest.raises(Unreachable) as caught:
+        server(server.client.send_batch, NAMED)
+    assert caught.value.outcome_unknown and len(server.requests) == 3
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_batch_is_not_repeated_where_it_could_do_harm_or_was_not_accepted(server: Scripted) -> None:
+    server.answers = [httpx.ReadError("gone")]
+    with pytest.raises(Unreachable) as caught:
+        server(server.client.send_batch, [*NAMED, Draft("orders", "3")])
+    assert caught.value.outcome_unknown
+    for answer, error in (
+        (httpx.ConnectError("down"), Unreachable),
+        (httpx.Response(503, json={"code": "unavailable"}), Unavailable),
+    ):
+        server.answers = [answer]
+        with pytest.raises(error):
+            server(server.client.send_batch, NAMED)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_only_the_requests_of_a_batch_that_are_safe_are_repeated(server: Scripted) -> None:
+    drafts = [Draft("orders", name=str(n)) for n in range(10_000)] + [Draft("orders")]
+    server.answers = [httpx.ReadError("gone"), httpx.Response(200, json={"results": [RECEIPT] * 10_000}), GATEWAY]
+    with pytest.raises(BatchInterrupted) as caught:
+        server(server.client.send_batch, drafts)
+    assert len(caught.value.results) == 10_000 and len(server.requests) == 3
+    assert isinstance(caught.value.__cause__, Unreachable) and caught.value.__cause__.outcome_unknown
+
+
 def test_lists_are_read_page_by_page(server: Scripted) -> None:
     pages = [{"messages": [STATE, STATE], "cursor": "c"}, {"messages": [STATE], "cursor": None}]
     server.answers = [httpx.Response(200, json=page) for page in pages]
@@ -213,6 +304,10 @@ def test_records_and_places(server: Scripted) -> None:
     assert server.requests[0].extensions["timeout"]["read"] == 15.0
     server(server.client.commit, "orders", "billing", page.cursor)
     assert server.requests[1].url.path == "/v1/topics/orders/consumers/billing" and server.body() == {"cursor": "c1"}
+    server.answers = [httpx.Response(200, json={"cursor": "c1"}), httpx.Response(204)]
+    assert server(server.client.place, "orders", "billing") == "c1"
+    assert server(server.client.place, "orders", "shipping") is None
+    assert server.requests[2].method == "GET" and server.requests[2].url.path.endswith("/consumers/billing")
 
 
 def test_no_answer_tells_whether_something_may_have_happened(server: Scripted) -> None:
@@ -224,6 +319,39 @@ def test_no_answer_tells_whether_something_may_have_happened(server: Scripted) -
     assert (refused.value.outcome_unknown, slow.value.outcome_unknown) == (False, True)
     with pytest.raises(Unavailable):
         server(server.client.topics)
+
+
+def test_the_end_of_a_topic_without_a_cursor(server: Scripted) -> None:
+    topic = {"topic": "t", "partitions": 3000, "cursor": None}
+    server.answers = [
+        httpx.Response(200, json=topic | {"trouble": "partition 2 has no leader"}),
+        httpx.Response(200, json=topic | {"trouble": None}),
+        httpx.Response(404, json={"code": "unknown_topic"}),
+    ]
+    with pytest.raises(Unavailable, match="partition 2 has no leader"):
+        server(server.client.end, "t")
+    with pytest.raises(NotSupported, match="3000 partitions"):
+        server(server.client.end, "t")
+    assert server(server.client.end, "t") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GATEWAY,
+        httpx.Response(504, text=""),
+        httpx.Response(504, json=UNKNOWN),
+        httpx.Response(503, json=UNKNOWN | {"status": 503}),
+        httpx.Response(502, json={"code": "no_healthy_upstream", "detail": "a gateway's own", "status": 502}),
+    ],
+    ids=lambda answer: f"{answer.status_code}-{answer.text[:9]}",
+)
+def test_who_does_not_know_what_happened_does_not_say_that_nothing_did(server: Scripted, answer: Answer) -> None:
+    server.answers = [answer] * 2
+    for operation, arguments in ((server.client.send, ("orders",)), (server.client.reschedule, ("m1",))):
+        with pytest.raises(Unreachable) as caught:
+            server(operation, *arguments)
+        assert caught.value.outcome_unknown
 
 
 def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.client.drafts import Draft, filter_fields, message_body, when_fields
 from duemq.client.errors import NaiveTimeError
-from duemq.client.plans import BATCH_BYTES, batch_bodies
+from duemq.client.plans import BATCH_BYTES, batch_body, batch_requests
 from duemq.client.values import Record
 
 
@@ -67,11 +67,11 @@ def test_times_without_a_zone_are_refused_before_sending() -> None:
 
 
 def test_batches_keep_within_the_limits_of_a_request() -> None:
-    counted = list(batch_bodies(b'{"topic":"t"}' for _ in range(25_000)))
-    assert [len(orjson.loads(body)["messages"]) for body in counted] == [10_000, 10_000, 5_000]
+    counted = list(batch_requests(b'{"topic":"t"}' for _ in range(25_000)))
+    assert [len(orjson.loads(batch_body(part))["messages"]) for part in counted] == [10_000, 10_000, 5_000]
 
     item = b'"' + b"x" * (1 << 20) + b'"'
-    heavy = list(batch_bodies([item] * 40))
+    heavy = [batch_body(part) for part in batch_requests([item] * 40)]
     assert max(map(len, heavy)) <= BATCH_BYTES
     assert sum(len(orjson.loads(body)["messages"]) for body in heavy) == 40
-    assert list(batch_bodies([])) == []
+    assert list(batch_requests([])) == []

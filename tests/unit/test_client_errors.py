@@ -10,14 +10,18 @@ import pytest
 from duemq.client import errors
 from duemq.client.exchange import error_of
 from duemq.model.errors import DuemqError, Rejected
+from duemq.proxy.problem import CODES as SERVER_CODES
 
 CODES = set(
     """missing_topic bad_field bad_query bad_cursor bad_topic both_times bad_time naive_time negative_delay
     delay_too_long past_due bad_level both_payloads bad_base64 needs_key unknown_field bad_header bad_json
     unknown_message unknown_topic already_delivered already_cancelled already_dead name_conflict name_taken
     payload_too_large batch_too_large idempotency_conflict unauthorised forbidden rate_limited
-    unknown_node not_supported unknown_adoption bad_delay_file no_ids""".split()
+    unknown_node not_supported unknown_adoption bad_delay_file no_ids unexpected_body unsupported_media_type
+    malformed_request head_too_large foreign_origin foreign_host""".split()
 )
+NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed"}
+"""Codes that tell of a fault, of the server's or of the SDK's own."""
 
 
 def test_each_code_has_a_class_of_its_own_under_one_root() -> None:
@@ -28,6 +32,11 @@ def test_each_code_has_a_class_of_its_own_under_one_root() -> None:
         assert type(error) is errors.BY_CODE[code]
         assert isinstance(error, Rejected) and isinstance(error, DuemqError)
         assert (error.code, error.field, error.detail, error.status, error.request_id) == (code, "f", "d", 400, "r1")
+
+
+def test_no_code_of_the_server_is_without_a_meaning() -> None:
+    known = errors.BY_CODE.keys() | errors.UNAVAILABLE_BY_CODE.keys() | {errors.OUTCOME_UNKNOWN} | NOT_OF_A_CALLER
+    assert known >= SERVER_CODES.keys()
 
 
 def test_already_delivered_says_when() -> None:
@@ -55,10 +64,12 @@ def test_unavailable_says_when_to_try_again(code: str, kind: type[errors.Unavail
 def test_a_newer_code_is_still_a_rejection() -> None:
     error = error_of(httpx.Response(400, json={"code": "brand_new", "detail": "d", "status": 400}))
     assert type(error) is errors.RejectedError and error.code == "brand_new"
+    later = error_of(httpx.Response(503, json={"code": "brand_new", "status": 503}, headers={"Retry-After": "9"}))
+    assert type(later) is errors.Unavailable and later.retry_after_s == 9
 
 
 def test_answers_of_other_servers_are_told_apart() -> None:
-    assert type(error_of(httpx.Response(502, text="<html>bad gateway"))) is errors.Unavailable
+    assert type(error_of(httpx.Response(503, text="no server"))) is errors.Unavailable
     fault = httpx.Response(500, json={"code": "internal", "detail": "look for r1 in the log", "status": 500})
     for strange in (httpx.Response(404, text="<html>"), httpx.Response(500, json=["no", "problem"]), fault):
         assert type(error_of(strange)) is errors.UnexpectedAnswer

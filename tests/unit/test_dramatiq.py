@@ -11,7 +11,7 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import BrokerConnectionError
 
 from duemq.client.dramatiq import BrokerOutlet, Hold, NotHeld, hold_of, install
-from duemq.client.errors import Unavailable
+from duemq.client.errors import BadWhen, Unavailable
 from duemq.client.held import Holder
 from duemq.client.relay import NotPublishable
 from duemq.client.values import Record
@@ -114,8 +114,11 @@ def test_without_duemq_a_delay_is_an_error(duemq: FakeDuemq, broker: Any, actor:
         hold_of(broker).cancel(["x"])
 
 
-def test_fallback_and_retries_go_to_the_broker_where_duemq_is_away(duemq: FakeDuemq, broker: Any, actor: Any) -> None:
-    duemq.away["send"] = Unavailable("not now")
+@pytest.mark.parametrize("error", [Unavailable("not now"), BadWhen("delay_too_long", "too far")])
+def test_fallback_and_retries_go_to_the_broker_where_duemq_is_away(
+    duemq: FakeDuemq, broker: Any, actor: Any, error: Exception
+) -> None:
+    duemq.away["send"] = error
     actor.send("fails")
     run_once = dramatiq.Worker(broker, worker_timeout=10, worker_threads=1)
     run_once.start()
@@ -125,6 +128,10 @@ def test_fallback_and_retries_go_to_the_broker_where_duemq_is_away(duemq: FakeDu
         time.sleep(0.01)
     run_once.stop()
     hold_of(broker).fallback = True
+    if isinstance(error, BadWhen):
+        with pytest.raises(BadWhen):  # a message that is sent for the first time tells its sender
+            actor.send_with_options(args=("x",), delay=60_000)
+        return
     before = broker.queues["q.DQ"].unfinished_tasks
     actor.send_with_options(args=("x",), delay=60_000)
     assert broker.queues["q.DQ"].unfinished_tasks == before + 1

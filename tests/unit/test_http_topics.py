@@ -110,7 +110,11 @@ def test_a_consumer_goes_on_at_its_place_and_after_wins() -> None:
         await site.append(0, "a", "b", "c")
         _, cursor = await site.page(max=1)
         place = "/v1/topics/t/consumers/billing"
+        none = await site.http.get(place)
+        assert (none.status_code, none.content) == (204, b"")
         assert (await site.http.put(place, json={"cursor": cursor})).status_code == 204
+        assert (await site.http.get(place)).json() == {"cursor": cursor}
+        assert (await site.http.get("/v1/topics/t/consumers/no name")).json()["code"] == "bad_field"
         for _ in range(2):
             assert (await site.page(consumer="billing"))[0] == ["b", "c"]
         _, end = await site.page()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from duemq.client.errors import Unreachable
-from duemq.client.lease import LEASE_HEADER, LENGTH_S, Lease
-from duemq.client.relay import TRIES, BrokerAway, NotPublishable, Relay
+from duemq.client.errors import BadHeader, DiskFull, Forbidden, Unreachable
+from duemq.client.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
+from duemq.client.relay import TRIES, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from duemq.client.values import Record
 from tests.fake_duemq import FakeDuemq
 
@@ -48,10 +48,19 @@ def duemq(monkeypatch: pytest.MonkeyPatch) -> FakeDuemq:
     return server
 
 
-def relay(duemq: FakeDuemq, outlet: Outlet, until: int, page: int = 2) -> Relay:
+def relay(
+    duemq: FakeDuemq,
+    outlet: Outlet,
+    until: int,
+    page: int = 2,
+    *,
+    start: Start | None = "first",
+    length_s: float = LENGTH_S,
+) -> Relay:
     """Stops when the outlet has so many."""
     client: Any = duemq
-    made = Relay(client, "jobs", "r", outlet, page=page, lease=Lease(client, "jobs", "r", clock=duemq.seconds))
+    own = Lease(client, "jobs", "r", length_s=length_s, clock=duemq.seconds)
+    made = Relay(client, "jobs", "r", outlet, page=page, lease=own, start=start, clock=duemq.seconds)
     before = outlet.then
 
     def then(payload: bytes) -> None:
@@ -241,3 +250,203 @@ def test_leases_are_not_relayed_and_a_standby_goes_on(duemq: FakeDuemq) -> None:
     relay(duemq, outlet, 3).run()
     assert outlet.got == sent
     assert duemq.now >= 1_000_000 + LENGTH_S * 1000
+
+
+# --- where it begins ----------------------------------------------------------------------------------------------
+
+
+def stop_after_polls(made: Relay, duemq: FakeDuemq, polls: int) -> None:
+    real, first = duemq.records, len(duemq.calls)
+
+    def records(topic: str, **options: Any) -> Any:
+        if duemq.calls[first:].count("records") >= polls:
+            made.stop()
+        return real(topic, **options)
+
+    duemq.records = records  # type: ignore[method-assign]
+
+
+def test_without_a_place_it_begins_in_a_topic_with_messages_only_as_told(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 3)
+    refused = Outlet()
+    with pytest.raises(NoPlace, match="consumer r has no place in topic jobs"):
+        relay(duemq, refused, 1, start=None).run()
+    assert (refused.got, refused.closed, duemq.places) == ([], 1, {})
+    assert [message.status for message in duemq.messages if message.labels] == ["cancelled"]
+
+    last = Outlet()
+    made = relay(duemq, last, 1, start="last")
+    stop_after_polls(made, duemq, 3)
+    made.run()
+    assert last.got == [] and duemq.places["jobs", "r"] == 3
+    duemq.send("jobs", b"new")
+    relay(duemq, last, 1, start="last").run()
+    assert last.got == [b"new"]  # it has a place now
+
+    duemq.places.clear()
+    first = Outlet()
+    relay(duemq, first, 4, start="first").run()
+    assert first.got == [*sent, b"new"]
+
+
+@pytest.mark.parametrize("start", [None, "last", "first"])
+def test_a_place_goes_before_what_was_told(duemq: FakeDuemq, start: Start | None) -> None:
+    sent = put(duemq, 5)
+    duemq.places["jobs", "r"] = 2
+    outlet = Outlet()
+    relay(duemq, outlet, 3, start=start).run()
+    assert outlet.got == sent[2:]
+
+
+@pytest.mark.parametrize("start", [None, "last"])
+def test_in_a_topic_without_messages_its_place_is_stored_before_the_first_comes(
+    duemq: FakeDuemq, start: Start | None
+) -> None:
+    assert lease(duemq).hold()  # of one that dies: it comes due, and is no message
+    duemq.advance(LENGTH_S + 1)
+    outlet = Outlet(*[BrokerAway("down")] * 3)
+    made = relay(duemq, outlet, 9, start=start)
+    real = duemq.commit
+
+    def commit(topic: str, consumer: str, cursor: str) -> None:
+        real(topic, consumer, cursor)
+        if not duemq.of("jobs").delivered:
+            duemq.send("jobs", b"first")
+            duemq.away["commit"] = GONE
+        outlet.then = lambda payload: made.stop()
+
+    duemq.commit = commit  # type: ignore[method-assign]
+    made.run()
+    assert outlet.got == [b"first"] and duemq.places["jobs", "r"] == 1  # killed before the page's place was stored
+    duemq.away.clear()
+    again = Outlet()
+    relay(duemq, again, 1, start=start).run()
+    assert again.got == [b"first"]
+
+
+def test_what_is_gone_from_a_topic_cannot_be_done_twice(duemq: FakeDuemq) -> None:
+    put(duemq, 5)
+    duemq.trimmed["jobs"] = 5
+    outlet = Outlet()
+    made = relay(duemq, outlet, 1, start=None)
+    stop_after_polls(made, duemq, 2)
+    made.run()
+    assert outlet.got == []
+
+
+def test_the_place_in_a_topic_that_was_made_anew_is_none(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 2)
+    duemq.places["jobs", "r"] = 900
+    with pytest.raises(NoPlace):
+        relay(duemq, Outlet(), 1, start=None).run()
+    outlet = Outlet()
+    relay(duemq, outlet, 2, start="first").run()
+    assert outlet.got == sent
+
+
+def test_the_place_is_stored_now_and_then_though_nothing_comes(
+    duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.relay.STORE_EVERY_S", 40.0)
+    put(duemq, 1)
+    outlet = Outlet()
+    made = relay(duemq, outlet, 9)
+    stop_after_polls(made, duemq, 100)  # of a second each
+    outlet.then = lambda payload: duemq.calls.clear()
+    made.run()
+    assert outlet.got == [b"0"] and duemq.calls.count("commit") == 3  # the page's own, and two
+    assert duemq.calls.count("place") == 0
+
+
+# --- the lease and the dead letters -------------------------------------------------------------------------------
+
+
+def test_a_short_lease_does_not_run_out_while_nothing_comes(duemq: FakeDuemq) -> None:
+    made = relay(duemq, Outlet(), 1, length_s=1.0)
+    stop_after_polls(made, duemq, 100)
+    made.run()
+    assert duemq.calls.count("send") == 1 and LEASE_HEADER not in str(duemq.delivered)
+
+
+@pytest.mark.parametrize("length_s", [0.0, 0.99, -1.0, float("nan"), float("inf")])
+def test_a_lease_that_cannot_be_renewed_in_time_is_refused(duemq: FakeDuemq, length_s: float) -> None:
+    client: Any = duemq
+    with pytest.raises(ValueError, match="1 s or more"):
+        Lease(client, "jobs", "r", length_s=length_s)
+
+
+def test_dead_letters_that_duemq_cannot_take_now_are_waited_for_and_nothing_is_published_again(
+    duemq: FakeDuemq,
+) -> None:
+    sent = put(duemq, 3)
+    outlet = Outlet(None, NotPublishable("no"))
+    made = relay(duemq, outlet, 2, page=10)
+    real, failed = duemq.send, [DiskFull("full"), GONE, GONE]
+
+    def send(topic: str, *arguments: Any, **options: Any) -> Any:
+        if topic == "dlq.r" and failed:
+            error = failed.pop()
+            if not failed:
+                real(topic, *arguments, **options)  # it came, and its answer was lost
+            raise error
+        return real(topic, *arguments, **options)
+
+    duemq.send = send  # type: ignore[method-assign]
+    made.run()
+    assert outlet.got == [sent[0], sent[2]] and made.buried == 1
+    assert [dead.payload for dead in duemq.delivered["dlq.r"]] == [sent[1]]
+
+
+def test_a_strangers_record_that_duemq_does_not_take_stops_nobody(duemq: FakeDuemq) -> None:
+    class Unsayable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    put(duemq, 2)
+    outlet = Outlet(*[Unsayable()] * TRIES)
+    made = relay(duemq, outlet, 1, page=10)
+    real = duemq.send
+
+    def send(topic: str, payload: bytes = b"", **options: Any) -> Any:
+        if topic == "dlq.r" and payload:
+            raise BadHeader("bad_header", "a header without a name")
+        return real(topic, payload, **options)
+
+    duemq.send = send  # type: ignore[method-assign]
+    made.run()
+    (dead,) = duemq.delivered["dlq.r"]
+    assert outlet.got == [b"1"] and dead.payload == b"" and dead.headers["origin-id"] == "id0"
+
+
+def test_a_refusal_ends_it(duemq: FakeDuemq) -> None:
+    duemq.away["place"] = Forbidden("forbidden", "not for consumers")
+    with pytest.raises(Forbidden):
+        relay(duemq, Outlet(), 1).run()
+
+
+def test_with_a_full_disk_a_relay_starts_if_it_is_alone(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 3)
+    duemq.places["jobs", "r"] = 1
+    duemq.away["send"] = DiskFull("the disk is full")
+    outlet = Outlet()
+    client: Any = duemq
+    made = Relay(client, "jobs", "r", outlet, lease=Alone(), clock=duemq.seconds)
+    outlet.then = lambda payload: made.stop()
+    made.run()
+    assert outlet.got == sent[1:] and duemq.places["jobs", "r"] == 3
+    assert "send" not in duemq.calls[3:] and "list" not in duemq.calls
+
+
+def test_a_relay_that_has_its_lease_goes_on_with_a_full_disk(duemq: FakeDuemq) -> None:
+    outlet = Outlet()
+    made = relay(duemq, outlet, 1, length_s=1.0)
+    stop_after_polls(made, duemq, 50)
+    real = duemq.records
+
+    def records(topic: str, **options: Any) -> Any:
+        duemq.away["send"] = DiskFull("the disk is full")
+        return real(topic, **options)
+
+    duemq.records = records  # type: ignore[method-assign]
+    made.run()
+    assert duemq.calls.count("send") == 1 and duemq.calls.count("reschedule") > 10
