@@ -64,6 +64,15 @@ class FakeGateway:
             receipts.append(receipt)
         return receipts
 
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        if self.unreadable:
+            raise self.unreadable
+        firsts = [self._names.get(name) for name, _ in names]
+        return [
+            first and first[1]._replace(known=True, conflict=first[0] != said)
+            for first, (_, said) in zip(firsts, names, strict=True)
+        ]
+
     async def change(
         self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
     ) -> list[Outcome]:

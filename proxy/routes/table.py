@@ -12,7 +12,7 @@ from duemq.proxy import schemas
 from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter, Service
 from duemq.proxy.openapi import describe
 from duemq.proxy.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
-from duemq.proxy.routes import adopting, changing, finding, sending, service, topics
+from duemq.proxy.routes import adopting, batching, changing, finding, sending, service, topics
 
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
@@ -65,6 +65,10 @@ _RAW = """\
 A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
+_BATCH = """\
+An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
+that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
+`idempotency_conflict`. Only where all items have one of them can a batch be sent again after `outcome_unknown`."""
 _ADOPT = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
 `size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
@@ -115,11 +119,15 @@ ENDPOINTS = (
         notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
     ),
     Endpoint(
-        "POST", "/v1/messages:batch", sending.post_batch, "Schedule many messages", "messages",
+        "POST", "/v1/messages:batch", batching.post_batch, "Schedule many messages", "messages",
         {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
         ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", _CLOCK, *_DOWN), (), schemas.Batch,
         examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
-                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]}},
+                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]},
+                  "under names": {"messages": [
+                      {"name": "order-17", "topic": "orders", "payload": "a", "deliver_after": "1h"},
+                      {"idempotency_key": "8e0b2f", "topic": "orders", "payload": "b", "deliver_after": "1h"}]}},
+        notes=_BATCH,
     ),
     Endpoint(
         "DELETE", "/v1/messages/{id}", changing.delete_message, "Cancel a message", "messages",
@@ -220,11 +228,11 @@ ENDPOINTS = (
         ("bad_query", *_DOWN), (_ADOPTION_STATE,),
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{id}", adopting.get_adoption, "What became of a file", "adoptions",
+        "GET", "/v1/adoptions/{adoption}", adopting.get_adoption, "What became of a file", "adoptions",
         {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{id}/ids", adopting.get_ids, "The ids of a file's messages", "adoptions",
+        "GET", "/v1/adoptions/{adoption}/ids", adopting.get_ids, "The ids of a file's messages", "adoptions",
         {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
         ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,

@@ -14,10 +14,10 @@ from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.proxy.admission import Share, share_of
-from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.proxy.cursor import decode_cursor, encode_cursor
 from duemq.proxy.endpoint import JSON, Service
-from duemq.proxy.ingress import parse_json
+from duemq.proxy.json_body import read_json
 from duemq.proxy.query import read_number, read_query, read_wait
 from duemq.proxy.reply import JsonResponse, PageResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
@@ -64,7 +64,7 @@ async def get_records(service: Service, request: Request) -> Response:
 async def put_place(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
-    body = parse_json(await read_body(request, SMALL_BODY_BYTES))
+    body = await read_json(request, SMALL_BODY_BYTES)
     check_fields(body, ("cursor",))
     cursor = body.get("cursor")
     if type(cursor) is not str:
