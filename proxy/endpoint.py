@@ -142,7 +142,7 @@ def _reading(handler: Handler) -> Handler:
             response = problem_response(rejection(error))
         except OutcomeUnknown as error:
             raise Unavailable(error.detail) from error
-        if "cache-control" not in response.headers:
+        if all(name != b"cache-control" for name, _ in response.raw_headers):
             response.raw_headers.append((b"cache-control", b"no-store"))
         return response
 

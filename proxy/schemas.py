@@ -281,7 +281,10 @@ class Topic(BaseModel):
     records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
     start_offsets: list[int] = Field(description="The first one kept, per partition; empty where records is null.")
     end_offsets: list[int] = Field(description="The next one to come, per partition; empty where records is null.")
-    cursor: Cursor | None = Field(description="The end of the topic: read after it for what is new.")
+    cursor: Cursor | None = Field(
+        description="The end of the topic: read after it for what is new. "
+        "Null where records is, and above 2,000 partitions."
+    )
     trouble: str | None = Field(description="Why messages to it are refused or it cannot be read, null if all is well.")
     lateness: dict[str, Any] = Field(
         description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started."

@@ -26,6 +26,7 @@ NOW_TEXT = "2026-11-21T10:00:00.000Z"
 ORDER = {"topic": "orders", "payload": "p", "deliver_after": "90s"}
 STATE = MessageState("m1", "scheduled", "orders", NOW, b"k", ("a",), (("h", b"v"),), payload=b"\xff", expires=NOW)
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
 
 

@@ -115,7 +115,7 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
         {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
-        ("bad_topic", "bad_query", "bad_cursor", "forbidden", *_DOWN), _RECORDS,
+        ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
         notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
     ),
     Endpoint(
@@ -188,7 +188,8 @@ ENDPOINTS = (
     Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
         {204: Answer("It is remembered.")},
-        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden", *_DOWN),
+        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
+         "not_supported", *_DOWN),
         (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
     ),
     Endpoint(
