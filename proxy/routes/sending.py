@@ -133,12 +133,17 @@ def _draft(service: Service, request: Request, sent: Sent) -> Draft:
 
 async def _read_message(service: Service, request: Request) -> Sent:
     limits = service.ingress.limits
-    media = next((value for name, value in request.scope["headers"] if name == b"content-type"), None)
-    dashed = [(name, value) for name, value in request.scope["headers"] if name.startswith(_OURS)]
+    media: bytes | None = None
+    dashed: list[tuple[bytes, bytes]] = []
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            media = value
+        elif name.startswith(_OURS):
+            dashed.append((name, value))
     if is_json(media):
         if dashed:
-            name = dashed[0][0].decode("latin-1")[:80]
-            raise Rejected("bad_header", f"{name}: a JSON message has its fields in its body", name)
+            first = dashed[0][0].decode("latin-1")[:80]
+            raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
         body = await read_body(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
         await check_values(body)
         return Sent(parse_json(body), body, b"")

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
     """With a file and a folder in it."""
     (tmp_path / "a.parquet").write_bytes(b"a")
     (tmp_path / "folder").mkdir()
-    return folder
+    return tmp_path.resolve()
 
 
 def test_one_file_is_read_at_a_time_and_a_few_wait(folder: Path) -> None:
