@@ -48,33 +48,33 @@ async def post_batch(service: Service, request: Request) -> Response:
     places: list[int] = []
     results: list[Any] = [None] * len(items)
     namings: dict[int, _Naming] = {}
+    answers: dict[int, Receipt | Rejected] = {}
     for at, item in enumerate(items):
         try:
             if type(item) is dict and ("name" in item or "idempotency_key" in item):
-                namings[at], item = _naming_of(request, item)
-                naming = namings[at]
-                drafts.append(draft_of(item, now)._replace(name=naming.name, fingerprint=naming.said))
+                naming, message = _naming_of(request, item)
+                namings[at] = naming
+                drafts.append(draft_of(message, now)._replace(name=naming.name, fingerprint=naming.said))
             else:
                 drafts.append(draft_of(item, now))
             places.append(at)
         except Rejected as error:
-            results[at] = error
+            answers[at] = error
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-    answers = await service.gateway.send(drafts) if drafts else []
-    for at, answer in zip(places, answers, strict=True):
-        results[at] = answer
+    if drafts:
+        answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:
-        await _find_first(service, results, namings)
-    accepted = unknown = 0
-    for at, result in enumerate(results):
-        if isinstance(result, Rejected):
-            unknown += result.code == OutcomeUnknown.code
-            results[at] = {"error": rejection(result)}
+        await _settle_names(service, answers, namings)
+    rejected = unknown = 0
+    for at, answer in answers.items():
+        if isinstance(answer, Rejected):
+            results[at] = {"error": rejection(answer)}
+            rejected += 1
+            unknown += answer.code == OutcomeUnknown.code
         else:
-            accepted += 1
-            results[at] = receipt_json(result) | {"duplicate": True} if result.known else receipt_json(result)
-    counts = {"accepted": accepted, "rejected": len(items) - accepted - unknown}
+            results[at] = receipt_json(answer) | {"duplicate": True} if answer.known else receipt_json(answer)
+    counts = {"accepted": len(items) - rejected, "rejected": rejected - unknown}
     return JsonResponse({"results": results} | counts | ({"unknown": unknown} if unknown else {}))
 
 
@@ -94,21 +94,19 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
     return _Naming(None, idempotency_name(request, check_idempotency_key(text, field)), said), rest
 
 
-async def _find_first(service: Service, results: list[Any], namings: dict[int, _Naming]) -> None:
-    """Have items that were refused as things stand get what the first one of their name got, and tell of conflicts."""
-    late = [at for at in namings if isinstance(results[at], RejectedNow)]
-    if late:
+async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
+    """Give what was refused as things stand what the first one of its name got, and say where there is a conflict."""
+    if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
         found: Sequence[Receipt | Rejected | None]
         try:
             found = await service.gateway.named([(namings[at].name, namings[at].said) for at in late])
-        except Unavailable as error:  # the others are accepted
+        except Unavailable as error:  # others of the batch are accepted by now
             found = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
-        for at, first in zip(late, found, strict=True):
-            results[at] = first or results[at]
+        answers.update((at, first) for at, first in zip(late, found, strict=True) if first is not None)
     for at, naming in namings.items():
-        result = results[at]
-        if isinstance(result, Receipt) and result.conflict:
-            text = naming.text
-            results[at] = (
-                idempotency_conflict(result, "idempotency_key") if text is None else name_conflict(result, text)
-            )
+        answer = answers[at]
+        if isinstance(answer, Receipt) and answer.conflict:
+            if naming.text is None:
+                answers[at] = idempotency_conflict(answer, "idempotency_key")
+            else:
+                answers[at] = name_conflict(answer, naming.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,11 +28,18 @@ _OURS = b"duemq-"
 
 
 class Sent(NamedTuple):
-    """A message as it came: `body` parsed (None for a raw one) and as bytes."""
+    """A message as it came: `body` parsed (None for a raw one) and as bytes.
+
+    `dashed`: the duemq-* headers of a raw one, as they came before the body: what comes behind it is no header.
+    """
 
     parsed: dict[str, Any] | None
     body: bytes
-    dashed: bytes  # the duemq-* headers of a raw body
+    dashed: Sequence[tuple[bytes, bytes]] = ()
+
+    def fingerprint(self, content: bytes) -> bytes:
+        """Of what stands in the body."""
+        return fingerprint(content, b"\n".join(sorted(name + b":" + value for name, value in self.dashed)))
 
 
 async def post_message(service: Service, request: Request) -> Response:
@@ -40,7 +48,7 @@ async def post_message(service: Service, request: Request) -> Response:
     if key is None:
         return JsonResponse(receipt_json(await _accept(service, request, sent)), 201)
     name = idempotency_name(request, key)
-    receipt = await _accept(service, request, sent, name, fingerprint(sent.body, sent.dashed))
+    receipt = await _accept(service, request, sent, name, sent.fingerprint(sent.body))
     if receipt.conflict:
         raise idempotency_conflict(receipt, "Idempotency-Key")
     if receipt.known:
@@ -56,7 +64,7 @@ async def put_message(service: Service, request: Request) -> Response:
         raise Rejected("bad_header", "If-None-Match can only be *: messages have no entity tags", "If-None-Match")
     sent = await _read_message(service, request)
     content = sent.body if sent.parsed is None else canonical(sent.parsed)
-    receipt = await _accept(service, request, sent, named, fingerprint(content, sent.dashed))
+    receipt = await _accept(service, request, sent, named, sent.fingerprint(content))
     if not receipt.known and not receipt.conflict:
         return JsonResponse(receipt_json(receipt), 201)
     if condition is not None:
@@ -121,7 +129,7 @@ def _draft(service: Service, request: Request, sent: Sent) -> Draft:
     if sent.parsed is not None:
         return service.ingress.draft(sent.parsed, service.clock())
     try:
-        return service.ingress.draft_from_raw(request.scope["headers"], sent.body, service.clock())
+        return service.ingress.draft_from_raw(sent.dashed, sent.body, service.clock())
     except Rejected as error:
         if error.code == "missing_topic":
             # What curl does without -H: it is worth a word.
@@ -146,11 +154,11 @@ async def _read_message(service: Service, request: Request) -> Sent:
             raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
         body = await read_body(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
         await check_values(body)
-        return Sent(parse_json(body), body, b"")
+        return Sent(parse_json(body), body)
     if media is None and not dashed:
         raise not_json(media)
     body = await read_body(request, limits.max_payload_bytes)
-    return Sent(None, body, b"\n".join(sorted(name + b":" + value for name, value in dashed)))
+    return Sent(None, body, dashed)
 
 
 def _idempotency_key(request: Request) -> bytes | None:

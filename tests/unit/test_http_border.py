@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 from duemq.delay.gateway import Outcome
 from duemq.proxy.endpoint import Endpoint
 from duemq.proxy.routes.table import ENDPOINTS
-from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
+from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
 BODIES = [one for one in ENDPOINTS if one.body is not None]
 BODILESS = [one for one in ENDPOINTS if one.body is None]
@@ -116,6 +117,26 @@ def test_what_says_json_is_json_and_utf_8() -> None:
         assert raw.status_code == 201, "its headers say that it is raw"
 
     with_app(scenario)
+
+
+def test_what_comes_behind_a_body_is_no_field() -> None:
+    """A server adds the fields of trailers to the headers it gave before."""
+
+    async def scenario(gateway: FakeGateway) -> None:
+        headers = [(b"content-type", b"image/png"), (b"duemq-topic", b"orders")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/messages", "headers": headers, "query_string": b""}
+
+        async def receive() -> Any:
+            headers.extend([(b"duemq-deliver-after", b"1h"), (b"duemq-key", b"k")])
+            return {"type": "http.request", "body": b"x"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        await app_over(gateway)(scope, receive, send)
+        assert (gateway.sent[0].due, gateway.sent[0].key) == (None, None)
+
+    asyncio.run(scenario(FakeGateway()))
 
 
 def test_a_key_in_quotes_is_the_key_and_two_keys_are_none() -> None:
