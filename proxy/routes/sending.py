@@ -75,8 +75,11 @@ async def put_message(service: Service, request: Request) -> Response:
 
 
 def canonical(message: dict[str, Any]) -> bytes:
-    """A message however its JSON was spelt."""
-    return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
+    """A message however its JSON was spelt. Raises Rejected for what orjson reads and does not write again."""
+    try:
+        return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise Rejected("bad_field", f"no field of a message is nested like that: {error}") from error
 
 
 def idempotency_name(request: Request, key: bytes) -> bytes:

@@ -200,3 +200,16 @@ def test_a_name_that_cannot_be_one_refuses_its_item(naming: dict[str, Any], fiel
         refused(await ask("POST", "/v1/messages", json=ORDER | naming), 400, "unknown_field")
 
     with_app(scenario)
+
+
+def test_what_is_nested_too_deep_to_be_compared_is_refused() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        deep: Any = []
+        for _ in range(300):
+            deep = [deep]
+        refused(await ask("PUT", "/v1/messages/n", json=ORDER | {"payload": deep}), 400, "bad_field")
+        batch = {"messages": [ORDER | {"payload": deep, "name": "n"}, ORDER]}
+        answer = (await ask("POST", "/v1/messages:batch", json=batch)).json()
+        assert (answer["results"][0]["error"]["code"], answer["accepted"]) == ("bad_field", 1)
+
+    with_app(scenario)
