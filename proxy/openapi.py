@@ -21,7 +21,6 @@ _REQUEST_ID = {"X-Request-ID": {"description": "Names this request in the server
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 _PATH_PARAMETERS = {
     "id": "A message's id, or the name it was given by its sender.",
-    "adoption": "The id of an adoption, from the answer to its file.",
     "topic": "1 to 249 characters of A-Z a-z 0-9 . _ -",
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
@@ -30,7 +29,6 @@ _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
-    "adoption": "^[0-9]{1,5}-[0-9]{1,15}$",
     "node": "^[A-Za-z0-9._-]{1,128}$",
 }
 _EVERYWHERE = ("unauthorised", "internal")

@@ -54,9 +54,9 @@ CODES: Final[Mapping[str, Meaning]] = {
     "name_conflict": Meaning(409, "The name belongs to another message"),
     "not_supported": Meaning(409, "Not possible on this server"),
     "name_taken": Meaning(412, "The name is taken"),
+    "unsupported_media_type": Meaning(415, "The body is of a type that is not read here"),
     "payload_too_large": Meaning(413, "The payload is too large"),
     "batch_too_large": Meaning(413, "The batch is too large"),
-    "unsupported_media_type": Meaning(415, "The body is of a type that is not read here"),
     "idempotency_conflict": Meaning(422, "The Idempotency-Key was used for another message"),
     "bad_delay_file": Meaning(422, "The file cannot be adopted"),
     "rate_limited": Meaning(429, "Too many requests"),
@@ -86,6 +86,6 @@ def problem_response(document: Mapping[str, Any], headers: Mapping[str, str] | N
 
 
 def unavailable_response(error: Unavailable) -> Response:
-    # What may have been carried out is not to be sent again after so many seconds just so.
-    headers = None if isinstance(error, OutcomeUnknown) else {"Retry-After": str(error.retry_after_s)}
-    return problem_response(problem(error.code, error.detail), headers)
+    if isinstance(error, OutcomeUnknown):  # what may have been carried out is not just to be sent again
+        return problem_response(problem(error.code, error.detail))
+    return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})

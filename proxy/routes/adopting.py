@@ -86,7 +86,7 @@ def _check_window(service: Service, adopt: Adopt) -> None:
 async def get_ids(service: Service, request: Request) -> Response:
     query = read_query(request, ("first", "max"))
     first, most = read_number(query, "first", 0, MOST_ROWS, 0), read_number(query, "max", MOST_IDS, MOST_IDS)
-    id_: str = request.path_params["adoption"]
+    id_: str = request.path_params["id"]
     ids = await service.gateway.adopted_ids(id_, first, most)
     if ids is None:
         raise _unknown(id_)
@@ -137,7 +137,7 @@ async def list_adoptions(service: Service, request: Request) -> Response:
 
 
 async def get_adoption(service: Service, request: Request) -> Response:
-    id_: str = request.path_params["adoption"]
+    id_: str = request.path_params["id"]
     found = await service.gateway.adoption(id_)
     if found is None:
         raise _unknown(id_)

@@ -229,11 +229,11 @@ ENDPOINTS = (
         ("bad_query", *_DOWN), (_ADOPTION_STATE,),
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{adoption}", adopting.get_adoption, "What became of a file", "adoptions",
+        "GET", "/v1/adoptions/{id}", adopting.get_adoption, "What became of a file", "adoptions",
         {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{adoption}/ids", adopting.get_ids, "The ids of a file's messages", "adoptions",
+        "GET", "/v1/adoptions/{id}/ids", adopting.get_ids, "The ids of a file's messages", "adoptions",
         {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
         ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,
