@@ -61,8 +61,7 @@ class Names:
         if not looked:
             return answers
         names, last = [appended[place].draft.name for place in looked], appended[max(looked)].offset
-        forgotten = Rejected(Unavailable.code, "the first message of this name was just forgotten: send it again")
-        missing: Rejected = forgotten
+        missing = Rejected(Unavailable.code, "the first message of this name was just forgotten: send it again")
         found: list[Named | None] = [None] * len(names)
         try:
             found = await self._backend.reader.named(shard, names, last)
