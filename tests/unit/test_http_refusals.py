@@ -10,9 +10,14 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from duemq.delay.gateway import Outcome
+from duemq.model.errors import Rejected
+from duemq.proxy.border import Border
 from duemq.proxy.endpoint import Endpoint
+from duemq.proxy.problem import CODES
 from duemq.proxy.routes.table import ENDPOINTS
 from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
@@ -182,3 +187,18 @@ def test_no_cache_keeps_what_is_read() -> None:
             assert (await ask("GET", path)).headers["Cache-Control"] == "no-store"
 
     with_app(scenario)
+
+
+NAMES = st.sampled_from(
+    [b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", b"if-match", b"duemq-\xff", b"x"]
+)
+
+
+@given(st.lists(st.tuples(NAMES, st.binary(max_size=12) | st.just(b"application/json;charset=")), max_size=6))
+def test_whatever_headers_say_they_are_taken_or_refused(headers: list[tuple[bytes, bytes]]) -> None:
+    scope = {"headers": headers, "query_string": b""}
+    for body, raw in ((True, False), (True, True), (False, False)):
+        try:
+            Border((), body=body, raw=raw).check(scope)
+        except Rejected as error:
+            assert CODES[error.code].status in (400, 415)
