@@ -9,22 +9,26 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import count, repeat
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import Batches, Bus, Landed, Partition, Target
+from duemq.bus.base import Batches, Bus, Committer, Landed, Partition, Target
 from duemq.delay.addresses import Address, Addresses, direct_checksum
 from duemq.delay.backend import Backend
-from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt, Status
+from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt
+from duemq.delay.names import Appended, Names
 from duemq.delay.outbox import partition_of
+from duemq.delay.progress import Progress
 from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
 from duemq.delay.targets import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.delay.topics import BUFFER, INTERNAL
 from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
-from duemq.model.errors import Fenced, Rejected, Unavailable
+from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT, ID_CHARS
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
@@ -38,6 +42,22 @@ _ADOPTION = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the comma
 _ADOPTER = "adopt"  # who appends the commands of many files at once, of all proxies
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _reading(read: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+    """A read that fails has changed nothing, whatever the log or the store says of its outcome."""
+
+    @wraps(read)
+    async def call(*args: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return await read(*args, **named)
+        except OutcomeUnknown as error:
+            raise Unavailable(error.detail) from error
+
+    return call
 
 
 @dataclass
@@ -60,7 +80,7 @@ class CommandGateway:
     def __init__(self, backend: Backend, selection: Selection | None = None, answer_s: float = 2.0) -> None:
         self._backend, self._answer_s = backend, answer_s
         self._selection = selection or ByKey(backend.shards)
-        self._addresses = Addresses(backend)
+        self._addresses, self._names = Addresses(backend), Names(backend, answer_s)
         self._turn = count()
         # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
@@ -79,14 +99,16 @@ class CommandGateway:
             raise Unavailable(reason)
 
     async def _append(self, batches: Batches) -> Landed:
-        """Durable when it returns. Tells the selection how it went."""
+        """Durable when it returns. Tells the selection how it went. Raises Unavailable where nothing was appended."""
         shards = [partition for topic, partition in batches if topic == BUFFER]
         started = time.perf_counter()
         try:
             landed = await self._backend.bus.append(batches)
-        except Unavailable:
+        except Unavailable as error:
             for shard in shards:
                 self._selection.failed(shard)
+            if isinstance(error, DiskFull):  # met by the write itself
+                raise OutcomeUnknown(f"it may or may not be in the log: {error.detail}") from error
             raise
         spent = time.perf_counter() - started
         for shard in shards:
@@ -107,6 +129,7 @@ class CommandGateway:
         if outgoing.direct_ids:
             self._backend.count_direct(len(outgoing.direct_ids))
         answers: list[Receipt | Rejected] = []
+        named: dict[int, Appended] = {}
         issue = self._backend.ids.issue
         for index, draft in enumerate(drafts):
             if index in refused:
@@ -117,7 +140,12 @@ class CommandGateway:
                 where, position = outgoing.places[index]
                 due, offset = now if draft.due is None else draft.due, landed[where].offset(position)
                 receipt = Receipt(issue(where[1], due, offset), "scheduled", draft.topic, due)
-                answers.append(await self._settled(draft, receipt, where[1], offset) if draft.name else receipt)
+                answers.append(receipt)
+                if draft.name:
+                    named[index] = Appended(draft, receipt, where[1], offset)
+        if named:
+            for index, answer in zip(named, await self._names.settle(list(named.values())), strict=True):
+                answers[index] = answer
         for where in outgoing.batches:
             if where[0] == BUFFER:
                 await self._hold_up(where[1], landed[where].first_offset)
@@ -166,39 +194,23 @@ class CommandGateway:
             outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
         return outgoing
 
-    async def _settled(self, draft: Draft, receipt: Receipt, shard: int, offset: int) -> Receipt:
-        """The receipt of a named draft: whether its name is new is what the ledger says."""
-        progress = self._backend.progress(shard)
-        if not await progress.reached(offset, self._answer_s):
-            raise Unavailable("the answer to this name is not known yet: send it again under the same name")
-        answered = progress.answer(offset)
-        if answered is None:
-            raise Unavailable("the answer to this name is no longer known: send it again under the same name")
-        if answered.answer is Answer.ACCEPTED:
-            return (
-                receipt if draft.due is not None else receipt._replace(status=await self._status(draft, shard, offset))
-            )
-        state = await self._backend.reader.by_name(shard, draft.name, offset)
-        if state is None:
-            raise Unavailable("the first message of this name was just forgotten: send it again")
-        return Receipt(state.id, state.status, state.topic, state.due, True, answered.answer is Answer.CONFLICT)
-
-    async def _status(self, draft: Draft, shard: int, offset: int) -> Status:
-        """Of a named message without delay that was accepted: its target may refuse it, or a clock be behind."""
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        self._check()
         try:
-            state = await self._backend.reader.by_name(shard, draft.name, offset)
-        except Unavailable:
-            return "scheduled"  # it is accepted; whether it has gone out already, nobody says just now
-        return "scheduled" if state is None else state.status
+            return await self._names.known(names)
+        except Unavailable as error:
+            raise OutcomeUnknown(f"whether this name is new cannot be looked up: {error.detail}") from error
 
     async def _hold_up(self, shard: int, offset: int) -> None:
         """Back-pressure: a sender goes no faster than the shard applies."""
-        progress = self._backend.progress(shard)
-        if offset - progress.applied > _MAX_BACKLOG:
-            await progress.reached(offset - _MAX_BACKLOG, self._answer_s)
+        with suppress(Unavailable):  # what was sent is accepted, whatever becomes of the shard here
+            progress = self._backend.progress(shard)
+            if offset - progress.applied > _MAX_BACKLOG:
+                await progress.reached(offset - _MAX_BACKLOG, self._answer_s)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    @_reading
     async def state(self, target: str) -> MessageState | None:
         self._check()
         meant = await self._addresses.find(target)
@@ -208,6 +220,7 @@ class CommandGateway:
         offset = max(meant.offset, self._backend.progress(meant.shard).applied - 1)
         return await self._backend.reader.state(meant.shard, meant.first_key, offset)
 
+    @_reading
     async def find(self, query: Query) -> Page:
         self._check()
         key, last_shard = LOWEST, -1
@@ -226,8 +239,7 @@ class CommandGateway:
     ) -> list[Outcome]:
         self._check()
         dues = repeat(due) if isinstance(due, int) else due
-        by_id, find = self._addresses.by_id, self._addresses.find
-        meant = [by_id(target) or await find(target) for target in targets]
+        meant = await self._meant(targets)
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
         for one, at in zip(meant, dues, strict=False):
@@ -238,13 +250,15 @@ class CommandGateway:
             else:
                 positions.append(-1)
         landed: Landed = {}
+        held: dict[int, Progress] = {}
         if batches:
-            for _, shard in batches:
-                self._backend.progress(shard).check()
+            held |= {shard: self._backend.progress(shard) for _, shard in batches}
+            for progress in held.values():
+                progress.check()
             landed = await self._append(batches)
             await asyncio.gather(
                 *(
-                    self._backend.progress(shard).reached(landed[topic, shard].offset(len(batch) - 1), self._answer_s)
+                    self._reached(held[shard], landed[topic, shard].offset(len(batch) - 1))
                     for (topic, shard), batch in batches.items()
                 )
             )
@@ -257,7 +271,7 @@ class CommandGateway:
                 outcomes.append(Outcome(one.id, Answer.DELIVERED, one.delivered_at))
             else:
                 offset = landed[BUFFER, one.shard].offset(position)
-                answered = self._backend.progress(one.shard).answer(offset)
+                answered = held[one.shard].answer(offset)
                 if answered is None:
                     outcome = Outcome(one.id, None)
                 elif answered.answer is Answer.OK:
@@ -270,10 +284,25 @@ class CommandGateway:
         if times or len(targets) <= _WITH_TIME:
             for shard, places in ended.items():
                 keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
-                found = await self._backend.reader.when_ended(shard, keys, last)
+                try:
+                    found = await self._backend.reader.when_ended(shard, keys, last)
+                except Unavailable:
+                    continue  # the answers are known, and some of the changes may be made
                 for (place, _, _), at in zip(places, found, strict=True):
                     outcomes[place] = outcomes[place]._replace(at=at)
         return outcomes
+
+    @_reading
+    async def _meant(self, targets: Sequence[str]) -> list[Address | MessageState | None]:
+        by_id, find = self._addresses.by_id, self._addresses.find
+        return [by_id(target) or await find(target) for target in targets]
+
+    async def _reached(self, progress: Progress, offset: int) -> bool:
+        """As `Progress.reached`, for a command that is in the log already: it is never refused any more."""
+        try:
+            return await progress.reached(offset, self._answer_s)
+        except Unavailable:
+            return False
 
     # --- adopting files -------------------------------------------------------------------------------------------
 
@@ -286,11 +315,15 @@ class CommandGateway:
         landed = await self._append({(BUFFER, shard): [adopt_frame(adopt)]})
         offset = landed[BUFFER, shard].first_offset
         id_ = f"{shard}-{offset}"
-        if not await progress.reached(offset, self._answer_s) or (answered := progress.answer(offset)) is None:
+        if not await self._reached(progress, offset) or (answered := progress.answer(offset)) is None:
             return Adopting(id_, shard, None)
         if answered.answer is Answer.WANTED:
             return Adopting(id_, shard, Adoption(offset, adopt, WANTED, answered.at))
-        first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
+        try:
+            first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
+        except Unavailable as error:
+            detail = f"this content was handed over before, and nobody says what became of it: {error.detail}"
+            raise OutcomeUnknown(detail) from error
         return Adopting(id_, shard, None) if first is None else Adopting(f"{shard}-{first.offset}", shard, first, True)
 
     async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
@@ -303,13 +336,14 @@ class CommandGateway:
             batch = batches.setdefault((BUFFER, shard), [])
             places.append((shard, len(batch)))
             batch.append(adopt_frame(adopt))
+        held = {shard: self._backend.progress(shard) for _, shard in batches}
         landed = await self._append_whole(batches)
         offsets = [landed[BUFFER, shard].offset(position) for shard, position in places]
         lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
-        reached = await asyncio.gather(
-            *(self._backend.progress(shard).reached(last, self._answer_s) for shard, last in lasts.items())
-        )
-        known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
+        reached = await asyncio.gather(*(self._reached(held[shard], last) for shard, last in lasts.items()))
+        known: dict[int, dict[str, Adoption]] = {}
+        with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
+            known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
         return [
             self._adopting(adopt, shard, offset, known.get(shard, {}))
             for adopt, (shard, _), offset in zip(adopts, places, offsets, strict=True)
@@ -321,13 +355,19 @@ class CommandGateway:
             return {}
         async with self._whole:
             try:
-                committer = await self._backend.bus.committer(_ADOPTER)
+                committer = await self._committer()
                 try:
                     return await committer.commit(batches)
                 finally:
                     await committer.close()
             except Fenced as error:
                 raise Unavailable("another proxy handed files over at the same time: nothing was accepted") from error
+            except DiskFull as error:
+                raise OutcomeUnknown(f"the files may or may not be in the log: {error.detail}") from error
+
+    @_reading
+    async def _committer(self) -> Committer:
+        return await self._backend.bus.committer(_ADOPTER)
 
     async def _by_content(self, shard: int) -> dict[str, Adoption]:
         """The files of a shard that are not refused, by their SHA-256."""
@@ -340,6 +380,7 @@ class CommandGateway:
             return Adopting(f"{shard}-{offset}", shard, None)
         return Adopting(f"{shard}-{first.offset}", shard, first, first.offset != offset)
 
+    @_reading
     async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
         self._check()
         meant = _ADOPTION.fullmatch(id_)
@@ -347,12 +388,14 @@ class CommandGateway:
             return None
         return await self._backend.reader.adopted_ids(shard, int(meant[2]), first, most)
 
+    @_reading
     async def adoptions(self, state: str | None = None) -> list[Adopting]:
         self._check()
         shards = range(self._backend.shards)
         found = await asyncio.gather(*(self._backend.reader.adoptions(shard, state) for shard in shards))
         return [Adopting(f"{shard}-{one.offset}", shard, one) for shard in shards for one in found[shard]]
 
+    @_reading
     async def adoption(self, id_: str) -> Adopting | None:
         self._check()
         meant = _ADOPTION.fullmatch(id_)
@@ -403,7 +446,7 @@ def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
     if reason in NOT_ASKED:
         return Rejected("unavailable", f"topic {topic} is not known just now: {detail}", "topic")
     more = "" if reason == UNKNOWN_TOPIC else f": {detail}"
-    return Rejected("unknown_topic", f"there is no topic {topic}{more}", "topic")
+    return RejectedNow("unknown_topic", f"there is no topic {topic}{more}", "topic")
 
 
 def _unfit(draft: Draft, about: Target) -> Rejected | None:
@@ -411,9 +454,9 @@ def _unfit(draft: Draft, about: Target) -> Rejected | None:
     topic, limit = draft.topic, about.max_frame_bytes
     if limit is not None and (size := _record_bytes(draft)) > limit:
         detail = f"the message has {size} bytes as a record, topic {topic} takes up to {limit}"
-        return Rejected("payload_too_large", detail, "payload")
+        return RejectedNow("payload_too_large", detail, "payload")
     if about.needs_key and draft.key is None:
-        return Rejected("needs_key", f"topic {topic} is compacted and takes only messages with a key", "key")
+        return RejectedNow("needs_key", f"topic {topic} is compacted and takes only messages with a key", "key")
     if about.trouble and draft.due is None and not draft.name and _partition_for(draft.key, about, 0) in about.trouble:
         return Rejected("unavailable", f"topic {topic} takes nothing just now: {about.trouble_text}", "topic")
     return None

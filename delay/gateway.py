@@ -68,6 +68,13 @@ class MessageState:
     reason: str = ""
 
 
+class Named(NamedTuple):
+    """The message that has a name, without its payload, and the fingerprint it was sent with."""
+
+    fingerprint: bytes
+    state: MessageState
+
+
 class Adopting(NamedTuple):
     """Where the adoption of a file stands; `adoption` is None while that is not known. `known`: its content had been
     given before, by the command that `adoption` speaks of."""
@@ -104,7 +111,10 @@ class Page(NamedTuple):
 
 
 class Gateway(Protocol):
-    """One door to all shards. Every call may raise Unavailable (503: nothing was accepted)."""
+    """One door to all shards. Every call may raise Unavailable (503: nothing was accepted, nothing was changed).
+
+    Those that write may raise OutcomeUnknown (504: nobody knows), and those that read never do.
+    """
 
     @property
     def bus(self) -> Bus:
@@ -114,9 +124,18 @@ class Gateway(Protocol):
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         """Accept messages, in order. Durable when it returns.
 
-        A draft that its target would not take is answered with the Rejected (`unknown_topic`, `payload_too_large`); of
-        all others, on the embedded bus, all are accepted or none. On a shared log a call that raises may have been
-        carried out in part. A named draft is answered after the shard decided whether the name is new.
+        A draft that its target would not take is answered with the RejectedNow (`unknown_topic`, `payload_too_large`);
+        of all others, on the embedded bus, all are accepted or none. On a shared log a call that raises OutcomeUnknown
+        may have been carried out in part. A named draft is answered after the shard decided whether the name is new,
+        with Rejected `outcome_unknown` where that is not known in time; and with `unavailable` where nothing of it was
+        accepted.
+        """
+        ...
+
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        """The receipt of the message that has each name, None for a new name; `names` are given with fingerprints.
+
+        Sees every message accepted before the call. Raises OutcomeUnknown where nobody can say.
         """
         ...
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol, overload
 
 from duemq.bus.base import Bus
-from duemq.delay.gateway import MessageState, Query
+from duemq.delay.gateway import MessageState, Named, Query
 from duemq.delay.reads import Found, Reads
 from duemq.delay.shard import Shard
 from duemq.delay.targets import Targets
@@ -36,8 +36,8 @@ class ShardReader(Protocol):
         """The message that was first placed under this key; None if it is unknown, or forgotten."""
         ...
 
-    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
-        """The message that holds this name."""
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        """The messages that hold these names; None for one that nothing holds, or what is forgotten."""
         ...
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
@@ -102,10 +102,21 @@ class LocalReader:
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
         return self._with_reason(first_key, await (await self._applied(shard, offset)).state(first_key))
 
-    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
-        reads = await self._applied(shard, offset)
-        first_key = self._holder_of(shard, name)
-        return None if first_key is None else self._with_reason(first_key, await reads.state(first_key))
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        if offset is None:
+            await self._caught_up(shard)
+        else:
+            await self._applied(shard, offset)
+        held = self._shard(shard)
+        taken = zip(names, held.store.names(names), strict=True)
+        holders = {name: holder for name, holder in taken if holder is not None}
+        states = await Reads(held).heads([holder[:KEY_BYTES] for holder in holders.values()])
+        found = {
+            name: Named(holder[KEY_BYTES:], state)
+            for (name, holder), state in zip(holders.items(), states, strict=True)
+            if state is not None
+        }
+        return [found.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
         """The same with the trouble of its target, for a message that waits although its time has come."""

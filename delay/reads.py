@@ -21,6 +21,7 @@ from duemq.storage.store import ShardStore
 
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
+_HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
 _LOOK_AT = 50_000  # rows looked at by one call and shard
 _PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without their payloads
 
@@ -67,6 +68,16 @@ class Reads:
         except DamagedFile as error:
             self._shard.lose(store, error)
             raise Unavailable(f"shard {self._shard.number}: {error}", retry_after_s=5) from error
+
+    async def heads(self, first_keys: Sequence[bytes]) -> list[MessageState | None]:
+        """The states of many messages, without their payloads."""
+        states: list[MessageState | None] = []
+        for start in range(0, len(first_keys), _HEADS):
+            for key, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
+                state = self._ended(ended) if ended is not None else None if row is None else self._live(key, row)
+                states.append(None if state is None else replace(state, payload=None))
+            await asyncio.sleep(0)
+        return states
 
     async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
         """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""

@@ -2,6 +2,7 @@
 
 * `Rejected`: the request is wrong or the answer is no; sending it again changes nothing.
 * `Unavailable`: nothing is wrong with the request; try again after a while.
+* `OutcomeUnknown`, of these: it may have been carried out; try again only where doing it twice does no harm.
 * `Fatal`: the process must not go on with what it holds; stop loudly and let an operator look.
 * `Fenced`: another master took the shard over; follow the ledger and ask the election.
 
@@ -27,6 +28,13 @@ class Rejected(DuemqError):
     def __init__(self, code: str, detail: str, field: str | None = None, **extra: Any) -> None:
         super().__init__(detail)
         self.code, self.detail, self.field, self.extra = code, detail, field, extra
+
+
+class RejectedNow(Rejected):
+    """Well formed, and refused as things stand: the time it is, the limits that are set, the topics there are.
+
+    The same request may have been accepted before. So a repeat under a name is answered by what has that name.
+    """
 
 
 class BadDelayFile(Rejected):
@@ -67,7 +75,16 @@ class ClockOutOfBounds(Unavailable):
     code = "clock_out_of_bounds"
 
 
-class StoreFailed(Unavailable):
+class OutcomeUnknown(Unavailable):
+    """Whether it was accepted or carried out cannot be said: 504, without `Retry-After`.
+
+    Sent again under the same name or Idempotency-Key it is done once.
+    """
+
+    code = "outcome_unknown"
+
+
+class StoreFailed(OutcomeUnknown):
     """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
 
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, RejectedNow
 
 TIME_FIELDS = ("deliver_at", "deliver_after", "delay_level")
 CLASSIC_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -145,7 +145,7 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
     """The due time (epoch ms) that the time fields of a message say, or None for "straight to its target".
 
     A time in the past is returned as given, unless the policy refuses it. Codes: `both_times`, `past_due`,
-    `delay_too_long`, `bad_level` and those of the parsers.
+    `delay_too_long`, `bad_level` and those of the parsers; what hangs on `now` and `policy` alone is RejectedNow.
     """
     given = [name for name in TIME_FIELDS if name in fields]
     if not given:
@@ -169,13 +169,13 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
     if due > now + policy.max_delay_ms:
         raise _too_long(name, policy)
     if due < now and policy.past_due == "reject":
-        raise Rejected("past_due", f"deliver_at is {format_duration(now - due)} in the past", name)
+        raise RejectedNow("past_due", f"deliver_at is {format_duration(now - due)} in the past", name)
     return due
 
 
-def _too_long(field: str, policy: TimePolicy) -> Rejected:
+def _too_long(field: str, policy: TimePolicy) -> RejectedNow:
     limit = policy.max_delay_ms
-    return Rejected(
+    return RejectedNow(
         "delay_too_long", f"{field} is too far ahead: the limit is {format_duration(limit)} ({limit} ms)", field
     )
 

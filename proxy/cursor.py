@@ -2,7 +2,8 @@
 
     cursor = format (u8) | CRC-32 of the topic's name (u32) | the next offset of each partition (u48 each)
 
-Partitions that a cursor does not mention are read from their start: the topic had fewer when it was made.
+Partitions that a cursor does not mention are read from their start: the topic had fewer when it was made. Topics of
+more than `MOST_PARTITIONS` have none.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from duemq.model.errors import Rejected
 _FORMAT = b"\x01"
 _HEAD_BYTES = 5
 _OFFSET_BYTES = 6
-_MAX_CHARACTERS = 16_384  # 2,000 partitions
+MOST_PARTITIONS = 2_000  # of a topic: a cursor has to fit into a URL
+_MAX_CHARACTERS = -(-(_HEAD_BYTES + _OFFSET_BYTES * MOST_PARTITIONS) * 4 // 3)
 
 
 def encode_cursor(topic: str, offsets: Sequence[int]) -> str:

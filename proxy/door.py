@@ -29,7 +29,14 @@ from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.reply import JsonResponse
 from duemq.proxy.routes import service
-from duemq.proxy.wire import TOKEN_HEADER, adoption_to_json, found_to_json, query_from_json, state_to_json
+from duemq.proxy.wire import (
+    TOKEN_HEADER,
+    adoption_to_json,
+    found_to_json,
+    named_to_json,
+    query_from_json,
+    state_to_json,
+)
 
 _INTERNAL = "/internal/"
 _SEARCH_BYTES = 1 << 20
@@ -51,7 +58,7 @@ def create_door(
     app = Starlette(
         routes=[
             Route(f"{shard}/state", reads.state),
-            Route(f"{shard}/named", reads.named),
+            Route(f"{shard}/names", reads.names, methods=["POST"]),
             Route(f"{shard}/ended", reads.ended, methods=["POST"]),
             Route(f"{shard}/holder", reads.holder),
             Route(f"{shard}/adoption", reads.adoption),
@@ -94,8 +101,16 @@ class _Reads:
     async def state(self, request: Request) -> Response:
         return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
 
-    async def named(self, request: Request) -> Response:
-        return _state(await self._reader.by_name(_shard(request), _hex(request, "name"), _offset(request)))
+    async def names(self, request: Request) -> Response:
+        try:
+            document = orjson.loads(await read_body(request, _KEYS_BYTES))
+            names, offset = [bytes.fromhex(name) for name in document["names"]], document["offset"]
+            if offset is not None:
+                offset = int(offset)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Rejected("bad_json", f"not a list of names: {error}") from error
+        found = await self._reader.named(_shard(request), names, offset)
+        return JsonResponse({"named": [named_to_json(one) for one in found]})
 
     async def ended(self, request: Request) -> Response:
         try:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
-import orjson
-
-from duemq.model.errors import ClockOutOfBounds, Rejected
+from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
 from duemq.model.record import pack_headers
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
 from duemq.proxy.body import check_fields
+from duemq.proxy.json_body import MOST_VALUES
 from duemq.proxy.raw_body import read_dashed
 
 _RARE = frozenset(("key", "headers", "labels", "expires_at"))
@@ -32,7 +31,9 @@ TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KNOWN_TOPICS = 10_000
 _HEADER_NAME_CHARACTERS = 256
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
+_QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 _CLOCK_RETRY_S = 5
+_VALUES_PER_ITEM = 50  # of a batch, on average
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Limits:
 
 class Ingress:
     """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms.
+
+    What hangs on `now`, or on the limits, is a `RejectedNow`: the same message may have been accepted before.
 
     `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
     """
@@ -93,6 +96,11 @@ class Ingress:
         due = self._resolve(item, now)
         return now if due is None or due < now else due
 
+    @property
+    def most_values(self) -> int:
+        """How many JSON values a batch may have."""
+        return max(_VALUES_PER_ITEM * self.limits.max_batch_items, MOST_VALUES)
+
     def batch(self, body: Mapping[str, Any]) -> list[Any]:
         """The items of a batch, still unread."""
         check_fields(body, ("messages",))
@@ -106,7 +114,7 @@ class Ingress:
     def _draft(self, item: Mapping[str, Any], payload: bytes, source: str, now: int, text: bool = False) -> Draft:
         limits = self.limits
         if len(payload) > limits.max_payload_bytes:
-            raise Rejected(
+            raise RejectedNow(
                 "payload_too_large",
                 f"the payload has {len(payload)} bytes, the limit is {limits.max_payload_bytes}",
                 source,
@@ -127,7 +135,7 @@ class Ingress:
         if "expires_at" in item:
             expires = parse_instant(item["expires_at"], "expires_at", text=text)
             if expires < (now if due is None else max(due, now)):
-                raise Rejected("bad_time", "expires_at is before the message is due", "expires_at")
+                raise RejectedNow("bad_time", "expires_at is before the message is due", "expires_at")
         return Draft(topic, payload, due, key, count, packed, labels, expires)
 
     def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
@@ -150,7 +158,9 @@ class Ingress:
             whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
             raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
         if self._allowed is not None and not self._allowed.match(topic):
-            raise Rejected("unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic")
+            raise RejectedNow(
+                "unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic"
+            )
         if len(self._known_topics) >= _KNOWN_TOPICS:
             self._known_topics.clear()
         self._known_topics.add(topic)
@@ -161,14 +171,14 @@ class Ingress:
             raise Rejected("bad_field", f"key must be text, not {shown(value)}", "key")
         key = value.encode()
         if len(key) > (limit := self.limits.max_key_bytes):
-            raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
+            raise RejectedNow("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
         return key
 
     def _headers(self, headers: object) -> tuple[int, bytes]:
         if type(headers) is not dict:
             raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
         if len(headers) > (most := self.limits.max_headers):
-            raise _bad_header(f"{len(headers)} headers are given, the limit is {most}")
+            raise _too_many(f"{len(headers)} headers are given, the limit is {most}")
         pairs = []
         for name, value in headers.items():
             if type(value) is not str:
@@ -180,19 +190,8 @@ class Ingress:
             pairs.append((name, value.encode()))
         count, packed = pack_headers(pairs)
         if len(packed) > (limit := self.limits.max_headers_bytes):
-            raise _bad_header(f"the headers have {len(packed)} bytes, the limit is {limit}")
+            raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")
         return count, packed
-
-
-def parse_json(body: bytes) -> dict[str, Any]:
-    """A request body that must be a JSON object. Code: `bad_json`."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise Rejected("bad_json", f"the body is not JSON: {error}") from error
-    if type(value) is not dict:
-        raise Rejected("bad_json", f"the body must be a JSON object, not {shown(value)}")
-    return value
 
 
 def check_name(text: str) -> bytes:
@@ -202,11 +201,21 @@ def check_name(text: str) -> bytes:
     return text.encode()
 
 
-def check_idempotency_key(text: str) -> bytes:
-    """The value of an `Idempotency-Key` header. Code: `bad_field`."""
+def check_idempotency_key(text: str, field: str = "Idempotency-Key") -> bytes:
+    """A key that makes repeats known. Code: `bad_field`."""
     if not 0 < len(text) <= 255 or not text.isprintable():
-        raise Rejected("bad_field", "an Idempotency-Key has 1 to 255 printable characters", "Idempotency-Key")
+        raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
     return text.encode()
+
+
+def unquoted(text: str) -> str:
+    """The key in an `Idempotency-Key` header, which is a string with quotes around it (RFC 8941), or bare."""
+    if not text.startswith('"'):
+        return text
+    found = _QUOTED.fullmatch(text)
+    if found is None:
+        raise Rejected("bad_field", f"{shown(text)} is not a quoted string (RFC 8941)", "Idempotency-Key")
+    return _ESCAPE.sub(r"\1", found[1])
 
 
 def _labels(labels: object) -> tuple[str, ...]:
@@ -233,3 +242,7 @@ def _decode(value: object) -> bytes:
 
 def _bad_header(detail: str) -> Rejected:
     return Rejected("bad_header", detail, "headers")
+
+
+def _too_many(detail: str) -> RejectedNow:
+    return RejectedNow("bad_header", detail, "headers")

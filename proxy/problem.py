@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from starlette.responses import Response
 
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:duemq:problem:"
@@ -26,6 +26,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "unknown_field": Meaning(400, "A field that does not exist here"),
     "bad_header": Meaning(400, "A header has a wrong name or value"),
     "bad_json": Meaning(400, "The body is not the JSON that is expected"),
+    "unexpected_body": Meaning(400, "A body where none is read"),
     "bad_query": Meaning(400, "A query parameter has a wrong name or value"),
     "bad_cursor": Meaning(400, "Not a cursor of this list or topic"),
     "both_times": Meaning(400, "More than one time field"),
@@ -53,6 +54,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "name_conflict": Meaning(409, "The name belongs to another message"),
     "not_supported": Meaning(409, "Not possible on this server"),
     "name_taken": Meaning(412, "The name is taken"),
+    "unsupported_media_type": Meaning(415, "The body is of a type that is not read here"),
     "payload_too_large": Meaning(413, "The payload is too large"),
     "batch_too_large": Meaning(413, "The batch is too large"),
     "idempotency_conflict": Meaning(422, "The Idempotency-Key was used for another message"),
@@ -62,6 +64,7 @@ CODES: Final[Mapping[str, Meaning]] = {
     "unavailable": Meaning(503, "Not available just now"),
     "disk_full": Meaning(503, "The disk is full"),
     "clock_out_of_bounds": Meaning(503, "The server's clock is wrong"),
+    "outcome_unknown": Meaning(504, "Whether it was done is not known"),
 }
 
 
@@ -83,4 +86,6 @@ def problem_response(document: Mapping[str, Any], headers: Mapping[str, str] | N
 
 
 def unavailable_response(error: Unavailable) -> Response:
+    if isinstance(error, OutcomeUnknown):  # what may have been carried out is not just to be sent again
+        return problem_response(problem(error.code, error.detail))
     return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})

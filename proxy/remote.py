@@ -13,11 +13,18 @@ import httpx
 import orjson
 
 from duemq.delay.cluster import ClusterView
-from duemq.delay.gateway import MessageState, Query
+from duemq.delay.gateway import MessageState, Named, Query
 from duemq.delay.reads import Found
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.wire import adoption_from_json, found_from_json, query_to_json, state_from_json, token_headers
+from duemq.proxy.wire import (
+    adoption_from_json,
+    found_from_json,
+    named_from_json,
+    query_to_json,
+    state_from_json,
+    token_headers,
+)
 from duemq.storage.adoptions import Adoption
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
@@ -53,10 +60,12 @@ class RemoteReader:
         self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        return await self._state(shard, "state", {"first_key": first_key.hex(), "offset": offset})
+        found = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
+        return None if found is None else state_from_json(found)
 
-    async def by_name(self, shard: int, name: bytes, offset: int) -> MessageState | None:
-        return await self._state(shard, "named", {"name": name.hex(), "offset": offset})
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        content = orjson.dumps({"names": [name.hex() for name in names], "offset": offset})
+        return [named_from_json(one) for one in (await self._get(shard, "names", {}, content))["named"]]
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
@@ -114,10 +123,6 @@ class RemoteReader:
         except Unavailable as error:
             return error
         return {int(shard): found_from_json(part) for shard, part in answer.items()}
-
-    async def _state(self, shard: int, what: str, query: Mapping[str, str | int]) -> MessageState | None:
-        found = (await self._get(shard, what, query))["state"]
-        return None if found is None else state_from_json(found)
 
     async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
         """The answer of the first node that has one. Raises Unavailable where none has."""

@@ -62,8 +62,20 @@ class When(Closed):
     delay_level: Level = 0
 
 
+class BatchMessage(Message):
+    """At most one of name and idempotency_key, and the fields of a message."""
+
+    name: str = Field(
+        default="", min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$",
+        description="As in PUT /v1/messages/{name}.", examples=["order-17"],
+    )  # fmt: skip
+    idempotency_key: str = Field(
+        default="", min_length=1, max_length=255, description="Of this message, as the header Idempotency-Key is."
+    )
+
+
 class Batch(Closed):
-    messages: list[Message] = Field(max_length=10_000)
+    messages: list[BatchMessage] = Field(max_length=10_000)
 
 
 class CancelFilter(Closed):
@@ -208,8 +220,9 @@ class Refused(BaseModel):
 
 class BatchResult(BaseModel):
     results: list[Receipt | Refused] = Field(description="In the order of the messages.")
-    accepted: int
+    accepted: int = Field(description="Now or, of duplicates, before.")
     rejected: int
+    unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent where none has.")
 
 
 class Cancelled(BaseModel):
@@ -268,7 +281,10 @@ class Topic(BaseModel):
     records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
     start_offsets: list[int] = Field(description="The first one kept, per partition; empty where records is null.")
     end_offsets: list[int] = Field(description="The next one to come, per partition; empty where records is null.")
-    cursor: Cursor | None = Field(description="The end of the topic: read after it for what is new.")
+    cursor: Cursor | None = Field(
+        description="The end of the topic: read after it for what is new. "
+        "Null where records is, and above 2,000 partitions."
+    )
     trouble: str | None = Field(description="Why messages to it are refused or it cannot be read, null if all is well.")
     lateness: dict[str, Any] = Field(
         description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started."

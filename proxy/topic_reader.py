@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.types import Receive
 
@@ -93,6 +94,10 @@ class Ending:
     @property
     def reached(self) -> bool:
         return any(task.done() for task in self._tasks)
+
+    async def or_done(self, work: asyncio.Task[Any]) -> None:
+        """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
+        await asyncio.wait({work, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
 
     async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
         """Wait until the topic has grown (True), or for the ending or the time-out (False)."""

@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from dataclasses import asdict, replace
 from typing import Any
 
-from duemq.delay.gateway import MessageState, Query
+from duemq.delay.gateway import MessageState, Named, Query
 from duemq.delay.reads import Found
 from duemq.model.adoption import Adopt
 from duemq.storage.adoptions import Adoption
@@ -41,6 +41,16 @@ def state_from_json(document: Json) -> MessageState:
         headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
         payload=_bytes(document["payload"]),
     )
+
+
+def named_to_json(named: Named | None) -> Json | None:
+    return None if named is None else {"fingerprint": named.fingerprint.hex(), "state": state_to_json(named.state)}
+
+
+def named_from_json(document: Json | None) -> Named | None:
+    if document is None:
+        return None
+    return Named(bytes.fromhex(document["fingerprint"]), state_from_json(document["state"]))
 
 
 def adoption_to_json(adoption: Adoption) -> Json:

@@ -26,6 +26,7 @@ NOW_TEXT = "2026-11-21T10:00:00.000Z"
 ORDER = {"topic": "orders", "payload": "p", "deliver_after": "90s"}
 STATE = MessageState("m1", "scheduled", "orders", NOW, b"k", ("a",), (("h", b"v"),), payload=b"\xff", expires=NOW)
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
 
 
@@ -63,6 +64,15 @@ class FakeGateway:
                     receipt = first._replace(known=True, conflict=content != draft.fingerprint)
             receipts.append(receipt)
         return receipts
+
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        if self.unreadable:
+            raise self.unreadable
+        firsts = [self._names.get(name) for name, _ in names]
+        return [
+            first and first[1]._replace(known=True, conflict=first[0] != said)
+            for first, (_, said) in zip(firsts, names, strict=True)
+        ]
 
     async def change(
         self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False

@@ -3,48 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any, Final
 
-import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Adopting
-from duemq.delay.work import lines_of
 from duemq.model.adoption import MOST_ROWS, Adopt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields
 from duemq.proxy.endpoint import Service
-from duemq.proxy.ingress import parse_json
+from duemq.proxy.json_body import read_json
 from duemq.proxy.query import read_number, read_query
 from duemq.proxy.render import times
 from duemq.proxy.reply import JsonResponse
+from duemq.proxy.topic_reader import ending
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
-_SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
-_INSPECT: Final = lines_of("duemq.storage.intake_process", _SILENCE_S)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
 
 MOST_FILES: Final = 20_000  # of one batch: a year has 17,520 windows
 _BATCH_BYTES: Final = 64 << 20
+_BATCH_VALUES: Final = 10 * MOST_FILES
 MOST_IDS: Final = 10_000
 
 
 async def post_adoption(service: Service, request: Request) -> Response:
-    adopt = await _adopt(service, parse_json(await read_body(request, SMALL_BODY_BYTES)))
+    adopt = await _adopt(service, request, await read_json(request, SMALL_BODY_BYTES))
     _check_window(service, adopt)
     found = await service.gateway.adopt(adopt)
-    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"/v1/adoptions/{found.id}"})
+    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"adoptions/{found.id}"})
 
 
 async def post_adoptions(service: Service, request: Request) -> Response:
-    body = parse_json(await read_body(request, _BATCH_BYTES, "batch_too_large"))
+    body = await read_json(request, _BATCH_BYTES, _BATCH_VALUES, "batch_too_large")
     adopts = await asyncio.to_thread(_adopts, service, body)
     found = await service.gateway.adopt_all(adopts)
     return JsonResponse({"adoptions": list(map(_shown, found))}, 202 if not all(one.known for one in found) else 200)
@@ -101,7 +97,7 @@ def _unknown(id_: str) -> Rejected:
     return Rejected("unknown_adoption", f"there is no adoption {shown(id_)}", "id")
 
 
-async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
+async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Adopt:
     """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
@@ -117,28 +113,24 @@ async def _adopt(service: Service, body: dict[str, Any]) -> Adopt:
         said = Adopt.of({"path": path, "link": link} | {name: body[name] for name in given})
     if (reason := await asyncio.to_thread(service.adopting.refuse_folder, path)) is not None:
         raise Rejected("forbidden", reason, "path")
-    return said or await _inspected(service, path, link)
-
-
-async def _inspected(service: Service, path: str, link: bool) -> Adopt:
-    policy = service.adopting
-    job = {"inspect": path, "limits": asdict(policy.limits), "folders": list(map(str, policy.folders))}
-    async with aclosing(_INSPECT(job)) as answers:
-        async for line in answers:
-            found = orjson.loads(line)
-            if "done" in found:
-                continue
-            if "reason" in found:
-                row = {} if found["row"] is None else {"row": found["row"]}
-                raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)
-            return Adopt(path, found["sha256"], found["size"], found["window"], found["rows"], link)
-    raise Unavailable(f"{path} could not be read")
+    if said is not None:
+        return said
+    reading = asyncio.create_task(service.inspector.inspect(path, link, service.adopting), name=f"inspect {path}")
+    try:
+        async with ending(request.receive, service.closing) as end:
+            await end.or_done(reading)
+            if reading.done():
+                return reading.result()
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+    if service.closing.is_set():
+        raise Unavailable("the server is stopping")
+    raise ClientDisconnect
 
 
 async def list_adoptions(service: Service, request: Request) -> Response:
-    state = request.query_params.get("state")
-    if unknown := next((name for name in request.query_params if name != "state"), None):
-        raise Rejected("bad_query", f"{shown(unknown)} is not a parameter here; known is state", unknown[:80])
+    state = read_query(request, ("state",)).get("state")
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
     return JsonResponse({"adoptions": [_shown(one) for one in await service.gateway.adoptions(state)]})

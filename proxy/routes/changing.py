@@ -11,13 +11,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Outcome
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from duemq.model.timing import shown
-from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, read_body
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields
 from duemq.proxy.endpoint import Service
-from duemq.proxy.ingress import parse_json
+from duemq.proxy.json_body import read_json
 from duemq.proxy.problem import rejection
 from duemq.proxy.query import FILTER_FIELDS, MAX_LIMIT, read_filter
 from duemq.proxy.render import times
@@ -42,7 +42,7 @@ _MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFO
 
 async def patch_message(service: Service, request: Request) -> Response:
     target = target_of(request)
-    due = service.ingress.when(parse_json(await read_body(request, SMALL_BODY_BYTES)), service.clock())
+    due = service.ingress.when(await read_json(request, SMALL_BODY_BYTES), service.clock())
     (outcome,) = await service.gateway.change(MOVE, (target,), due)
     return await _changed(service, target, outcome)
 
@@ -71,15 +71,15 @@ async def redrive(service: Service, request: Request) -> Response:
 async def delete_message(service: Service, request: Request) -> Response:
     target = target_of(request)
     (outcome,) = await service.gateway.change(CANCEL, (target,))
-    if outcome.answer is None:
-        return _pending(outcome)
+    if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
+        return _pending(outcome)  # or when it was cancelled, which a repeat has to say as well
     if _STATUS_OF.get(outcome.answer) != "cancelled":
         raise _too_late(outcome, target)
     return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
 
 
 async def cancel_many(service: Service, request: Request) -> Response:
-    body = parse_json(await read_body(request, _MAX_IDS_BYTES, "batch_too_large"))
+    body = await read_json(request, _MAX_IDS_BYTES, code="batch_too_large")
     check_fields(body, ("ids", "filter", "times"))
     timed = _flag(body, "times")
     if len(body.keys() & {"ids", "filter"}) != 1:
@@ -91,7 +91,7 @@ async def cancel_many(service: Service, request: Request) -> Response:
 
 async def move_many(service: Service, request: Request) -> Response:
     """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
-    body = parse_json(await read_body(request, _MAX_MOVES_BYTES, "batch_too_large"))
+    body = await read_json(request, _MAX_MOVES_BYTES, code="batch_too_large")
     check_fields(body, ("moves", "times"))
     timed, items = _flag(body, "times"), body.get("moves")
     if type(items) is not list:
@@ -183,16 +183,22 @@ async def _cancel_matching(service: Service, request: Request, fields: Any, time
     results: list[dict[str, Any]] = []
     truncated = False
     while True:
-        page = await service.gateway.find(query)
-        if page.messages:
+        try:
+            page = await service.gateway.find(query)
             found = [state.id for state in page.messages]
-            for outcome in await service.gateway.change(CANCEL, found, times=timed):
-                result = _result(outcome, timed)
-                counts[result["status"]] += 1
-                if len(results) < MAX_IDS:
-                    results.append(result)
-                else:
-                    truncated = True
+            outcomes = await service.gateway.change(CANCEL, found, times=timed) if found else []
+        except Unavailable as error:
+            if not (done := sum(counts.values())) or isinstance(error, OutcomeUnknown):
+                raise
+            detail = f"{done} messages were looked at and {counts['cancelled']} cancelled; repeat it for the others"
+            raise OutcomeUnknown(f"{detail}: {error.detail}") from error
+        for outcome in outcomes:
+            result = _result(outcome, timed)
+            counts[result["status"]] += 1
+            if len(results) < MAX_IDS:
+                results.append(result)
+            else:
+                truncated = True
         if page.cursor is None:
             return JsonResponse({"results": results, "counts": counts} | ({"truncated": True} if truncated else {}))
         if await request.is_disconnected():
@@ -223,7 +229,8 @@ async def _changed(service: Service, target: str, outcome: Outcome) -> Response:
 
 
 def _pending(outcome: Outcome) -> Response:
-    location = {"Location": f"/v1/messages/{outcome.id}"}
+    # Relative to the path of the request, /v1/messages/ID or /v1/dlq/ID:redrive behind whatever a proxy puts before it.
+    location = {"Location": f"../messages/{outcome.id}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 
 

@@ -12,7 +12,7 @@ from duemq.proxy import schemas
 from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter, Service
 from duemq.proxy.openapi import describe
 from duemq.proxy.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
-from duemq.proxy.routes import adopting, changing, finding, sending, service, topics
+from duemq.proxy.routes import adopting, batching, changing, finding, sending, service, topics
 
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
@@ -65,6 +65,10 @@ _RAW = """\
 A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
+_BATCH = """\
+An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
+that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
+`idempotency_conflict`. Only where all items have one of them can a batch be sent again after `outcome_unknown`."""
 _ADOPT = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
 `size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
@@ -111,15 +115,19 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
         {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
-        ("bad_topic", "bad_query", "bad_cursor", "forbidden", *_DOWN), _RECORDS,
+        ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
         notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
     ),
     Endpoint(
-        "POST", "/v1/messages:batch", sending.post_batch, "Schedule many messages", "messages",
+        "POST", "/v1/messages:batch", batching.post_batch, "Schedule many messages", "messages",
         {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
         ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", _CLOCK, *_DOWN), (), schemas.Batch,
         examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
-                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]}},
+                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]},
+                  "under names": {"messages": [
+                      {"name": "order-17", "topic": "orders", "payload": "a", "deliver_after": "1h"},
+                      {"idempotency_key": "8e0b2f", "topic": "orders", "payload": "b", "deliver_after": "1h"}]}},
+        notes=_BATCH,
     ),
     Endpoint(
         "DELETE", "/v1/messages/{id}", changing.delete_message, "Cancel a message", "messages",
@@ -185,7 +193,8 @@ ENDPOINTS = (
     Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
         {204: Answer("It is remembered.")},
-        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden", *_DOWN),
+        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
+         "not_supported", *_DOWN),
         (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
     ),
     Endpoint(

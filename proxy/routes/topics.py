@@ -9,15 +9,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.bus.base import TopicInfo
+from duemq.bus.base import Bus, TopicInfo
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.proxy.admission import Share, share_of
-from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header, read_body
-from duemq.proxy.cursor import decode_cursor, encode_cursor
+from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header
+from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.endpoint import JSON, Service
-from duemq.proxy.ingress import parse_json
+from duemq.proxy.json_body import read_json
 from duemq.proxy.query import read_number, read_query, read_wait
 from duemq.proxy.reply import JsonResponse, PageResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
@@ -73,13 +73,13 @@ async def get_place(service: Service, request: Request) -> Response:
 async def put_place(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
-    body = parse_json(await read_body(request, SMALL_BODY_BYTES))
+    body = await read_json(request, SMALL_BODY_BYTES)
     check_fields(body, ("cursor",))
     cursor = body.get("cursor")
     if type(cursor) is not str:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
-    decode_cursor(cursor, topic, await readable(bus, topic), "cursor")
+    decode_cursor(cursor, topic, await _readable(bus, topic), "cursor")
     await bus.set_place(topic, consumer, cursor.encode())
     return Response(status_code=204)
 
@@ -94,10 +94,19 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
             place = await bus.get_place(topic, consumer)
             if place is not None:
                 after, source = place.decode(), "consumer"
-    info = await readable(bus, topic)
+    info = await _readable(bus, topic)
     if after is None:
         return list(info.start_offsets) if info else []
     return decode_cursor(after, topic, info, source)
+
+
+async def _readable(bus: Bus, topic: str) -> TopicInfo | None:
+    """See `readable`. Raises Rejected `not_supported` for a topic that no cursor could speak of."""
+    info = await readable(bus, topic)
+    if info is not None and info.partitions > MOST_PARTITIONS:
+        detail = f"topic {topic} has {info.partitions} partitions; over HTTP one of up to {MOST_PARTITIONS} can be read"
+        raise Rejected("not_supported", detail, "topic")
+    return info
 
 
 async def _read(reader: TopicReader, most: int, share: Share) -> Page:
@@ -146,7 +155,7 @@ def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
         "records": info.records if known else None,
         "start_offsets": info.start_offsets,
         "end_offsets": info.end_offsets,
-        "cursor": encode_cursor(info.name, info.end_offsets) if known else None,
+        "cursor": encode_cursor(info.name, info.end_offsets) if known and info.partitions <= MOST_PARTITIONS else None,
         "trouble": info.trouble or service.gateway.trouble(info.name),
         "lateness": service.gateway.topic_lateness(info.name),
     }

@@ -169,6 +169,50 @@ def test_a_name_stands_for_its_message_everywhere(api: Api, topic: str) -> None:
     assert api.state(name)["status"] == "cancelled"
 
 
+def test_a_repeat_is_answered_as_the_first_one_whatever_time_it_is(api: Api, topic: str) -> None:
+    expires = now_ms() + 2_500
+    message = {"topic": topic, "payload": "once", "deliver_at": expires, "expires_at": expires}
+    key, name = {"Idempotency-Key": f'"{token_hex(8)}"'}, f"order-{token_hex(6)}"
+    batch = {"messages": [message | {"name": f"{name}-1"}, message | {"idempotency_key": name}]}
+    posted = api.ask("POST", "/v1/messages", 201, message, headers=key)
+    put = api.ask("PUT", f"/v1/messages/{name}", 201, message)
+    many = api.ask("POST", "/v1/messages:batch", 200, batch)
+    assert api.ask("DELETE", f"/v1/messages/{put['id']}", 200)["status"] == "cancelled"
+    while now_ms() <= expires:
+        time.sleep(0.05)
+    api.refused("POST", "/v1/messages", 400, "bad_time", message)
+    again = api.ask("POST", "/v1/messages", 200, message, headers={"Idempotency-Key": key["Idempotency-Key"][1:-1]})
+    assert (again["id"], again["duplicate"]) == (posted["id"], True)
+    again = api.ask("PUT", f"/v1/messages/{name}", 200, message)
+    assert (again["id"], again["status"], again["duplicate"]) == (put["id"], "cancelled", True)
+    repeated = api.ask("POST", "/v1/messages:batch", 200, batch)
+    assert [one["id"] for one in repeated["results"]] == [one["id"] for one in many["results"]]
+    assert all(one["duplicate"] for one in repeated["results"]) and repeated["accepted"] == 2
+    api.refused("PUT", f"/v1/messages/{name}", 409, "name_conflict", message | {"payload": "other"})
+    api.refused("PUT", f"/v1/messages/{name}-new", 400, "bad_time", message)
+
+
+def test_a_batch_of_names_can_be_sent_again(api: Api, topic: str) -> None:
+    name = token_hex(6)
+    items = [{"name": f"{name}-{n}", "topic": topic, "payload": f"{n}", "deliver_after": "1h"} for n in range(3_000)]
+    items += [{"idempotency_key": f"{name}-{n}", "topic": topic, "deliver_after": "1h"} for n in range(100)]
+    first = api.ask("POST", "/v1/messages:batch", 200, {"messages": items})
+    assert first["accepted"] == 3_100 and not any("duplicate" in one for one in first["results"])
+    assert api.state(f"{name}-7")["id"] == first["results"][7]["id"]
+    items[7]["payload"] = "other"
+    plain = [{"topic": topic, "deliver_after": "1h"}]
+    again = api.ask("POST", "/v1/messages:batch", 200, {"messages": [*items, *items[8:10], *plain]})
+    error = again["results"][7]["error"]
+    assert (error["code"], error["id"]) == ("name_conflict", first["results"][7]["id"])
+    assert (again["accepted"], again["rejected"]) == (3_102, 1)
+    expected = [one | {"duplicate": True} for one in first["results"]]
+    expected[7] = again["results"][7]
+    assert again["results"][:-1] == [*expected, *expected[8:10]] and "duplicate" not in again["results"][-1]
+    del items[8]["name"]
+    found = api.ask("PUT", f"/v1/messages/{name}-8", 200, items[8])
+    assert found["id"] == first["results"][8]["id"]
+
+
 def test_many_are_moved_each_to_its_time_and_a_repeat_changes_nothing(api: Api, topic: str) -> None:
     due = now_ms() + HOUR_MS
     ids = [api.send(topic=topic, deliver_after="1h")["id"] for _ in range(20)]

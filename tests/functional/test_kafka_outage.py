@@ -5,16 +5,31 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Partition
+from duemq.bus.base import Partition, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.delay.clock_watch import ClockWatch
+from duemq.delay.commands import CommandGateway
+from duemq.delay.follower import LedgerFollower
+from duemq.delay.targets import Targets
+from duemq.delay.topics import create_logs
 from duemq.model.errors import DuemqError, LogFailed, Unavailable
+from duemq.model.ids import IdCodec
+from duemq.model.ledger import START
+from duemq.proxy.app import create_app
+from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.local.kafka import KafkaServers
+from duemq.proxy.sections import HttpSettings
 from tests.functional.kafka_bus import WITHIN_S, frames, options, own_log, target, values
 from tests.real_servers import need_servers
+from tests.unit.test_commands import Cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +135,34 @@ async def test_closing_does_not_wait_for_a_broker_that_is_away(kafka: KafkaServe
             assert isinstance(each, LogFailed | Unavailable), each
     finally:
         kafka.resume()
+
+
+async def test_a_message_that_no_broker_acknowledged_is_not_said_to_be_refused(kafka: KafkaServers) -> None:
+    bus = await KafkaBus.open(replace(options(kafka.bootstrap), transaction_timeout_ms=3_000))
+    follower, watch, cluster = LedgerFollower(bus, 1), ClockWatch(wall_clock), Cluster()
+    follower.entries[0] = START
+    try:
+        await create_logs(bus, 1)
+        topic = await target(bus)
+        backend = ProxyBackend(
+            "c", bus, IdCodec(b"s" * 32), Targets(bus, 0), follower, cluster, cluster, NoCluster(), watch,
+            CollectorRegistry(),
+        )  # fmt: skip
+        app = create_app(
+            CommandGateway(backend), Ingress(Limits()), HttpSettings(), CollectorRegistry(), wall_clock, asyncio.Event()
+        )
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://duemq") as http:
+            order = {"topic": topic, "deliver_after": "1h"}
+            assert (await http.post("/v1/messages", json=order)).status_code == 201
+            kafka.pause()
+            try:
+                answers = await asyncio.gather(
+                    http.post("/v1/messages", json=order), http.post("/v1/messages:batch", json={"messages": [order]})
+                )
+            finally:
+                kafka.resume()
+            for answer in answers:
+                assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown"), answer.text
+                assert "Retry-After" not in answer.headers
+    finally:
+        await bus.close()

@@ -16,7 +16,7 @@ from duemq.delay.backend import NoCluster, ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
-from duemq.delay.gateway import MessageState, Outcome, Query, Receipt, Status
+from duemq.delay.gateway import MessageState, Named, Outcome, Query, Receipt, Status
 from duemq.delay.reads import Found
 from duemq.delay.selection import ByKey
 from duemq.delay.targets import Targets
@@ -47,16 +47,20 @@ class Cluster:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.state_found: MessageState | None = None
+        self.named_found: dict[bytes, Named] = {}
+        self.unreadable: Unavailable | None = None
         self.standing = Standing(NodeState.READY)
         self.leading: Mapping[int, str] = {0: "a"}
 
     async def state(self, *asked: Any) -> MessageState | None:
         self.asked.append(asked)
-        return self.state_found
+        return None
 
-    async def by_name(self, *asked: Any) -> MessageState | None:
-        return await self.state(*asked)
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        self.asked.append((shard, tuple(names), offset))
+        if self.unreadable is not None:
+            raise self.unreadable
+        return [self.named_found.get(name) for name in names]
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         self.asked.append((shard, first_keys, offset))
@@ -249,7 +253,7 @@ def test_of_a_named_message_without_delay_the_receipt_says_what_became_of_it(sta
     async def scenario(site: Site) -> None:
         site.gateway = CommandGateway(site.backend, site.selection, answer_s=30.0)
         if status is not None:
-            site.cluster.state_found = MessageState("id", status, "orders", NOW)
+            site.cluster.named_found[b"order-1"] = Named(b"f" * 16, MessageState("id", status, "orders", NOW))
         sending = asyncio.create_task(site.gateway.send([Draft("orders", b"p", None, name=b"order-1")]))
         shard = shard_of_name(b"order-1", SHARDS)
         while not await site.bus.end_offset(BUFFER, shard):  # noqa: ASYNC110
@@ -257,7 +261,7 @@ def test_of_a_named_message_without_delay_the_receipt_says_what_became_of_it(sta
         site.answer(shard, 0, Answer.ACCEPTED)
         (receipt,) = await sending
         assert isinstance(receipt, Receipt) and receipt.status == (status or "scheduled")
-        assert site.cluster.asked == [(shard, b"order-1", 0)], "a replica that has read the command"
+        assert site.cluster.asked == [(shard, (b"order-1",), 0)], "a replica that has read the command"
 
     at_site(scenario)
 

@@ -14,7 +14,7 @@ from duemq.model.errors import DiskFull, Unavailable
 from duemq.proxy.app import create_app
 from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.sections import HttpSettings
-from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
+from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 
 def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
@@ -25,7 +25,7 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         refused(await ask("POST", "/v1/messages", content=b"x" * 101, headers=TEXT), 413, "payload_too_large")
         refused(await ask("POST", "/v1/messages", content=endless(), headers=TEXT), 413, "payload_too_large")
-        refused(await ask("POST", "/v1/messages:batch", content=endless()), 413, "batch_too_large")
+        refused(await ask("POST", "/v1/messages:batch", content=endless(), headers=JSON), 413, "batch_too_large")
 
     with_app(scenario, limits=Limits(max_payload_bytes=100, max_batch_bytes=5000))
 

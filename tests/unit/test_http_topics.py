@@ -18,7 +18,7 @@ from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected
 from duemq.model.record import pack_record
 from duemq.proxy.app import create_app
-from duemq.proxy.cursor import decode_cursor, encode_cursor
+from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.render import records_bytes
 from duemq.proxy.sections import HttpSettings
@@ -276,5 +276,20 @@ def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_u
         assert (said["trouble"], said["records"], said["cursor"]) == ("no broker leads partition: 1", None, None)
         answer = await site.http.get("/v1/topics/t/records")
         assert answer.status_code == 503 and "no broker leads partition: 1" in answer.json()["detail"]
+
+    with_site(scenario)
+
+
+def test_a_topic_that_no_cursor_could_speak_of_is_refused_and_the_largest_other_one_is_read() -> None:
+    async def scenario(site: Site) -> None:
+        for name, partitions in (("most", MOST_PARTITIONS), ("more", MOST_PARTITIONS + 1)):
+            await site.bus.create_topic(name, partitions)
+        page = (await site.http.get("/v1/topics/most/records")).json()
+        again = await site.http.get("/v1/topics/most/records", params={"after": page["cursor"]})
+        assert again.json() == page
+        for path in ("/v1/topics/more/records", f"/v1/topics/more/records?after={page['cursor']}"):
+            answer = await site.http.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (409, "not_supported")
+        assert (await site.http.get("/v1/topics/more")).json()["cursor"] is None
 
     with_site(scenario)

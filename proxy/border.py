@@ -1,0 +1,91 @@
+"""What comes with a request and is not read by its endpoint is refused, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from starlette.types import Scope
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+
+_JSON: Final = b"application/json"
+_OURS: Final = b"duemq-"
+_TYPE, _LENGTH, _CHUNKED = b"content-type", b"content-length", b"transfer-encoding"
+_CODED, _IF_MATCH = b"content-encoding", b"if-match"
+_LOOKED_AT: Final = frozenset((_TYPE, _LENGTH, _CHUNKED, _CODED, _IF_MATCH))
+
+
+class Border:
+    """What one endpoint takes: `query` parameters or none, a body or none, and that as JSON alone unless `raw`."""
+
+    def __init__(self, query: Collection[str], *, body: bool, raw: bool) -> None:
+        self._query, self._body, self._raw = tuple(query), body, raw
+
+    def check(self, scope: Scope) -> bool:
+        """Whether a body may come, of a length that is not known, that has to be empty.
+
+        Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. It looks at names and
+        short values only, once for all headers: this is on the path of every request.
+        """
+        if scope["query_string"] and not self._query:
+            raise Rejected("bad_query", "there are no query parameters here")
+        media: bytes | None = None
+        chunked = False
+        for name, value in scope["headers"]:
+            if name in _LOOKED_AT:
+                if name == _TYPE:
+                    if media is not None:
+                        raise Rejected("bad_header", "Content-Type is given twice", "Content-Type")
+                    media = value
+                elif name == _IF_MATCH:
+                    raise Rejected("bad_header", "If-Match cannot be met: nothing here has an entity tag", "If-Match")
+                elif name == _CODED:
+                    _check_coding(value)
+                elif not self._body:
+                    if name == _CHUNKED:
+                        chunked = True
+                    elif value.strip(b"0 "):
+                        raise unexpected_body()
+            elif not self._raw and name.startswith(_OURS):
+                raise Rejected(
+                    "bad_header",
+                    f"{shown(name.decode('latin-1'))} is not read here: duemq-* headers are the fields of a message "
+                    "whose payload is the body",
+                    name.decode("latin-1")[:80],
+                )
+        if self._body and not self._raw and not is_json(media):
+            raise not_json(media)
+        return chunked
+
+
+def is_json(media: bytes | None) -> bool:
+    """Whether a Content-Type says JSON in UTF-8. Raises Rejected `unsupported_media_type` for another charset."""
+    if media is None or media == _JSON:
+        return media is not None
+    kind, *parameters = media.decode("latin-1").lower().split(";")
+    kind = kind.strip()
+    if kind != "application/json" and not kind.endswith("+json"):
+        return False
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            detail = f"JSON is read as UTF-8, not as {shown(value.strip())}"
+            raise Rejected("unsupported_media_type", detail, "Content-Type")
+    return True
+
+
+def not_json(media: bytes | None) -> Rejected:
+    said = "none is given" if media is None else f"not {shown(media.decode('latin-1'))}"
+    return Rejected("unsupported_media_type", f"Content-Type: application/json is needed here, {said}", "Content-Type")
+
+
+def unexpected_body() -> Rejected:
+    return Rejected("unexpected_body", "nothing is read from a body here: it must be empty")
+
+
+def _check_coding(value: bytes) -> None:
+    if value.strip().lower() not in (b"", b"identity"):
+        detail = f"a body is taken as it is, not coded as {shown(value.decode('latin-1'))}"
+        raise Rejected("unsupported_media_type", detail, "Content-Encoding")
