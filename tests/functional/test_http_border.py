@@ -22,6 +22,12 @@ POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n" + TYPE + b"content-length: %
 CHUNKED = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that servers run on."""
+    return "asyncio", {"use_uvloop": True}
+
+
 def parts(answer: bytes) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of one answer."""
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -20,6 +20,12 @@ QUICK = ConnectionLimits(head_bytes=8 << 10, head_s=0.4, body_s=0.4, write_s=0.4
 HEAD = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nduemq-topic: t\r\ncontent-length: 1000\r\n\r\n"
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that servers run on."""
+    return "asyncio", {"use_uvloop": True}
+
+
 @pytest.mark.parametrize(
     "sends",
     [
