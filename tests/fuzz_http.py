@@ -53,9 +53,20 @@ _TARGETS = [
     b"/openapi.json", b"*", b"", b"http://x/healthz", b"//v1", b"/%ff", b"/\xff", b"a:1",
     b"/" + b"a" * 3000, b"/v1/../v1/topics",
 ]  # fmt: skip
+_CALLS = [
+    b"POST /v1/messages", b"POST /v1/messages", b"POST /v1/messages:batch", b"POST /v1/messages:cancel",
+    b"POST /v1/messages:move", b"PUT /v1/messages/name-1", b"PATCH /v1/messages/name-1", b"DELETE /v1/messages/name-1",
+    b"GET /v1/messages/name-1", b"POST /v1/messages/name-1:deliver-now", b"PUT /v1/topics/t/consumers/c",
+    b"GET /v1/topics/t/records?wait=10ms", b"POST /v1/adoptions", b"POST /v1/adoptions:batch",
+    b"GET /v1/messages?limit=2", b"GET /v1/adoptions", b"GET /v1/dlq", b"GET /metrics",
+]  # fmt: skip
 _VERSIONS = [b"HTTP/1.1"] * 8 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1 ", b"HTTX/1.1", b""]
+_TAME = [b"content-type: application/json"] * 3 + [
+    b"content-type: text/plain", b"duemq-topic: t", b"duemq-deliver-after: 1h", b"idempotency-key: k",
+    b"if-none-match: *", b"accept: text/event-stream", b"expect: 100-continue", b"connection: close",
+    b"x-request-id: mine",
+]  # fmt: skip
 _FIELDS = [
-    b"content-type: application/json", b"content-type: text/plain", b"duemq-topic: t", b"duemq-deliver-after: 1h",
     b"duemq-topic: \xff", b"duemq-nonsense: 1", b"duemq-header-a: b", b"idempotency-key: k", b'idempotency-key: "k"',
     b"accept: text/event-stream", b"accept: text/plain;version=abc", b"expect: 100-continue", b"connection: close",
     b"connection: keep-alive, Upgrade", b"upgrade: websocket", b"upgrade: h2c", b"host: y", b"host: evil.example",
@@ -85,20 +96,21 @@ class Requests:
     def pieces(self) -> list[bytes]:
         rng = self._random
         data = b"".join(self._request() for _ in range(rng.choice((1, 1, 1, 2, 4))))
-        if rng.random() < 0.4:
+        if rng.random() < 0.3:
             data = self._damaged(data)
         cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3))))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     def _request(self) -> bytes:
         rng = self._random
-        method = rng.choice(_METHODS[:5] if rng.random() < 0.8 else _METHODS)
-        version = b"HTTP/1.1" if rng.random() < 0.8 else rng.choice(_VERSIONS)
-        lines = [b" ".join((method, rng.choice(_TARGETS), version))]
+        method = rng.choice(_METHODS[:5] if rng.random() < 0.95 else _METHODS)
+        version = b"HTTP/1.1" if rng.random() < 0.9 else rng.choice(_VERSIONS)
+        call = rng.choice(_CALLS) if rng.random() < 0.7 else method + b" " + rng.choice(_TARGETS)
+        lines = [call + b" " + version]
         if rng.random() < 0.97:
             lines.append(b"host: evil.example" if rng.random() < 0.05 else b"host: x")
-        lines += rng.choices(_FIELDS[:14], k=rng.randrange(4))
-        if rng.random() < 0.3:
+        lines += rng.choices(_TAME, k=rng.randrange(4))
+        if rng.random() < 0.2:
             lines += rng.choices(_FIELDS, k=rng.randrange(1, 4))
         body = rng.choice(_BODIES)
         if rng.random() < 0.5:
@@ -112,17 +124,14 @@ class Requests:
         rng, parts = self._random, []
         while body:
             size = rng.randrange(1, len(body) + 1)
-            extension = rng.choice((b"", b"", b";a=b", b';a="\r', b" ", b";" + b"e" * 2000))
+            extension = rng.choice((b"", b"", b"", b";a=b", b';a="b"', b";" + b"e" * 2000))
+            if rng.random() < 0.02:
+                extension = rng.choice((b" ", b';a="\r', b"x"))
             parts.append(b"%x%b\r\n%b\r\n" % (size, extension, body[:size]))
             body = body[size:]
-        trailers = b"".join(field + b"\r\n" for field in rng.choices(_FIELDS[:20], k=rng.choice((0, 0, 1, 3))))
-        return (
-            b"".join(parts)
-            + rng.choice((b"0", b"0", b"00000", b"-1", b"fffffffffffffffff"))
-            + b"\r\n"
-            + trailers
-            + b"\r\n"
-        )
+        trailers = b"".join(field + b"\r\n" for field in rng.choices(_FIELDS, k=rng.choice((0, 0, 1, 3))))
+        last = b"0" if rng.random() < 0.95 else rng.choice((b"00000", b"-1", b"fffffffffffffffff", b""))
+        return b"".join(parts) + last + b"\r\n" + trailers + b"\r\n"
 
     def _damaged(self, data: bytes) -> bytes:
         rng, whole = self._random, bytearray(data)
