@@ -36,6 +36,7 @@ class Connection(HttpToolsProtocol):
         self.unread_since: float | None = None  # since when more is unsent than the transport likes to hold
         self._served: RequestResponseCycle | None = None
         self._unbounded = 0  # bytes of a head that is not complete, or of what is neither head nor body
+        self._held = 0  # what the parser may hold of it
         self._moved = False  # whether what just came had a part of a body
         self._deaf = False  # what comes from now on is read and thrown away
         self._fault = ""  # what is wrong with a head that can be read
@@ -70,6 +71,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.among.remove(self)
+        self.among.held -= self._held
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -88,9 +90,19 @@ class Connection(HttpToolsProtocol):
             self._unbounded += len(data)
         else:
             self.head_since, self._unbounded = None, 0
+            if self._held:
+                self.among.held -= self._held
+                self._held = 0
             return
-        if self._unbounded > self.among.limits.head_bytes and not self._deaf:
-            self._refuse("head_too_large", f"a head may have {self.among.limits.head_bytes} bytes here")
+        self._held += len(data)
+        self.among.held += len(data)
+        limits = self.among.limits
+        if self._deaf:
+            return
+        if self._unbounded > limits.head_bytes:
+            self._refuse("head_too_large", f"a head may have {limits.head_bytes} bytes here")
+        elif self.among.held > limits.unsent_bytes:
+            self._refuse("unavailable", f"{self.among.held} bytes of heads without their ends are held here")
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has closed its half gets the answers to what it sent, if it is still there."""

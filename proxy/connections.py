@@ -25,7 +25,8 @@ _SEARCHED = 64  # so many that are served are looked at to find one that may be 
 
 
 class ConnectionLimits(NamedTuple):
-    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, all connections together.
+    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, and of heads that they have not
+    sent to the end; each of all connections together.
 
     `keep_alive_s`: how long a connection may wait for its next request. `drain_s`: how long connections are still
     accepted after a stop was asked for.
@@ -47,6 +48,7 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.draining = False
+        self.held = 0  # bytes of heads that are not complete, all together
         self.next_id = RequestIds()  # for answers to what is no request
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()

@@ -177,7 +177,8 @@ def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry,
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
-    return create_app(gateway, ingress, settings.http, metrics, backend.clock, closing, adopt_policy(settings))
+    http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
+    return create_app(gateway, ingress, http, metrics, backend.clock, closing, adopt_policy(settings))
 
 
 def is_loopback(host: str) -> bool:

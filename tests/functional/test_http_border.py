@@ -229,3 +229,20 @@ async def test_a_path_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFi
             assert parts(answer)[0] in (400, 404, 500)
         assert any("forged" in record.getMessage() for record in caplog.records)
         assert not any("\n" in record.getMessage() for record in caplog.records)
+
+
+async def test_heads_without_end_are_bounded_all_together() -> None:
+    part = b"GET / HTTP/1.1\r\nhost: x\r\nx-a: " + b"y" * 4000
+    async with site(PATIENT._replace(unsent_bytes=10_000)) as at, asyncio.timeout(300):
+        opened = [await at.connect(part) for _ in range(3)]
+        done, _ = await asyncio.wait(
+            [asyncio.create_task(reader.read()) for reader, _ in opened], return_when=asyncio.FIRST_COMPLETED
+        )
+        assert [parts(task.result())[2]["code"] for task in done] == ["unavailable"]  # the others may go on
+        for _, writer in opened:
+            writer.write(b"\r\n\r\n")
+        await at.is_well()
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: at.door.admission.requests == 0)
+        assert (await at.rest_of(part + b"\r\nconnection: close\r\n\r\n")).startswith(b"HTTP/1.1 404")
