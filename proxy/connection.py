@@ -19,6 +19,7 @@ _quiet: Final = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)
 
 _VERSIONS = frozenset(("1.0", "1.1"))
+_AHEAD = 100  # so many requests may be sent before the one that is served is answered; each takes some KiB
 _LINGER_S = 1.0  # for the other side to read the last answer, or to show whether it is still there
 
 
@@ -133,6 +134,8 @@ class Connection(HttpToolsProtocol):
             self._fault = f"HTTP/{version} is not spoken here, HTTP/1.1 is"
         elif hosts > 1 or (hosts == 0 and version != "1.0"):
             self._fault = f"a request has one Host, this one has {hosts}"
+        elif len(self.pipeline) >= _AHEAD:
+            self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
         if self._fault:
             raise ValueError(self._fault)  # the parser ends with it
         super().on_headers_complete()
@@ -181,7 +184,10 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, code: str, detail: str) -> None:
         """Answer what is no request, and close. Requests before it get their answers, which close it as well."""
         self._deaf = True
-        if self.transport.is_closing() or self._closes_behind_last():
+        if self.transport.is_closing():
+            return
+        if self._closes_behind_last():
+            self.flow.resume_reading()  # what is not read when it is closed would reset it
             return
         cycle = self.cycle
         if cycle is not None and cycle.more_body:

@@ -99,6 +99,18 @@ async def test_garbage_behind_requests_takes_no_answer_from_them() -> None:
         assert len(at.gateway.sent) == 4
 
 
+async def test_requests_sent_ahead_are_bounded_and_those_before_are_answered() -> None:
+    async with site() as at, asyncio.timeout(300):
+        at.gateway.open.clear()
+        reader, writer = await at.connect(POST + GET * 1000)
+        await at.gateway.asked.wait()
+        at.gateway.open.set()
+        answers = await reader.read()
+        assert (answers.count(b"HTTP/1.1 201"), answers.count(b"HTTP/1.1 200")) == (1, 100)
+        assert answers.count(b"connection: close") == 1
+        writer.close()
+
+
 @pytest.mark.parametrize("pieces", [1, 2])
 async def test_fields_behind_a_body_are_no_headers(pieces: int) -> None:
     trailers = b"duemq-topic: trailed\r\nduemq-deliver-after: 1h\r\n\r\n"
