@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duemq.model.errors import Unavailable
 from duemq.proxy.problem import unavailable_response
+from duemq.proxy.request_id import RequestIds
 
 _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
 _WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
@@ -79,22 +80,30 @@ class Share:
 
 
 class Admitted:
-    """An application behind an `Admission`."""
+    """An application behind an `Admission`. Each of its answers gets a request id."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app, self._admission = app, admission
+        self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = self._next_id()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
         try:
             share = self._admission.enter(scope)
         except Unavailable as error:
-            await unavailable_response(error)(scope, receive, send)
+            await unavailable_response(error)(scope, receive, send_named)
             return
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_named)
         finally:
             share.close()
 

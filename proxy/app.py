@@ -1,4 +1,4 @@
-"""The HTTP front door as an ASGI application: request ids, API keys, routing, and errors as problem documents.
+"""The HTTP front door as an ASGI application: request ids, pages of others, API keys, routing, problem documents.
 
 Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack: all of
 what it would do fits in one call, and this is a hot path.
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
+from duemq.model.timing import shown
 from duemq.proxy.admission import Admission
 from duemq.proxy.body import header
 from duemq.proxy.endpoint import API_KEY, Router, Service
@@ -26,9 +27,12 @@ from duemq.proxy.ingress import Ingress
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.request_id import RequestIds
 from duemq.proxy.routes.table import ENDPOINTS
+from duemq.proxy.same_origin import SameOrigin
 from duemq.proxy.sections import HttpSettings
 
 log = logging.getLogger("duemq.http")
+
+_METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
 
 
 def create_app(
@@ -46,14 +50,19 @@ def create_app(
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, adopting or AdoptPolicy())
-    return FrontDoor(service, tuple(settings.api_keys), Admission(settings.max_requests, settings.max_inflight_bytes))
+    keys = tuple(settings.api_keys)
+    # Without a key nobody gets further, by whatever name he calls.
+    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=bool(keys))
+    return FrontDoor(service, keys, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
 
 
 class FrontDoor:
     """See `create_app`."""
 
-    def __init__(self, service: Service, api_keys: tuple[str, ...], admission: Admission) -> None:
-        self._service, self.admission = service, admission
+    def __init__(
+        self, service: Service, api_keys: tuple[str, ...], admission: Admission, same_origin: SameOrigin
+    ) -> None:
+        self._service, self.admission, self._same_origin = service, admission, same_origin
         self._keys = tuple(key.encode() for key in api_keys)
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
@@ -87,7 +96,7 @@ class FrontDoor:
         except Exception:
             name = request_id.decode()
             log.exception(
-                "request %s failed: %s %s", name, scope["method"], scope["path"], extra={"action": "http.failed"}
+                "request %s failed: %s %s", name, scope["method"], shown(scope["path"]), extra={"action": "http.failed"}
             )
             response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
         response.raw_headers.append((b"x-request-id", request_id))
@@ -96,6 +105,7 @@ class FrontDoor:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        self._same_origin.check(request.scope)
         if self._keys and request.scope["path"].startswith("/v1/"):
             presented = _api_key(request)
             # All are compared, so that the time it takes says nothing about which one came close.
@@ -107,6 +117,8 @@ class FrontDoor:
         if found.handler is not None:
             return await found.handler(self._service, request)
         method, path = request.scope["method"], request.scope["path"]
+        if method == "OPTIONS" and path == "*":  # about the server as a whole (RFC 9110, 9.3.7)
+            return Response(status_code=204, headers={"Allow": _METHODS})
         if found.allowed:
             allowed = ", ".join(found.allowed)
             return problem_response(
@@ -123,7 +135,7 @@ def _log_access(request: Request, response: Response, request_id: str) -> None:
         "request %s: %s %s answered %d",
         request_id,
         request.method,
-        request.scope["path"],
+        shown(request.scope["path"]),
         response.status_code,
         extra={"action": "http.request", "client_request_id": header(request, b"x-request-id")},
     )

@@ -1,4 +1,4 @@
-"""The connections of an HTTP server, bounded: how many, how large a head may be, and how long the other side may take.
+"""The connections of an HTTP server, bounded: how many, and how long the other side of each may take.
 
 Each has a limit of time for sending its head and its body, and for reading the answers. A look every few seconds ends
 those that are over it. So a client that is silent costs nothing per request of all others.
@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, NamedTuple
+from collections import Counter, OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from duemq.proxy.request_id import RequestIds
+
+if TYPE_CHECKING:
+    from duemq.proxy.connection import Connection
 
 log = logging.getLogger(__name__)
 
+DRAINING: Final = "duemq.draining"  # true in the scope of a request that came after the server was asked to stop
+_BRIEF_S = 1.0  # a connection that has been idle, or served, for less than this is let be while there are others
+_SEARCHED = 64  # so many that are served are looked at to find one that may be closed
+
 
 class ConnectionLimits(NamedTuple):
-    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, all connections together."""
+    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, and of heads that they have not
+    sent to the end; each of all connections together.
+
+    `keep_alive_s`: how long a connection may wait for its next request. `drain_s`: how long connections are still
+    accepted after a stop was asked for.
+    """
 
     connections: int = 10_000
     head_bytes: int = 256 << 10
@@ -24,100 +38,127 @@ class ConnectionLimits(NamedTuple):
     body_s: float = 60.0
     write_s: float = 30.0
     unsent_bytes: int = 64 << 20
+    keep_alive_s: float = 75.0
+    drain_s: float = 0.0
 
 
-class Connection(HttpToolsProtocol):
-    """One of them. A server makes subclasses of it, with the limits as an attribute of the class."""
+class Connections:
+    """Those of one server by what they do now; those that have done it for longest come first."""
 
-    limits = ConnectionLimits()
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.draining = False
+        self.held = 0  # bytes of heads that are not complete, all together
+        self.next_id = RequestIds()  # for answers to what is no request
+        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self._served: OrderedDict[Connection, None] = OrderedDict()
+        self._unread: OrderedDict[Connection, None] = OrderedDict()
+        self._ended: Counter[str] = Counter()  # since the last look, by reason
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.unread_since: float | None = None  # since when more is unsent than the transport likes to hold
-        self._head = 0  # bytes of a head that is not complete
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._served)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            transport.abort()
+    def add(self, connection: Connection) -> None:
+        """Where there are too many, one of them is closed: a client that waits for the outcome of a change is not."""
+        self._idle[connection] = None
+        if len(self) > self.limits.connections:
+            self._end(self._least_needed(connection), "made room for a new one")
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # The parser sets the method when a head is complete.
-        if self.scope is None or "method" in self.scope:
-            self._head = 0
-            return
-        # What came with the first part may have been another request's.
-        self._head += len(data) if self._head else 1
-        if self._head > self.limits.head_bytes and not self.transport.is_closing():
-            self.transport.write(STATUS_LINE[431] + b"content-length: 0\r\nconnection: close\r\n\r\n")
-            self.transport.close()
+    def remove(self, connection: Connection) -> None:
+        for known in (self._idle, self._served, self._unread):
+            known.pop(connection, None)
 
-    def pause_writing(self) -> None:
-        self.unread_since = self.loop.time()
-        super().pause_writing()
+    def begin(self, connection: Connection) -> None:
+        """It is being served from now on."""
+        self._idle.pop(connection, None)
+        self._served[connection] = None
+        self._served.move_to_end(connection)  # the next of several requests that were sent at once
 
-    def resume_writing(self) -> None:
-        self.unread_since = None
-        super().resume_writing()
+    def finish(self, connection: Connection) -> None:
+        """It has its answer."""
+        if connection in self._served:
+            del self._served[connection]
+            self._idle[connection] = None
 
+    def does_not_read(self, connection: Connection) -> None:
+        self._unread[connection] = None
 
-def bounded(limits: ConnectionLimits) -> type[Connection]:
-    """The class of a server's connections."""
-    return type("BoundedConnection", (Connection,), {"limits": limits})
+    def reads(self, connection: Connection) -> None:
+        self._unread.pop(connection, None)
 
-
-class Watch:
-    """Ends connections whose other side takes too long, or does not read what it asked for."""
-
-    def __init__(self, connections: set[Any], limits: ConnectionLimits) -> None:
-        self._connections, self._limits = connections, limits
-        # The last request that each had begun, and since when it stands there.
-        self._since: dict[Connection, tuple[Any, bool, float]] = {}
+    def drain(self) -> None:
+        """Have each be closed with its next answer."""
+        self.draining = True
+        for connection in self._served:
+            connection.close_after_answer()
 
     async def run(self) -> None:
-        every_s = min(self._limits.head_s, self._limits.body_s, self._limits.write_s) / 2
-        loop = asyncio.get_running_loop()
+        """Look after them for ever."""
+        limits, loop = self.limits, asyncio.get_running_loop()
+        every_s = min(limits.head_s, limits.body_s, limits.write_s, limits.keep_alive_s) / 2
         while True:
             await asyncio.sleep(every_s)
             self.look(loop.time())
 
     def look(self, now: float) -> None:
-        before, self._since = self._since, {}
-        unread: list[tuple[float, Connection]] = []
-        for connection in list(self._connections):
-            cycle = connection.cycle
-            idle = cycle is None or cycle.response_complete
-            known = before.get(connection)
-            since = known[2] if known is not None and known[0] is cycle and known[1] == idle else now
-            self._since[connection] = cycle, idle, since
-            if connection.unread_since is not None:
-                unread.append((connection.unread_since, connection))
-            if (reason := self._overdue(connection, now, since, idle)) is not None:
+        """End those whose other side takes too long, or does not read what it asked for."""
+        for connection in (*self._idle, *self._served):
+            if (reason := self._overdue(connection, now)) is not None:
                 self._end(connection, reason)
-        self._relieve(unread)
+        self._relieve()
+        for reason, count in self._ended.items():
+            log.info(
+                "%d connections were closed: %s",
+                count,
+                reason,
+                extra={"action": "http.connection", "reason": reason, "count": count},
+            )
+        self._ended.clear()
 
-    def _overdue(self, connection: Connection, now: float, since: float, idle: bool) -> str | None:
-        """What the other side has not done in its time."""
-        limits, unread_since = self._limits, connection.unread_since
-        if unread_since is not None and now - unread_since > limits.write_s:
-            return "does not read its answer"
-        if idle and now - since > limits.head_s:
-            return "sends no request"
-        if not idle and connection.cycle.more_body and now - since > limits.body_s:
-            return "does not send its body"
-        return None
-
-    def _relieve(self, unread: list[tuple[float, Connection]]) -> None:
-        """End those that have not read for longest, until what is unsent is within its bound."""
-        sizes = [connection.transport.get_write_buffer_size() for _, connection in unread]
-        total = sum(sizes)
-        for (_, connection), size in sorted(zip(unread, sizes, strict=True), key=lambda item: item[0][0]):
-            if total <= self._limits.unsent_bytes:
+    def _least_needed(self, newcomer: Connection) -> Connection:
+        """First come those that are idle, then those that do not read, then those that can ask again."""
+        now = newcomer.since
+        idle = next(iter(self._idle))
+        if now - idle.since >= _BRIEF_S:
+            return idle
+        for connection in self._unread:
+            if connection.unread_since is not None and now - connection.unread_since >= _BRIEF_S:
+                return connection
+            break
+        for connection in islice(self._served, _SEARCHED):
+            if now - connection.since < _BRIEF_S:
                 break
-            self._end(connection, "does not read its answer, and too much is unsent")
+            if connection.can_ask_again:
+                return connection
+        return idle
+
+    def _overdue(self, connection: Connection, now: float) -> str | None:
+        """What the other side has not done in its time."""
+        limits, waited = self.limits, now - connection.since
+        if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
+            return "the client does not read its answer"
+        if connection.sends_body:
+            return "the client does not send its body" if waited > limits.body_s else None
+        if connection in self._served:
+            return None
+        if connection.cycle is None:
+            return "the client sends no request" if waited > limits.head_s else None
+        if connection.head_since is not None:
+            begun = max(connection.head_since, connection.since)
+            return "the client does not send its request to the end" if now - begun > limits.head_s else None
+        return "the client sends no further request" if waited > limits.keep_alive_s else None
+
+    def _relieve(self) -> None:
+        """End those that have not read for longest, until what is unsent is within its bound."""
+        sizes = {connection: connection.transport.get_write_buffer_size() for connection in self._unread}
+        total = sum(sizes.values())
+        for connection, size in sizes.items():
+            if total <= self.limits.unsent_bytes:
+                break
+            self._end(connection, "the client does not read its answer, and too much is unsent")
             total -= size
 
     def _end(self, connection: Connection, reason: str) -> None:
-        log.info("a connection %s: it is closed", reason, extra={"action": "http.connection", "reason": reason})
+        self.remove(connection)
+        self._ended[reason] += 1
         connection.transport.abort()

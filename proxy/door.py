@@ -87,7 +87,8 @@ class _Guarded:
             presented = dict(scope["headers"]).get(self._header, b"")
             if not compare_digest(presented, self._token):
                 detail = "this is for proxies and nodes of the cluster: node.token differs"
-                await problem_response(problem("unauthorised", detail))(scope, receive, send)
+                challenge = {"WWW-Authenticate": f'{TOKEN_HEADER} realm="duemq"'}
+                await problem_response(problem("unauthorised", detail), challenge)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

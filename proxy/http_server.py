@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from duemq.model.errors import BadConfig
-from duemq.proxy.connections import ConnectionLimits, Watch, bounded
+from duemq.proxy.connection import bounded
+from duemq.proxy.connections import ConnectionLimits, Connections
+from duemq.proxy.open_files import connections_within, raise_limit
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +50,30 @@ def url_of(listener: socket.socket, host: str = "") -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+class Stop(asyncio.Event):
+    """Set when the server has to close. Where it `drains`, who asks for it is heard at once, and it is set later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.drains = False
+
+    def ask(self) -> None:
+        """The second time there is no more waiting."""
+        if self.asked.is_set() or not self.drains:
+            self.set()
+        self.asked.set()
+
+    def set(self) -> None:
+        self.asked.set()
+        super().set()
+
+
+def stop_on_signals() -> Stop:
+    """SIGTERM asks for the stop, SIGINT sets it: who presses Ctrl-C waits for it."""
+    stop, loop = Stop(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.ask)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
     return stop
 
 
@@ -60,7 +82,7 @@ async def serve_http(
     listener: socket.socket,
     url: str,
     grace_s: float,
-    stop: asyncio.Event,
+    stop: Stop,
     ready: Callable[[], Awaitable[object]],
     work: Callable[[asyncio.Event], Awaitable[None]],
     companion: Companion | None = None,
@@ -68,13 +90,17 @@ async def serve_http(
 ) -> None:
     """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
 
-    The front door closes first, then the work: no request meets something that is gone.
+    Once it is asked to stop, it is not ready any more but serves for `limits.drain_s`, so that a balancer stops sending
+    first. Then the front door closes, then the work: no request meets something that is gone.
     """
+    limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
+    connections = Connections(limits)
     shut = asyncio.Event()
     server = _Server(
         uvicorn.Config(
-            app, loop="uvloop", http=bounded(limits), ws="none", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=int(grace_s), server_header=False, date_header=False, proxy_headers=False,
+            app, loop="uvloop", http=bounded(connections), ws="none", lifespan="off", log_config=None,
+            access_log=False, timeout_graceful_shutdown=math.ceil(grace_s), server_header=False, date_header=False,
+            proxy_headers=False, timeout_keep_alive=math.ceil(limits.keep_alive_s),
         )
     )  # fmt: skip
     _tune_interpreter()
@@ -84,12 +110,18 @@ async def serve_http(
         shut.set()
 
     async def porter() -> None:
-        await stop.wait()
+        await stop.asked.wait()
         log.info("duemq stops", extra={"action": "stop"})
+        connections.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.drain_s):
+                await stop.wait()
+        stop.set()
         server.should_exit = True
 
     async def beside() -> None:
         await ready()
+        stop.drains = limits.drain_s > 0
         log.info("duemq serves %s", url, extra={"action": "serve", "url": url})
         if companion is not None:
             await companion(url, stop)
@@ -98,7 +130,7 @@ async def serve_http(
         helper = group.create_task(beside(), name="companion")
         group.create_task(porter(), name="porter")
         group.create_task(door(), name="http")
-        watch = group.create_task(Watch(server.server_state.connections, limits).run(), name="connections")
+        watch = group.create_task(connections.run(), name="connections")
         try:
             await work(shut)
         finally:

@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from duemq import __version__
 from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter
 from duemq.proxy.problem import CODES, MEDIA_TYPE, TYPE
+from duemq.proxy.same_origin import SAFE_METHODS
 from duemq.proxy.schemas import Problem
 
 _REF = "#/components/schemas/{model}"
@@ -25,13 +26,16 @@ _PATH_PARAMETERS = {
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
 }
+_ADOPTION_ID = "An adoption's id, as the answer to the request that asked for it names it."
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
     "node": "^[A-Za-z0-9._-]{1,128}$",
 }
-_EVERYWHERE = ("unauthorised", "internal")
+_EVERYWHERE = ("unauthorised", "foreign_host", "internal")
+# Answers to what is not a request of an endpoint: no path and no method, another one, or what is not HTTP at all.
+NOWHERE = frozenset(("not_found", "method_not_allowed", "malformed_request", "head_too_large"))
 _DESCRIPTION = """\
 Delayed messages delivered at their millisecond, exactly once, with cancels that tell the truth.
 
@@ -53,10 +57,13 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": _without_defaults(schemas["$defs"]),
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
         },
         # Keys are needed only where the server is set to ask for them.
-        "security": [{}, {"bearer": []}],
+        "security": [{}, {"bearer": []}, {"header": []}],
     }
 
 
@@ -79,7 +86,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.notes:
         operation["description"] = endpoint.notes
     names = re.findall(r"{(\w+)}", endpoint.path)
-    if parameters := [_path_parameter(name) for name in names] + [_parameter(one) for one in endpoint.parameters]:
+    in_path = [_path_parameter(name, endpoint) for name in names]
+    if parameters := in_path + [_parameter(one) for one in endpoint.parameters]:
         operation["parameters"] = parameters
     if endpoint.body is not None:
         content: dict[str, Any] = {JSON: {"schema": _reference(endpoint.body)}}
@@ -91,9 +99,11 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return operation
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
+def _path_parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
     schema = {"type": "string", "pattern": _PATTERNS[name]}
-    return {"name": name, "in": "path", "required": True, "description": _PATH_PARAMETERS[name], "schema": schema}
+    of_adoption = name == "id" and endpoint.tag == "adoptions"
+    description = _ADOPTION_ID if of_adoption else _PATH_PARAMETERS[name]
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
@@ -123,8 +133,10 @@ def _answer(answer: Answer) -> dict[str, Any]:
 
 def _problems(endpoint: Endpoint) -> Iterator[tuple[str, Any]]:
     """One response per status, with its codes and an example of each."""
-    everywhere = _EVERYWHERE if endpoint.path.startswith("/v1/") else ("internal",)
-    codes = sorted({*endpoint.errors, *everywhere}, key=lambda code: (CODES[code].status, code))
+    everywhere = {"internal", *(_EVERYWHERE if endpoint.path.startswith("/v1/") else ())}
+    if endpoint.method not in SAFE_METHODS:
+        everywhere.add("foreign_origin")
+    codes = sorted(everywhere.union(endpoint.errors), key=lambda code: (CODES[code].status, code))
     for status, group in groupby(codes, key=lambda code: CODES[code].status):
         examples = {
             code: {

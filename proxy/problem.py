@@ -39,8 +39,10 @@ CODES: Final[Mapping[str, Meaning]] = {
     "both_payloads": Meaning(400, "More than one payload"),
     "bad_base64": Meaning(400, "Not base64"),
     "needs_key": Meaning(400, "The topic takes only messages with a key"),
+    "malformed_request": Meaning(400, "Not a request of HTTP/1.1"),
     "unauthorised": Meaning(401, "No valid API key"),
     "forbidden": Meaning(403, "Not allowed"),
+    "foreign_origin": Meaning(403, "Sent by a page of another site"),
     "unknown_message": Meaning(404, "No such message"),
     "unknown_topic": Meaning(404, "No such topic"),
     "unknown_node": Meaning(404, "No such node"),
@@ -57,11 +59,14 @@ CODES: Final[Mapping[str, Meaning]] = {
     "unsupported_media_type": Meaning(415, "The body is of a type that is not read here"),
     "payload_too_large": Meaning(413, "The payload is too large"),
     "batch_too_large": Meaning(413, "The batch is too large"),
+    "foreign_host": Meaning(421, "Not a name of this server"),
     "idempotency_conflict": Meaning(422, "The Idempotency-Key was used for another message"),
     "bad_delay_file": Meaning(422, "The file cannot be adopted"),
     "rate_limited": Meaning(429, "Too many requests"),
+    "head_too_large": Meaning(431, "The head is too large"),
     "internal": Meaning(500, "A fault in the server"),
     "unavailable": Meaning(503, "Not available just now"),
+    "closing": Meaning(503, "The server is about to stop"),
     "disk_full": Meaning(503, "The disk is full"),
     "clock_out_of_bounds": Meaning(503, "The server's clock is wrong"),
     "outcome_unknown": Meaning(504, "Whether it was done is not known"),
@@ -89,3 +94,11 @@ def unavailable_response(error: Unavailable) -> Response:
     if isinstance(error, OutcomeUnknown):  # what may have been carried out is not just to be sent again
         return problem_response(problem(error.code, error.detail))
     return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})
+
+
+def malformed_answer(code: str, detail: str, request_id: bytes) -> tuple[int, bytes]:
+    """Status, and all of an answer behind its status line, to what is no request: no application ever sees it."""
+    document = problem(code, detail)
+    body = orjson.dumps(document)
+    head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nconnection: close\r\n\r\n"
+    return document["status"], head % (MEDIA_TYPE.encode(), len(body), request_id) + body

@@ -33,6 +33,9 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_API_KEY = re.compile(r"[!-+\--~]{8,}")  # in the environment, commas stand between them
+_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
 _BYTE_SIZE = TypeAdapter(ByteSize)
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -283,8 +286,14 @@ class TestingSettings(Section):
     die_at: Annotated[str, Field(pattern=r"^((before_commit|in_transaction|after_commit):[1-9]\d{0,8})?$")] = ""
 
 
+def _keys(text: str) -> tuple[str, ...]:
+    return tuple(key.strip() for key in text.split(","))  # an empty one is a variable that should have held a secret
+
+
 class HttpSettings(Section):
-    api_keys: Annotated[Words, Field(repr=False)] = ()
+    api_keys: Annotated[tuple[str, ...], _reader(_keys), Field(repr=False)] = ()
+    hosts: Words = ()
+    origins: Words = ()
     answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000
     max_wait_s: Annotated[float, Field(ge=0, le=3600)] = 60
     shutdown_grace_s: Annotated[float, Field(ge=0, le=3600)] = 10
@@ -295,3 +304,29 @@ class HttpSettings(Section):
     head_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
     write_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30
+    keep_alive_s: Annotated[float, Field(gt=0, le=3600)] = 75
+    drain_s: Annotated[float, Field(ge=0, le=3600)] = 0
+
+    @field_validator("api_keys")
+    @classmethod
+    def _are_secret(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if not _API_KEY.fullmatch(key):
+                raise ValueError("a key has 8 or more printable characters of ASCII, without blanks and commas")
+        return keys
+
+    @field_validator("hosts")
+    @classmethod
+    def _are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"{shown(host)} is neither a name such as duemq.example.com nor *.example.com")
+        return hosts
+
+    @field_validator("origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{shown(origin)} is no origin such as https://app.example.com")
+        return origins

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
@@ -35,6 +37,8 @@ from duemq.proxy.config import Settings
 from duemq.proxy.connections import ConnectionLimits
 from duemq.proxy.ingress import Ingress
 from duemq.storage.intake_rules import AdoptLimits
+
+log = logging.getLogger(__name__)
 
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
@@ -154,15 +158,34 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
         body_s=own.body_timeout_s,
         write_s=own.write_timeout_s,
         unsent_bytes=own.max_inflight_bytes,
+        keep_alive_s=own.keep_alive_s,
+        drain_s=own.drain_s,
     )
 
 
 def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
-    """The HTTP API in front of a backend. `closing`: see `create_app`."""
+    """The HTTP API in front of a backend. `closing`: see `create_app`. The log says who may use it."""
+    if keys := len(settings.http.api_keys):
+        log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
+    else:
+        log.log(
+            logging.INFO if is_loopback(settings.host) else logging.WARNING,
+            "no API keys are set (http.api_keys): everybody who reaches %s may send, read and cancel",
+            settings.listen,
+            extra={"action": "http.keys", "keys": 0},
+        )
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
-    return create_app(gateway, ingress, settings.http, metrics, backend.clock, closing, adopt_policy(settings))
+    http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
+    return create_app(gateway, ingress, http, metrics, backend.clock, closing, adopt_policy(settings))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:

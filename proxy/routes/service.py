@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +15,9 @@ from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import header
+from duemq.proxy.connections import DRAINING
 from duemq.proxy.endpoint import Service
+from duemq.proxy.problem import problem, problem_response
 from duemq.proxy.reply import JsonResponse
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -60,11 +62,17 @@ async def healthz(service: Told, request: Request) -> Response:
 
 
 async def readyz(service: Told, request: Request) -> Response:
+    if DRAINING in request.scope:
+        return problem_response(problem("closing", "the server was asked to stop: send what is new to another one"))
     if reason := service.gateway.why_not_ready():
         raise Unavailable(reason)
     return JsonResponse({"status": "ready", "targets": service.gateway.troubles()})
 
 
 async def metrics(service: Told, request: Request) -> Response:
-    encode, media_type = choose_encoder(header(request, b"accept") or "")
-    return Response(encode(service.registry), headers={"Content-Type": media_type})
+    try:
+        encode, media_type = choose_encoder(header(request, b"accept") or "")
+        text = encode(service.registry)
+    except (TypeError, ValueError):  # a version that is no number
+        text, media_type = generate_latest(service.registry), CONTENT_TYPE_PLAIN_0_0_4
+    return Response(text, headers={"Content-Type": media_type})

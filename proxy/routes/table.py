@@ -265,7 +265,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/readyz", service.readyz, "Whether messages are accepted and delivered", "service",
-        {200: Answer("They are.", schemas.State)}, ("unavailable",),
+        {200: Answer("They are.", schemas.State)}, ("unavailable", "closing"),
     ),
     Endpoint(
         "GET", "/metrics", service.metrics, "Metrics for Prometheus", "service",

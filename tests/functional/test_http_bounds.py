@@ -4,100 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from types import SimpleNamespace
-from typing import cast
+from collections.abc import Awaitable
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
-from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.gateway import Gateway
-from duemq.model.record import pack_record
-from duemq.proxy.app import FrontDoor, create_app
 from duemq.proxy.connections import ConnectionLimits
-from duemq.proxy.http_server import listen_on, serve_http, url_of
-from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.sections import HttpSettings
+from tests.raw_site import PATIENT, site, until
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 QUICK = ConnectionLimits(head_bytes=8 << 10, head_s=0.4, body_s=0.4, write_s=0.4)
-PATIENT = QUICK._replace(head_s=900, body_s=900, write_s=900)
 HEAD = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nduemq-topic: t\r\ncontent-length: 1000\r\n\r\n"
-SYSTEM = (("duemq-id", b"i"), ("duemq-due", b"1"), ("duemq-attempt", b"1"))
 
 
-class Site:
-    def __init__(self, url: str, bus: MemoryBus, door: FrontDoor) -> None:
-        self.url, self.bus, self.door = url, bus, door
-        self.port = int(url.rpartition(":")[2])
-
-    async def fill(self, megabytes: int) -> None:
-        await self.bus.create_topic("t", 1)
-        for _ in range(megabytes):
-            await self.bus.append({("t", 0): [pack_record(None, SYSTEM, b"x" * (64 << 10))] * 16})
-
-    async def connect(self, sends: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 12)
-        writer.write(sends)
-        return reader, writer
-
-    async def rest_of(self, sends: bytes) -> bytes:
-        """What comes until the server closes the connection."""
-        reader, writer = await self.connect(sends)
-        try:
-            return await reader.read()
-        except ConnectionError:
-            return b""
-        finally:
-            writer.close()
-
-    async def is_well(self) -> None:
-        for _ in range(20):  # on a busy machine this client is slower than QUICK allows, too
-            with suppress(httpx.TransportError):
-                async with httpx.AsyncClient() as http:
-                    assert (await http.get(f"{self.url}/healthz")).status_code == 200
-                return
-        raise AssertionError("it does not answer")
-
-
-@asynccontextmanager
-async def site(limits: ConnectionLimits = QUICK, settings: HttpSettings | None = None) -> AsyncIterator[Site]:
-    bus, stop, ready = MemoryBus(MemoryLog()), asyncio.Event(), asyncio.Event()
-    gateway = SimpleNamespace(bus=bus, topic_lateness=lambda topic: {"count": 0}, why_not_ready=lambda: None)
-    door = create_app(
-        cast(Gateway, gateway), Ingress(Limits()), settings or HttpSettings(), CollectorRegistry(), lambda: 0, stop
-    )
-    listener = listen_on("127.0.0.1:0")
-    url = url_of(listener)
-
-    async def companion(url: str, stop: asyncio.Event) -> None:
-        ready.set()
-
-    async def told() -> None:
-        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=50)) as http:
-            await http.get(f"{url}/healthz")
-
-    async def work(shut: asyncio.Event) -> None:
-        await shut.wait()
-
-    serving = asyncio.create_task(serve_http(door, listener, url, 1, stop, told, work, companion, limits))
-    try:
-        await ready.wait()
-        yield Site(url, bus, door)
-    finally:
-        stop.set()
-        await serving
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that servers run on."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
     ],
 )
 async def test_a_client_that_does_not_send_its_request_is_cut_off(sends: bytes) -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site(QUICK) as at, asyncio.timeout(300):
         assert await at.rest_of(sends) == b""
         await at.is_well()
         await until(lambda: at.door.admission.bytes == at.door.admission.requests == 0)
@@ -170,17 +96,3 @@ async def test_pages_share_the_memory_there_is_and_are_complete_in_the_end() -> 
 
         readers: list[Awaitable[int]] = [read_all() for _ in range(4)]
         assert await asyncio.gather(*readers) == [64] * 4
-
-
-async def test_connections_beyond_the_bound_are_closed() -> None:
-    async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(300):
-        first, second = await at.connect(b"GET / HTTP"), await at.connect(b"GET / HTTP")
-        assert await at.rest_of(b"GET / HTTP") == b""
-        for _, writer in (first, second):
-            writer.close()
-
-        async def answered() -> bool:
-            return (await at.rest_of(b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
-
-        while not await answered():
-            pass

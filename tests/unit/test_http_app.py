@@ -67,17 +67,17 @@ def test_every_answer_has_a_request_id_of_its_own() -> None:
 
 def test_an_api_key_opens_v1() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
-        denied = await ask("GET", "/v1/cluster", headers={"Authorization": "Bearer three"})
+        denied = await ask("GET", "/v1/cluster", headers={"Authorization": "Bearer key-three"})
         refused(denied, 401, "unauthorised")
         assert denied.headers["WWW-Authenticate"] == "Bearer"
-        assert (await ask("GET", "/v1/cluster", headers={"Authorization": "bearer two"})).status_code == 200
-        assert (await ask("GET", "/v1/cluster", headers={"X-API-Key": "one"})).status_code == 200
+        assert (await ask("GET", "/v1/cluster", headers={"Authorization": "bearer key-two-"})).status_code == 200
+        assert (await ask("GET", "/v1/cluster", headers={"X-API-Key": "key-one-"})).status_code == 200
         assert (await ask("GET", "/healthz")).status_code == 200
-        for key in ("one", "two"):
+        for key in ("key-one-", "key-two-"):
             headers = {"X-API-Key": key, "Idempotency-Key": "same"}
             assert (await ask("POST", "/v1/messages", json=ORDER, headers=headers)).status_code == 201
 
-    with_app(scenario, settings=HttpSettings(api_keys=("one", "two")))
+    with_app(scenario, settings=HttpSettings(api_keys=("key-one-", "key-two-")))
 
 
 def test_only_http_is_served() -> None:

@@ -1,0 +1,87 @@
+"""Keeps pages of others out: what a browser sends here because such a page made it, and names that are not ours.
+
+A browser says who made it send a request (`Sec-Fetch-Site`, `Origin`); other clients send neither. Where no API key
+protects the server, a foreign name in `Host` gives away a page whose own name was made to point here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import ip_address
+
+from starlette.types import Scope
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+_PROBES = frozenset(("/healthz", "/readyz"))  # a balancer asks by any name, and learns nothing
+_OWN_PAGES = frozenset((None, b"same-origin", b"none"))  # `none`: typed or bookmarked by the user
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]*)(?::[0-9]*)?")
+# The public DNS has no names with these ends (RFC 6761, RFC 6762, and ICANN's resolution on .internal).
+_PRIVATE = (".localhost", ".local", ".internal", ".svc")
+_DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+
+
+class SameOrigin:
+    """`hosts`: further names of this server, `*.example.com` for all below one. `origins`: pages that may send.
+
+    `any_host`: whatever `Host` says.
+    """
+
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), *, any_host: bool = False) -> None:
+        names = {host.lower() for host in hosts}
+        self._names = {name for name in names if not name.startswith("*.")} | {socket.gethostname().lower()}
+        self._below = (*_PRIVATE, *(name[1:] for name in names if name.startswith("*.")))
+        self._origins = {origin.lower().encode() for origin in origins}
+        self._any_host = any_host
+        self._is_own = lru_cache(maxsize=256)(self._names_us)
+
+    def check(self, scope: Scope) -> None:
+        """Raises Rejected `foreign_host` or `foreign_origin`."""
+        safe = scope["method"] in SAFE_METHODS
+        if safe and self._any_host:
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"")
+        if not self._any_host and not self._is_own(host) and scope["path"] not in _PROBES:
+            raise Rejected(
+                "foreign_host",
+                f"this server is not known as {shown(host.decode('latin-1'))}: name it in http.hosts, or set API keys",
+            )
+        if safe:
+            return
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if origin is None and site is None:
+            return
+        own = site in _OWN_PAGES and (origin is None or _is_same(origin, host))
+        if not own and origin not in self._origins:
+            page = "another site" if origin is None else shown(origin.decode("latin-1"))
+            raise Rejected(
+                "foreign_origin", f"a page of {page} may not send this; http.origins can name those that may"
+            )
+
+    def _names_us(self, host: bytes) -> bool:
+        match = _HOST.fullmatch(host.decode("latin-1").lower())
+        if match is None:
+            return False
+        name = match[1].removesuffix(".")
+        if "." not in name and not name.startswith("["):  # such names are not public: those of containers, localhost
+            return True
+        if name in self._names or name.endswith(self._below):
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def _is_same(origin: bytes, host: bytes) -> bool:
+    """Whether the page came from this very host and port. TLS may end before us, so either scheme will do."""
+    scheme, _, authority = origin.lower().partition(b"://")
+    default = _DEFAULT_PORTS.get(scheme)
+    return default is not None and authority == host.lower().removesuffix(default)
