@@ -11,7 +11,8 @@ from typing import NoReturn
 
 Run = Callable[[int | None], None]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (*_ENDING, signal.SIGHUP)
 _INIT = 1
 
 
@@ -37,7 +38,8 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
     told: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
-        told.append(number)
+        if number in _ENDING:
+            told.append(number)
         for child in children:
             with suppress(ProcessLookupError):  # waited for a moment ago
                 os.kill(child, number)

@@ -103,6 +103,19 @@ run_workers(1, run)
     assert (done.returncode, done.stderr) == (code, "")
 
 
+def test_other_signals_reach_the_workers_too() -> None:
+    done = parent("""
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def run(number):
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getppid(), signal.SIGTERM))
+    if number: os.kill(os.getppid(), signal.SIGHUP)
+    wait()
+run_workers(2, run)
+print("all ended")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all ended\n", "")
+
+
 def test_alone_it_is_the_server_itself() -> None:
     done = parent("run_workers(1, lambda number: print(number, os.getpid()))\nprint(os.getpid())")
     (said, pid), own = done.stdout.splitlines()[0].split(), done.stdout.splitlines()[1]
