@@ -86,9 +86,11 @@ def _ask_first(addresses: Iterator[str], path: str, until: float) -> None:
     silent = []
     for address in addresses:
         try:
-            return _ask(address, path, until)
+            _ask(address, path, until)
         except _NobodyListens:
             silent.append(address)
+        else:
+            return
     raise Unhealthy(f"nobody listens at {' or '.join(silent)}: name the right address with --listen")
 
 

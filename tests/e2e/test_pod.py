@@ -98,7 +98,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 @pytest.mark.slow
 def test_no_message_is_lost_or_doubled_in_the_life_of_a_pod(pod: Pod) -> None:
     pod.start()
-    status = Path(f"/proc/{pod.first}/status").read_text()
+    status = status_of(pod)
     assert f"\nUid:\t{UID}\t{UID}\t{UID}\t{UID}\n" in status and re.search(r"\nNSpid:\t\d+\t1\n", status)
     assert [line for line in pod.log.splitlines() if "WARNING" in line and "environment" in line][1:] == []
     assert "DUEMQ_VERSION is not a setting" in pod.log
@@ -122,6 +122,24 @@ def test_no_message_is_lost_or_doubled_in_the_life_of_a_pod(pod: Pod) -> None:
     assert pod.stop() == 0, pod.log
     assert "Traceback" not in pod.log
     assert private(pod.data) == {UID}
+
+
+@pytest.mark.slow
+def test_a_pod_can_be_stopped_while_it_starts(pod: Pod) -> None:
+    pod.spawn()
+    wait_for(lambda: catches(pod, signal.SIGTERM), "process 1 to hear SIGTERM")
+    assert pod.stop() == 0, pod.log
+    assert "Traceback" not in pod.log
+
+
+def catches(pod: Pod, number: signal.Signals) -> bool:
+    """Whether its process 1 has a handler: the kernel keeps other signals from it."""
+    found = re.search(r"\nNSpid:\t\d+\t1\n(?s:.*)\nSigCgt:\t([0-9a-f]+)\n", status_of(pod))
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def status_of(pod: Pod) -> str:
+    return "".join(Path(f"/proc/{pid}/status").read_text() for pid in children(pod.process.pid))
 
 
 def leave_orphan(pod: Pod) -> None:
