@@ -40,8 +40,9 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
     async def work(job: Job) -> AsyncGenerator[bytes, None]:
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
+                sys.executable, "-P", "-m", module,  # -P: nothing is imported from where the server was started
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                limit=_LINE_BYTES,
             )  # fmt: skip
         except OSError as error:  # no memory, no process or no descriptor is left for it
             raise StoreFailed(f"{module} could not be started: {error}") from error

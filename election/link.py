@@ -11,7 +11,6 @@ accusation costs a moment and never correctness: the bus fences the old master o
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,6 +26,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 1.0
 _GREETING_LIMIT = 512
+_MOST_CALLERS = 1024  # many times the nodes of a cluster: whoever else connects must not use up the descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,9 @@ class Link:
         self._following: dict[Peer, asyncio.Task[None]] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Listen there, port 0 = any; returns the port. Raises BadConfig.
-
-        A host that is no address of this machine (a name others know it by) stands for all its IPv4 addresses.
-        """
-        listen = asyncio.get_running_loop().create_server
+        """Listen there, and nowhere else; port 0 = any; returns the port. Raises BadConfig."""
         try:
-            try:
-                self._server = await listen(lambda: _Greeter(self), host, port)
-            except (socket.gaierror, OSError) as error:
-                if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
-                    raise
-                self._server = await listen(lambda: _Greeter(self), "0.0.0.0", port)
+            self._server = await asyncio.get_running_loop().create_server(lambda: _Greeter(self), host, port)
         except OSError as error:
             raise BadConfig(f"node.link_port = {port}: cannot listen at {host}: {error.strerror}") from error
         return int(self._server.sockets[0].getsockname()[1])
@@ -128,6 +119,9 @@ class _Greeter(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if len(self._link.callers) >= _MOST_CALLERS:
+            transport.abort()  # to a peer that is a connection that broke: it tries again
+            return
         _keep_alive(transport)
         self._link.callers.add(transport)
         transport.write(self._link.greeting)
@@ -157,8 +151,8 @@ async def talk_to(peer: Peer, stay: bool = True) -> Talk:
         if heard != _greeting(peer.name, peer.instance):
             return Talk.STRANGER
         with suppress(OSError):
-            if stay:
-                await reader.read()
+            while stay and await reader.read(_GREETING_LIMIT):
+                pass  # a peer says no more than that; whoever does is not kept in memory
         return Talk.ENDED
     except TimeoutError:
         return Talk.SILENT

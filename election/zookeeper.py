@@ -36,7 +36,8 @@ class ZooKeeperElection:
     """One node's part. `registry` is open, and stays so: it is the caller's, and may serve others too.
 
     `shards`: of the cluster. `host`, `link_port`: where to listen for the links of the others, who are told the host of
-    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire).
+    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire). Links are for nodes alone,
+    so `host` is the address that a node's HTTP is bound to.
     """
 
     def __init__(

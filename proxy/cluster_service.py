@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from contextlib import AsyncExitStack, suppress
@@ -24,7 +25,7 @@ from duemq.election.base import Member
 from duemq.election.layout import Meta
 from duemq.election.registry import Registry
 from duemq.election.zookeeper import ZooKeeperElection
-from duemq.model.errors import Unavailable
+from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.proxy import adopted_files, snapshots
 from duemq.proxy.admission import Admission
@@ -80,6 +81,24 @@ async def _meta(directory: Registry, settings: Settings, stop: asyncio.Event, *,
     return None
 
 
+def _told_host(advertise: str, bound: str) -> str:
+    """The host by which proxies and other nodes are told to reach this one. Raises BadConfig where none can."""
+    host = advertise.strip("[]") or bound
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if ":" in host or "/" in host:
+            raise BadConfig(f"node.advertise = {advertise!r}: it must be a host alone, without a port") from None
+        return host  # a name
+    if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
+        key = "node.advertise" if advertise else "node.listen"
+        raise BadConfig(
+            f"{key} = {host} stands for every address of this machine, and nobody else can reach it by that: "
+            "set node.advertise to the host name or address by which proxies and other nodes do"
+        )
+    return host
+
+
 async def run_node(settings: Settings, worker: int | None = None, workers: int = 1) -> None:
     """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
 
@@ -92,6 +111,9 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         name, data, listen = f"{name}.{worker}", data / f"worker-{worker}", f"{host}:{int(port) + worker}"
     async with AsyncExitStack() as opened:
         listener = listen_on(listen)
+        opened.callback(listener.close)
+        bound = str(listener.getsockname()[0])
+        host = _told_host(settings.node.advertise, bound)
         stop = stop_on_signals()
         directory = await _open_directory(settings, opened)
         meta = await _meta(directory, settings, stop, makes=True)
@@ -99,9 +121,8 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         folder = Folder.open(data, identity=Identity(meta.cluster, meta.shards, meta.secret))
         opened.callback(folder.close)
         holds = None if worker is None else frozenset(range(worker, meta.shards, workers))
-        host = settings.node.advertise or listener.getsockname()[0]
         me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
-        election = ZooKeeperElection(directory, me, meta.shards, host, settings.node.link_port)
+        election = ZooKeeperElection(directory, me, meta.shards, bound, settings.node.link_port)
         clock, metrics = guarded_clock(settings), registry()
 
         async def checkpoint(shard: int, into: Path) -> None:

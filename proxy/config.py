@@ -8,7 +8,6 @@ what each means.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from duemq.model.errors import BadConfig
 from duemq.model.timing import TimePolicy, shown
+from duemq.proxy import variables
 from duemq.proxy.ingress import Limits
 from duemq.proxy.sections import (
     DeliverySettings,
@@ -39,17 +39,13 @@ from duemq.proxy.sections import (
     no_switch,
 )
 
-CONFIG_VARIABLE = "DUEMQ_CONFIG"
-_PREFIX = "DUEMQ_"
 _SECRETS = frozenset(("password", "token"))
-# Others that may begin like ours: the client's, and what Kubernetes sets beside a service called duemq.
-_FOREIGN = re.compile(r"DUEMQ_(URL|API_KEY|SPARK_JARS|CONFIG|TEST_CLOCK|SERVICE_.*|PORT|PORT_.*)")
 
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_nested_delimiter="__",
+        env_prefix=variables.PREFIX,
+        env_nested_delimiter=variables.DELIMITER,
         enable_decoding=False,
         frozen=True,
         extra="forbid",
@@ -100,13 +96,21 @@ class Settings(BaseSettings):
 
         Raises BadConfig, which names each wrong key, what it was and what is allowed.
         """
-        path = path or os.environ.get(CONFIG_VARIABLE)
-        _refuse_unknown_variables()
-        layers = [_read_file(Path(path)) if path else {}, EnvSettingsSource(cls)(), overrides or {}]
+        path = path or os.environ.get(variables.CONFIG)
+        if variables.is_strict(os.environ) and (wrong := cls.strange_variables()):
+            raise BadConfig("\n".join(wrong))
+        layers = [_read_file(Path(path)) if path else {}, _of_environment(cls)(), overrides or {}]
         try:
             return cls(**_merge(layers))
         except ValidationError as error:
             raise BadConfig("\n".join(_explain(problem) for problem in error.errors())) from error
+
+    @classmethod
+    def strange_variables(cls) -> list[str]:
+        """A sentence for each variable of the environment that begins as settings do, and is none. `load` passes over
+        them, or with DUEMQ_STRICT_ENV=1 refuses them: others may have variables that begin so, and a misspelt name
+        would be ignored in silence."""
+        return variables.strangers(os.environ, cls)
 
     @property
     def host(self) -> str:
@@ -139,13 +143,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise BadConfig(f"the settings file {path} is not TOML: {error}") from error
 
 
-def _refuse_unknown_variables() -> None:
-    """A misspelt name would else be ignored in silence. (Names of keys inside a section are the model's to check.)"""
-    for name in os.environ:
-        if name.startswith(_PREFIX) and not _FOREIGN.fullmatch(name):
-            key = name.removeprefix(_PREFIX).partition("__")[0].lower()
-            if key not in Settings.model_fields:
-                raise BadConfig(f"the environment variable {name} is not a setting; {_known(Settings)}")
+def _of_environment(settings: type[BaseSettings]) -> EnvSettingsSource:
+    source = EnvSettingsSource(settings)
+    source.env_vars = {
+        name: value for name, value in source.env_vars.items() if not variables.is_of_kubernetes(name, value or "")
+    }
+    return source
 
 
 def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -167,7 +170,11 @@ def _explain(problem: ErrorDetails) -> str:
         section = type(getattr(Settings(), path[0])) if path else Settings
         return f"{key} is not a setting; {_known(section)}"
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    was = "" if last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
+    section = None if path else getattr(Settings(), last, None)
+    whole = isinstance(section, BaseModel)  # it may hold secrets
+    if isinstance(section, BaseModel) and problem["type"] == "model_type":
+        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(section).model_fields))}"
+    was = "" if whole or last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
     return f"{key}{was}: {rule}"
 
 

@@ -1,9 +1,10 @@
-"""Log lines: a sentence plus fields, as text for people or as JSON for machines."""
+"""Log lines: a sentence plus fields, as text for people or as JSON for machines. Times are UTC, and say so."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import Literal
 
 import orjson
@@ -11,12 +12,20 @@ import orjson
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class JsonLines(logging.Formatter):
+class Lines(logging.Formatter):
+    """Text, with a time such as 2026-11-22T13:30:34.049Z: comparable among machines, and when clocks change."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+
+class JsonLines(Lines):
     """One JSON object per line: time, level, logger, message, and the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -30,9 +39,7 @@ class JsonLines(logging.Formatter):
 def set_up(level: str, form: Literal["text", "json"]) -> None:
     """Log to stderr. Other libraries speak up from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    )
+    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)-7s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

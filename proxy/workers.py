@@ -5,44 +5,92 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Run = Callable[[int | None], None]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (*_ENDING, signal.SIGHUP)
+_INIT = 1
 
 
-def run_workers(count: int, run: Callable[[int | None], None]) -> None:
+def run_workers(count: int, run: Run) -> None:
     """Call `run` in this process (with None), or for a count above 1 in so many of its own, with their numbers.
 
-    Returns, or exits with code 1, when all have ended. If one dies by itself the others are stopped: whoever started
-    us sees it at once, and starts all anew.
+    As process 1 of a container it calls it in another process in any case: process 1 inherits all orphans, and has
+    to wait for them, or they stay as zombies.
+
+    Returns when all have ended because they were told to. If one ends by itself the others are stopped, and the exit
+    code is 1 (of a single one its own): whoever started us sees it at once, and starts all anew.
     """
-    if count == 1:
+    if count > 1:
+        _watch(range(count), run)
+    elif os.getpid() == _INIT:
+        _watch([None], run)
+    else:
         run(None)
-        return
-    children = {_fork(number, run) for number in range(count)}
+
+
+def _watch(numbers: Sequence[int | None], run: Run) -> None:
+    children: set[int] = set()
+    told: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
+        if number in _ENDING:
+            told.append(number)
         for child in children:
-            os.kill(child, number)
+            with suppress(ProcessLookupError):  # waited for a moment ago
+                os.kill(child, number)
 
-    for number in _SIGNALS:
-        signal.signal(number, pass_on)
-    failed = False
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+
+    def as_before() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in numbers:
+        children.add(_fork(number, run, as_before))
+    if told:  # before all of them were there
+        pass_on(told[-1], None)
+
+    code = 0
     while children:
         child, status = os.wait()
+        if child not in children:
+            continue  # an orphan of somebody else's, which was given to us
         children.discard(child)
-        if os.waitstatus_to_exitcode(status) != 0 and not failed:
-            failed = True
+        ended = os.waitstatus_to_exitcode(status)
+        if told and (ended == 0 or -ended in told):  # the latter where it had no handlers yet
+            continue
+        if len(numbers) == 1:
+            code = ended if ended >= 0 else 128 - ended  # as shells say it
+            continue
+        code = 1
+        if not told:
             print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
             pass_on(signal.SIGTERM, None)
-    if failed:
-        sys.exit(1)
+    if code:
+        sys.exit(code)
 
 
-def _fork(number: int, run: Callable[[int | None], None]) -> int:
-    child = os.fork()
-    if child:
-        return child
+def _fork(number: int | None, run: Run, as_before: Callable[[], None]) -> int:
+    """The process id of a new process, whose signals are `as_before`."""
+    # A signal that comes in between would be heard by the parent's handler, in the child.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        child = os.fork()
+        if not child:
+            as_before()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if not child:
+        _work(number, run)
+    return child
+
+
+def _work(number: int | None, run: Run) -> NoReturn:
     code = 1
     try:
         run(number)

@@ -55,12 +55,12 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it that are missing, unless it is there. Raises OSError.
+    """Make a folder of the owner's alone, with those above it that are missing, unless it is there. Raises OSError.
 
     Its name is durable afterwards also where a process made it before that had no time to sync it.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in (path, *missing):
         sync_folder(folder.parent)
 

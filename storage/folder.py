@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -81,7 +82,8 @@ class Folder:
     @staticmethod
     def open(path: Path, shards: int | None = None, identity: Identity | None = None) -> Folder:
         """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
-        (with `shards` shards, 1 if None). What a crash left half done is brought to its end.
+        (with `shards` shards, 1 if None). What a crash left half done is brought to its end. One that everybody may
+        enter becomes its owner's alone.
 
         Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
         another cluster.
@@ -93,8 +95,9 @@ class Folder:
             )
         try:
             make_folder(path)
+            os.listdir(path)
         except OSError as error:
-            raise FolderRefused(f"data folder {path}: {error.strerror}; choose another one with --data") from error
+            raise _cannot_use(path, error) from error
         _refuse_backup(path)
         meta = path / META
         if not meta.exists() and not _UNFINISHED.issuperset(os.listdir(path)):
@@ -104,6 +107,7 @@ class Folder:
         lock = take_lock(path)
         try:
             _refuse_backup(path)
+            _close_to_others(path)
             if not meta.exists():
                 _make(path, identity or Identity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
             info = read_info(path)
@@ -133,6 +137,8 @@ def read_info(path: Path) -> FolderInfo:
         known = meta["format"] == "duemq" and isinstance(meta["version"], int)
     except FileNotFoundError as error:
         raise FolderRefused(f"{path} is not a data folder of duemq: it has no {META}") from error
+    except PermissionError as error:
+        raise FolderRefused(f"{path / META}: {error.strerror}: run this as the user of the server") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderRefused(f"{path / META} cannot be read: restore it from a backup") from error
     if not known:
@@ -166,8 +172,11 @@ def _refuse_backup(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """Hold a folder until this descriptor is closed. Raises FolderRefused if another process does."""
-    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a folder until this descriptor is closed. Raises FolderRefused if another process does, or it cannot be."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _cannot_use(path, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -180,6 +189,22 @@ def take_lock(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
+
+
+def _cannot_use(path: Path, error: OSError) -> FolderRefused:
+    whose = "run this as its owner, or " if isinstance(error, PermissionError) else ""
+    return FolderRefused(f"data folder {path}: {error.strerror}; {whose}choose another one with --data")
+
+
+def _close_to_others(path: Path) -> None:
+    """A group keeps a right that others lack: it was given on purpose.
+
+    A folder of somebody else's, such as a volume of Kubernetes, stays as it is: what is made in it is private anyway.
+    """
+    found = path.stat()
+    if found.st_mode & 0o007 and found.st_uid == os.geteuid():
+        with suppress(OSError):  # some file systems know no modes
+            path.chmod(0o700)
 
 
 def _make(path: Path, identity: Identity) -> None:

@@ -45,6 +45,7 @@ def backup(
     It holds the secret of the ids, and every payload. Run it as the user of the server.
     """
     os.nice(_NICE)
+    starting.keep_private()
     from duemq.proxy.config import Settings
     from duemq.storage.backups import Backups
     from duemq.storage.folder import read_info
@@ -93,6 +94,7 @@ def restore(
     from duemq.storage import backup as backups
     from duemq.storage.restore import restore as put_in_place
 
+    starting.keep_private()
     wrong: list[str] = []
     try:
         if check:

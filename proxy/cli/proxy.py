@@ -23,7 +23,6 @@ def proxy(
     further: starting.Further = None,
 ) -> None:
     """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
-    from duemq.proxy.cluster_service import run_proxy
     from duemq.proxy.workers import run_workers
 
     given = {
@@ -31,4 +30,13 @@ def proxy(
         "zookeeper.hosts": zookeeper,
     }  # fmt: skip
     settings = starting.begin(config, given, further)
-    run_workers(workers, lambda worker: starting.run(run_proxy(settings, shared=worker is not None)))
+    starting.become_server()
+    if workers > 1:
+        starting.share_imports()
+
+    def run(worker: int | None) -> None:
+        from duemq.proxy.cluster_service import run_proxy
+
+        starting.run(run_proxy(settings, shared=worker is not None))
+
+    run_workers(workers, run)

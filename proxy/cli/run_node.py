@@ -42,7 +42,6 @@ def node(
     """
     if context.invoked_subcommand is not None:
         return
-    from duemq.proxy.cluster_service import run_node
     from duemq.proxy.workers import run_workers
 
     given = {
@@ -50,4 +49,13 @@ def node(
         "node.name": name, "node.rack": rack, "kafka.bootstrap": kafka, "zookeeper.hosts": zookeeper,
     }  # fmt: skip
     settings = starting.begin(config, given, further)
-    run_workers(workers, lambda worker: starting.run(run_node(settings, worker, workers)))
+    starting.become_server()
+    if workers > 1:
+        starting.share_imports()
+
+    def run(worker: int | None) -> None:
+        from duemq.proxy.cluster_service import run_node
+
+        starting.run(run_node(settings, worker, workers))
+
+    run_workers(workers, run)

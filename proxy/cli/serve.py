@@ -30,8 +30,7 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Show a short live demonstration, then go on serving.")] = False,
 ) -> None:
     """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
-    from duemq.proxy import demo as demonstration
-    from duemq.proxy.service import serve as service
+    from duemq.proxy.workers import run_workers
 
     given = {
         "data": data, "listen": listen, "shards": shards, "log_level": log_level, "log_format": log_format,
@@ -39,4 +38,12 @@ def serve(
     }  # fmt: skip
     quiet = "warning" if demo and log_level is None else None
     settings = starting.begin(config, given, further, log_level=quiet)
-    starting.run(service(settings, demonstration.show if demo else None))
+    starting.become_server()
+
+    def run(_: int | None) -> None:
+        from duemq.proxy import demo as demonstration
+        from duemq.proxy.service import serve as service
+
+        starting.run(service(settings, demonstration.show if demo else None))
+
+    run_workers(1, run)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -11,6 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from duemq.proxy.config import Settings
+
+log = logging.getLogger(__name__)
 
 Data = Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")]
 Listen = Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")]
@@ -51,7 +56,25 @@ def begin(
         set_up(log_level or settings.log_level, settings.log_format)
     except DuemqError as error:
         fail(error)
+    for sentence in settings.strange_variables():
+        log.warning("%s", sentence, extra={"action": "settings"})
     return settings
+
+
+def keep_private() -> None:
+    """What this process makes from here on, data folders and backups, is for its user alone."""
+    os.umask(0o077)
+
+
+def become_server() -> None:
+    """From here on files are made for this user alone, and SIGHUP ends neither this process nor those it starts."""
+    keep_private()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def share_imports() -> None:
+    """Import what a server of a cluster needs before its processes are forked: they share that memory."""
+    import duemq.proxy.cluster_service  # noqa: F401
 
 
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:
@@ -70,9 +93,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
     from duemq.model.errors import DuemqError, first_of
 
+    async def unaffected() -> None:
+        # The end of a terminal, or the rotation of a log, is no reason to stop.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignored)
+        await main
+
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main)
+            runner.run(unaffected())
     except DuemqError as error:
         fail(error)
     except BaseExceptionGroup as group:
@@ -80,6 +108,10 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         if known is None:
             raise
         fail(first_of(known))
+
+
+def _ignored() -> None:
+    log.warning("SIGHUP is ignored: settings are read at the start, logs go to stderr", extra={"action": "signal"})
 
 
 def fail(error: BaseException) -> NoReturn:

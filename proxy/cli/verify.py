@@ -29,6 +29,7 @@ def verify(
     from duemq.model.errors import DuemqError
     from duemq.proxy.config import Settings
 
+    starting.keep_private()
     try:
         settings = Settings.load(config, {"data": data})
         good = asyncio.run(_verify(settings.data, json))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def up(
     given = dict(setting.split("=", 1) for setting in settings or ())
     screen = Console(stderr=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.umask(0o077)  # of the brokers' files, too: they hold every payload
     with _alone(data):
         kept = Kept.read(data) or Kept(Ports.choose(brokers, zookeepers, nodes, proxies, port), given)
         had = tuple(map(len, (kept.ports.kafka, kept.ports.zookeeper, kept.ports.nodes, kept.ports.proxies)))

@@ -28,6 +28,11 @@ def test_every_package_folder_has_its_link() -> None:
     assert {path.name for path in LINKS.iterdir()} - links - {"__pycache__"} == {"__init__.py", "py.typed"}
 
 
+def test_an_image_gets_every_package_folder() -> None:
+    taken = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= taken
+
+
 @pytest.mark.slow
 def test_the_built_wheel_serves(tmp_path: Path, new_server: Callable[..., Server]) -> None:
     made, fresh = tmp_path / "made", tmp_path / "fresh"

@@ -8,9 +8,11 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -61,6 +63,15 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         os.close(ended)
 
 
+def test_nothing_is_imported_from_where_the_server_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("orjson", "queue", "duemq"):
+        (tmp_path / f"{name}.py").write_text("import sys\nsys.exit('a stranger ran')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    with pytest.raises(StoreFailed, match="nothing is no work"):
+        asyncio.run(lines_said_by("duemq.storage.far_process", job={"work": "nothing"}))
+
+
 def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
     async def answers() -> list[bytes]:
         files = [
@@ -76,8 +87,10 @@ def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
     assert said == [{"reason": "none cannot be read: No such file or directory", "final": False}] * 100
 
 
-async def lines_said_by(module: str, silence_s: float | None = None) -> list[bytes]:
-    async with aclosing(lines_of(module, silence_s)({})) as lines:
+async def lines_said_by(
+    module: str, silence_s: float | None = None, job: Mapping[str, Any] = MappingProxyType({})
+) -> list[bytes]:
+    async with aclosing(lines_of(module, silence_s)(dict(job))) as lines:
         return [line async for line in lines]
 
 
@@ -116,10 +129,5 @@ def test_what_a_process_says_in_the_end_is_bounded(tmp_path: Path, monkeypatch: 
 
 
 def test_a_child_that_fails_says_why() -> None:
-    async def work() -> None:
-        async with aclosing(lines_of("duemq.storage.far_process")({"work": "nothing"})) as lines:
-            async for _ in lines:
-                pass
-
     with pytest.raises(StoreFailed, match="nothing is no work"):
-        asyncio.run(work())
+        asyncio.run(lines_said_by("duemq.storage.far_process", job={"work": "nothing"}))

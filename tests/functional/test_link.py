@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
+from duemq.election import link as links
 from duemq.election.link import Link, Peer, Talk, talk_to
+from duemq.model.errors import BadConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +46,67 @@ async def test_only_a_refused_peer_that_was_met_before_is_dead() -> None:
     await own.close()
     await stranger.close()
     assert set(dead) == {met}
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
+async def test_a_host_that_is_not_this_machines_is_refused(host: str) -> None:
+    """It would else listen on every address, also where strangers are."""
+    own = Link("own", "own", nobody)
+    with pytest.raises(BadConfig, match=f"cannot listen at {host}"):
+        await own.open(host, 0)
+    await own.close()
+
+
+async def test_what_a_peer_says_beyond_its_greeting_is_not_kept() -> None:
+    said = 64 << 20
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Link("peer", "peer", nobody).greeting)
+        for _ in range(64):
+            writer.write(bytes(said // 64))
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    peer = Peer("peer", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", 1, "peer")
+    tracemalloc.start()
+    try:
+        assert await talk_to(peer) is Talk.ENDED
+        assert tracemalloc.get_traced_memory()[1] < said // 4
+    finally:
+        tracemalloc.stop()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_MOST_CALLERS", 2)
+    own = Link("own", "own", nobody)
+    port = await own.open("127.0.0.1", 0)
+    opened = [await asyncio.open_connection("127.0.0.1", port)]
+    assert await opened[0][0].readline() == own.greeting
+    opened.append(await asyncio.open_connection("127.0.0.1", port))
+    assert await opened[1][0].readline() == own.greeting
+    too_many, writer = await asyncio.open_connection("127.0.0.1", port)
+    with pytest.raises(ConnectionError):
+        if await too_many.read() == b"":
+            raise ConnectionResetError
+    writer.close()
+    assert len(own.callers) == 2
+    opened[0][1].close()
+    async with asyncio.timeout(300):
+        while len(own.callers) == 2:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+    after, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await after.readline() == own.greeting
+    writer.close()
+    opened[1][1].close()
+    await own.close()
+
+
+async def nobody(peer: Peer) -> None:
+    raise AssertionError(f"{peer} was called dead")
 
 
 async def called(link: Link) -> asyncio.Transport:

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from duemq.delay.node import cleaning_trigger
 from duemq.delay.watermarks import Watermarks
 from duemq.model.errors import BadConfig
+from duemq.proxy import logs
+from duemq.proxy.cli import starting
 from duemq.proxy.config import Settings
 from duemq.proxy.ingress import Limits
 from duemq.proxy.wiring import node_options
@@ -57,8 +59,9 @@ def test_the_shipped_file_has_every_key_and_its_default() -> None:
 
 
 def test_the_table_of_the_docs_has_every_key_and_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\S+)` \| `(.*?)` \|", (TOP / "docs" / "configuration.md").read_text(), re.MULTILINE))
-    assert set(rows) == set(keys(Settings()))
+    table = re.findall(r"^\| `(\S+)` \| `(.*?)` \|", (TOP / "docs" / "configuration.md").read_text(), re.MULTILINE)
+    rows = dict(table)
+    assert sorted(key for key, _ in table) == sorted(keys(Settings()))
     told: dict[str, Any] = {}
     for key, value in rows.items():
         section, _, name = key.rpartition(".")
@@ -113,7 +116,7 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ("[storage]\nrefuse_percent = 101", r"storage\.refuse_percent = 101"),
         (
             "[storage]\nshorten_percent = 91",
-            r"storage = .*shorten_percent \(91\) and refuse_percent \(90\) must",
+            r"^storage: .*shorten_percent \(91\) and refuse_percent \(90\) must",
         ),
         ("listen: 1", "is not TOML"),
     ],
@@ -128,15 +131,95 @@ def test_windows_may_be_loaded_as_early_as_they_are_not_sealed(write: Any) -> No
     assert (far.load_ahead, far.seal_windows) == (5_400_000, 3)
 
 
-def test_wrong_variables_and_missing_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settings_file_must_be_there() -> None:
     with pytest.raises(BadConfig, match="cannot be read"):
         Settings.load("no-such-file.toml")
-    monkeypatch.setenv("DUEMQ_URL", "http://127.0.0.1:8787")
-    monkeypatch.setenv("DUEMQ_SPARK_JARS", "/jars")
+
+
+def services(*names: str) -> dict[str, str]:
+    """What Kubernetes sets in a pod for services of these names, each with a port called http."""
+    found = {}
+    for name in names:
+        own, url = name.upper().replace("-", "_"), "tcp://10.96.0.7:8787"
+        found |= {
+            f"{own}_SERVICE_HOST": "10.96.0.7", f"{own}_SERVICE_PORT": "8787", f"{own}_SERVICE_PORT_HTTP": "8787",
+            f"{own}_PORT": url, f"{own}_PORT_8787_TCP": url, f"{own}_PORT_8787_TCP_PROTO": "tcp",
+            f"{own}_PORT_8787_TCP_PORT": "8787", f"{own}_PORT_8787_TCP_ADDR": "10.96.0.7",
+            f"{own}_PORT_53_UDP_ADDR": "10.96.0.7",
+        }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_services_of_kubernetes_may_have_any_name(strict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (
+        "duemq", "duemq-node", "duemq-proxy", "duemq-kafka", "duemq-zookeeper", "duemq-http", "duemq-node-headless",
+        "duemq-kafka--ui", "duemq-node--link", "duemq--x", "duemq-data", "duemq-3",
+    )  # fmt: skip
+    for name, value in services(*names).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DUEMQ_STRICT_ENV", strict)
     assert Settings.load() == Settings()
-    monkeypatch.setenv("DUEMQ_LIMTS__MAX_DELAY", "1h")
-    with pytest.raises(BadConfig, match="DUEMQ_LIMTS__MAX_DELAY is not a setting"):
+    assert Settings.strange_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("DUEMQ_VERSION", ""),
+        ("DUEMQ_LISTN", "DUEMQ_LISTEN"),
+        ("DUEMQ_LISTEN__ON", "DUEMQ_LISTEN"),
+        ("DUEMQ_LIMTS__MAX_DELAY", "DUEMQ_LIMITS__MAX_DELAY"),
+        ("DUEMQ_HTTP_API_KEYS", "DUEMQ_HTTP__API_KEYS"),
+        ("DUEMQ_NODE_LINK_PORT", "DUEMQ_NODE__LINK_PORT"),
+        ("DUEMQ_API_KEYS", "DUEMQ_API_KEY"),
+    ],
+)
+def test_a_variable_that_only_begins_as_settings_do_stops_nothing(
+    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "9000")
+    assert Settings.load() == Settings()
+    (told,) = Settings.strange_variables()
+    assert told.startswith(f"the environment variable {name} is not a setting; the nearest one is DUEMQ_{nearest[6:]}")
+    monkeypatch.setenv("DUEMQ_STRICT_ENV", "1")
+    with pytest.raises(BadConfig, match=f"{name} is not a setting"):
         Settings.load()
+
+
+def test_variables_of_others_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", "DUEMQ_TEST_CLOCK"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("DUEMQ_STRICT_ENV", "1")
+    assert Settings.load() == Settings()
+
+
+def test_a_variable_of_a_section_is_a_setting_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUEMQ_LIMITS__MAX_DELY", "1h")
+    with pytest.raises(BadConfig, match=r"limits\.max_dely is not a setting; known are max_delay"):
+        Settings.load()
+
+
+def test_a_server_warns_once_of_each_strange_variable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs, "set_up", lambda level, form: None)
+    for name, value in (services("duemq-node") | {"DUEMQ_VERSION": "1", "DUEMQ_HTTP_API_KEYS": "a"}).items():
+        monkeypatch.setenv(name, value)
+    starting.begin(None, {}, ())
+    assert [record.message.split()[3] for record in caplog.records] == ["DUEMQ_VERSION", "DUEMQ_HTTP_API_KEYS"]
+
+
+@pytest.mark.parametrize(
+    "section", [name for name in Settings.model_fields if isinstance(getattr(Settings(), name), BaseModel)]
+)
+def test_a_whole_section_is_never_shown(section: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadConfig, match=f"^{section}: it is a section: set its keys, such as {section}\\.") as of_file:
+        Settings.load(write(f'{section} = "s3cret"'))
+    monkeypatch.setenv(f"DUEMQ_{section.upper()}", '{"password": "s3cret"}')
+    with pytest.raises(BadConfig, match="it is a section") as of_variable:
+        Settings.load()
+    assert "s3cret" not in f"{of_file.value} {of_variable.value}"
 
 
 def test_api_keys_are_never_shown(write: Any) -> None:

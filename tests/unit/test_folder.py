@@ -1,5 +1,7 @@
 """The data folder: one process at a time, and nothing that duemq did not make."""
 
+import os
+import stat
 from pathlib import Path
 
 import orjson
@@ -24,6 +26,42 @@ def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None
 def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
     Folder.open(tmp_path).close()
     assert (tmp_path / "id.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_new_folder_is_for_its_owner_only(tmp_path: Path) -> None:
+    Folder.open(tmp_path / "a" / "data").close()
+    assert mode(tmp_path / "a" / "data") == 0o700
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o755, 0o700), (0o777, 0o700), (0o750, 0o750), (0o770, 0o770)])
+def test_a_folder_that_all_may_enter_is_closed_and_a_group_keeps_its_right(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    tmp_path.chmod(before)
+    Folder.open(tmp_path).close()
+    assert mode(tmp_path) == after
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    Folder.open(tmp_path).close()
+    assert mode(tmp_path) == 0o777
+
+
+@pytest.mark.parametrize("call", ["listdir", "open"])
+def test_a_folder_that_is_closed_to_us_is_refused(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: object, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    Folder.open(tmp_path).close()
+    monkeypatch.setattr(os, call, closed)
+    with pytest.raises(FolderRefused, match=f"data folder {tmp_path}: Permission denied; run this as its owner, or"):
+        Folder.open(tmp_path)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_folder_in_use_names_its_holder_until_it_is_closed(tmp_path: Path) -> None:

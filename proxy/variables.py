@@ -1,0 +1,63 @@
+"""The variables of the environment that begin as ours do: which are settings, and whose the others are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from pydantic import BaseModel
+
+PREFIX = "DUEMQ_"
+DELIMITER = "__"
+CONFIG = "DUEMQ_CONFIG"
+STRICT = "DUEMQ_STRICT_ENV"
+_NOT_SETTINGS = frozenset(("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", "DUEMQ_TEST_CLOCK", CONFIG, STRICT))
+
+# Kubernetes sets these in each pod, for each service of its namespace whose name begins with `duemq`.
+_SERVICE = re.compile(
+    r"DUEMQ_(?:.+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+_SERVICE_URL = re.compile(r"DUEMQ_(?:.+_)?PORT=(?:tcp|udp|sctp)://.*", re.DOTALL)
+
+
+def is_of_kubernetes(name: str, value: str) -> bool:
+    """Whether it tells of a service, such as DUEMQ_NODE_SERVICE_HOST for one that is called duemq-node."""
+    name = name.upper()
+    return _SERVICE.fullmatch(name) is not None or _SERVICE_URL.fullmatch(f"{name}={value}") is not None
+
+
+def is_strict(environment: Mapping[str, str]) -> bool:
+    return environment.get(STRICT, "") not in ("", "0")
+
+
+def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list[str]:
+    """A sentence for each variable that begins as ours do and is no setting, nor anything else that is known.
+
+    One that names a section is not among them: the keys of a section are checked with their values.
+    """
+    known, sections = set(variables(settings)), {name.upper() for name, _ in _sections(settings)}
+    found = []
+    for name, value in environment.items():
+        if not name.startswith(PREFIX) or name in known | _NOT_SETTINGS or is_of_kubernetes(name, value):
+            continue
+        if name.removeprefix(PREFIX).partition(DELIMITER)[0] not in sections:
+            (nearest,) = get_close_matches(name, sorted(known | _NOT_SETTINGS), 1, cutoff=0)
+            found.append(f"the environment variable {name} is not a setting; the nearest one is {nearest}")
+    return found
+
+
+def variables(settings: type[BaseModel]) -> Iterator[str]:
+    """The names of the variables of all settings."""
+    sections = dict(_sections(settings))
+    for name in settings.model_fields:
+        if name in sections:
+            yield from (f"{PREFIX}{name}{DELIMITER}{key}".upper() for key in sections[name].model_fields)
+        else:
+            yield f"{PREFIX}{name}".upper()
+
+
+def _sections(settings: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield name, field.annotation

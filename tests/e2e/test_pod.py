@@ -1,0 +1,209 @@
+"""A pod's life without Kubernetes: the server is process 1, of a user without a name, on a disk that it cannot write.
+
+Only its data folder can be written. Its environment tells of twelve services, and of things that are none of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.server import DUEMQ, STOP_S, Server, run, wait_for
+
+UID = 12345  # OpenShift chooses one, and adds the group 0
+SERVICES = (
+    "duemq", "duemq-node", "duemq-proxy", "duemq-kafka", "duemq-zookeeper", "duemq-http", "duemq-node-headless",
+    "duemq-kafka-ui", "duemq-metrics", "duemq-data", "duemq-3", "duemq-node--link",
+)  # fmt: skip
+SENDERS = 8
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+
+_MOUNT = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && cd / && exec "$@"'
+
+
+def need_namespaces() -> None:
+    """Skip the test where none can be made; fail it in CI."""
+    try:
+        subprocess.run(
+            ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "true"], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+def services() -> dict[str, str]:
+    """What Kubernetes sets for each of them."""
+    found = {}
+    for name in SERVICES:
+        own, url = name.upper().replace("-", "_"), "tcp://10.96.0.7:8787"
+        found |= {
+            f"{own}_SERVICE_HOST": "10.96.0.7", f"{own}_SERVICE_PORT": "8787", f"{own}_SERVICE_PORT_HTTP": "8787",
+            f"{own}_PORT": url, f"{own}_PORT_8787_TCP": url, f"{own}_PORT_8787_TCP_PROTO": "tcp",
+            f"{own}_PORT_8787_TCP_PORT": "8787", f"{own}_PORT_8787_TCP_ADDR": "10.96.0.7",
+        }  # fmt: skip
+    return found
+
+
+class Pod(Server):
+    """`process` is what made the namespaces, `first` is process 1 in them."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        super().__init__(data, *options)
+        data.mkdir()
+        data.chmod(0o770)
+        # That right to read lets it find an interpreter that only root may look for; it writes nothing by it.
+        read = "-all,+dac_read_search"
+        self.command = [
+            "unshare", "--fork", "--pid", "--mount", "--mount-proc", "--kill-child", "sh", "-c", _MOUNT, data,
+            "setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", "--no-new-privs", f"--inh-caps={read}",
+            f"--ambient-caps={read}", "env", "-u", "HOME", "-u", "USER", "-u", "LOGNAME", DUEMQ,
+        ]  # fmt: skip
+        self.environment = services() | {"DUEMQ_VERSION": "1.2.3"}
+
+    @property
+    def first(self) -> int:
+        (pid,) = children(self.process.pid)
+        return pid
+
+    def stop(self, number: int = signal.SIGTERM, within_s: float = STOP_S) -> int:
+        os.kill(self.first, number)
+        return self.process.wait(within_s)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    need_namespaces()
+    with Pod(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_no_message_is_lost_or_doubled_in_the_life_of_a_pod(pod: Pod) -> None:
+    pod.start()
+    status = status_of(pod)
+    assert f"\nUid:\t{UID}\t{UID}\t{UID}\t{UID}\n" in status and re.search(r"\nNSpid:\t\d+\t1\n", status)
+    assert [line for line in pod.log.splitlines() if "WARNING" in line and "environment" in line][1:] == []
+    assert "DUEMQ_VERSION is not a setting" in pod.log
+    leave_orphan(pod)
+
+    outcomes = stop_under_load(pod)
+    pod.start()
+    accepted = {number for number, status in outcomes.items() if status == 201}
+    delivered: Counter[int] = Counter()
+
+    def all_are_there() -> bool:
+        delivered.clear()
+        delivered.update(int(record["payload"]) for record in pod.records("pod"))
+        return accepted <= delivered.keys()
+
+    wait_for(all_are_there, "all accepted messages to be delivered")
+    assert set(delivered.values()) == {1}
+    refused = {number for number, status in outcomes.items() if status is not None and status != 201}
+    assert not refused & delivered.keys()
+    assert {outcomes[number] for number in refused} <= {503}
+    assert pod.stop() == 0, pod.log
+    assert "Traceback" not in pod.log
+    assert private(pod.data) == {UID}
+
+
+@pytest.mark.slow
+def test_a_pod_can_be_stopped_while_it_starts(pod: Pod) -> None:
+    pod.spawn()
+    wait_for(lambda: catches(pod, signal.SIGTERM), "process 1 to hear SIGTERM")
+    assert pod.stop() == 0, pod.log
+    assert "Traceback" not in pod.log
+
+
+def catches(pod: Pod, number: signal.Signals) -> bool:
+    """Whether its process 1 has a handler: the kernel keeps other signals from it."""
+    found = re.search(r"\nNSpid:\t\d+\t1\n(?s:.*)\nSigCgt:\t([0-9a-f]+)\n", status_of(pod))
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def status_of(pod: Pod) -> str:
+    return "".join(Path(f"/proc/{pid}/status").read_text() for pid in children(pod.process.pid))
+
+
+def leave_orphan(pod: Pod) -> None:
+    """As `kubectl exec POD -- sh -c 'something &'` does. It ends with an error: nothing must come of that."""
+    (server,) = children(pod.first)
+    read, write = os.pipe()
+    enter = ["nsenter", "--target", str(pod.first), "--pid", "--mount", "sh", "-c"]
+    subprocess.run([*enter, f"sh -c 'read line; exit 3' <&{read} &"], check=True, pass_fds=[read])
+    wait_for(lambda: len(children(pod.first)) == 2, "process 1 to inherit the orphan")
+    os.close(read)
+    os.close(write)
+    wait_for(lambda: children(pod.first) == [server], "process 1 to wait for the orphan")
+    assert pod.is_ready()
+
+
+def stop_under_load(pod: Pod) -> dict[int, int | None]:
+    """What was answered to each message, by its number; None where nobody knows. Each sender keeps its connection."""
+    outcomes: dict[int, int | None] = {}
+    numbers = count()
+
+    def send() -> None:
+        with httpx.Client(base_url=pod.url, timeout=300, trust_env=False) as client:
+            while True:
+                number = next(numbers)
+                message = {"topic": "pod", "payload": str(number), "deliver_after": f"{number % 4}s"}
+                try:
+                    outcomes[number] = client.post("/v1/messages", json=message).status_code
+                except httpx.TransportError:
+                    outcomes[number] = None
+                    return
+
+    with ThreadPoolExecutor(SENDERS) as senders:
+        sending = [senders.submit(send) for _ in range(SENDERS)]
+        wait_for(lambda: len(outcomes) > 500, "the load to be on")
+        assert pod.stop() == 0, pod.log
+    for sender in sending:
+        sender.result()
+    return outcomes
+
+
+def private(data: Path) -> set[int]:
+    """Who owns what is in a folder. Nothing of it may be read or entered by anybody else."""
+    found = [Path(folder) / name for folder, folders, files in os.walk(data) for name in (*folders, *files)]
+    assert len(found) > 10
+    assert [path for path in found if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
+    return {path.lstat().st_uid for path in found}
+
+
+def test_a_server_keeps_its_files_to_itself_and_outlives_its_terminal(new_server: Callable[..., Server]) -> None:
+    server = new_server()
+    server.command = ["sh", "-c", 'umask 022 && exec "$@"', "sh", DUEMQ]
+    server.start()
+    server.send("t", payload="now")
+    server.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "SIGHUP is ignored" in server.log, "the signal to be heard")
+    assert server.is_ready()
+    assert health(server) == (0, "ready\n")
+    assert private(server.data) == {os.geteuid()}
+    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
+    assert all(LINE.match(line) for line in server.log.splitlines())
+    assert server.stop() == 0, server.log
+    assert health(server)[0] == 1
+
+
+def health(server: Server) -> tuple[int, Any]:
+    asked = run("health", "--listen", server.url.removeprefix("http://"))
+    return asked.returncode, asked.stdout

@@ -1,0 +1,44 @@
+"""Log lines can be compared among machines."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from duemq.proxy.logs import set_up
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine is in New York, and nothing of the logs stays behind."""
+    root = logging.getLogger()
+    handlers, level, own = root.handlers[:], root.level, logging.getLogger("duemq").level
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("duemq").setLevel(own)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_times_are_utc_and_say_so(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    set_up("info", "json" if form == "json" else "text")
+    record = logging.makeLogRecord(
+        {"name": "duemq.it", "levelname": "INFO", "msg": "hello", "created": 1795354234.0496, "msecs": 49.6}
+    )
+    logging.getLogger().handlers[0].handle(record)
+    line = said.getvalue()
+    told = orjson.loads(line)["time"] if form == "json" else line.split()[0]
+    assert told == "2026-11-22T13:30:34.049Z"
+    if form == "text":
+        assert line == "2026-11-22T13:30:34.049Z INFO    hello\n"
