@@ -8,8 +8,8 @@ behind. For an effect at most once it needs `appendfsync always` and no automati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.client.idempotency.base import Begun, Done, Fresh, Running
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 PREFIX: Final = b"duemq:once:"
-_CONNECTIONS, _WAIT_S = 32, 10.0
+_CONNECTIONS = 32
+_CALL_S = 10.0  # all in all, with the wait for a connection to become free
 _SOCKET_S = 5.0  # for a connection, and for each answer; of redis-py before 8 the default is to wait for ever
 
 _ONE_KEY = ("WRONGTYPE", "attempt to ")  # how Redis and Lua begin to say that a key is no such hash
@@ -67,7 +68,7 @@ class RedisStore:
 
     def __init__(self, client: Redis, prefix: bytes = PREFIX) -> None:
         self._client, self._prefix, self._own = client, prefix, False
-        self._closed = False
+        self._calls, self._closed = set[asyncio.Timeout](), False
         self._begin, self._finish, self._release = (
             client.register_script(script) for script in (_BEGIN, _FINISH, _RELEASE)
         )
@@ -81,9 +82,8 @@ class RedisStore:
         store = cls(_from_url(url), prefix)
         store._own = True
         try:
-            with _translated():
-                async with asyncio.timeout(_WAIT_S):
-                    await store._client.ping()
+            async with store._call():
+                await store._client.ping()
         except BaseException:
             await store.close()
             raise
@@ -100,8 +100,7 @@ class RedisStore:
         over: str = "",
     ) -> Begun:
         arguments: list[str | int] = [owner, now_ms, lease_ms, keep_ms, int(at_most_once), over]
-        self._check()
-        with _translated():
+        async with self._call():
             answer = await self._begin(keys=[self._prefix + key], args=arguments)
         match [_bytes(each) for each in answer]:
             case [b"fresh"]:
@@ -115,13 +114,11 @@ class RedisStore:
         raise AssertionError(f"no answer of the script: {answer!r}")
 
     async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
-        self._check()
-        with _translated():
+        async with self._call():
             return bool(await self._finish(keys=[self._prefix + key], args=[owner, result, now_ms, keep_ms]))
 
     async def release(self, key: bytes, owner: str) -> bool:
-        self._check()
-        with _translated():
+        async with self._call():
             return bool(await self._release(keys=[self._prefix + key], args=[owner]))
 
     async def expire(self, now_ms: int) -> int:
@@ -131,14 +128,26 @@ class RedisStore:
     async def close(self) -> None:
         """Calls that wait for an answer are Unavailable, as are those that come."""
         self._closed = True
+        for call in self._calls:
+            if not call.expired():
+                call.reschedule(asyncio.get_running_loop().time())
         if self._own:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_S):
+                async with asyncio.timeout(_CALL_S):
                     await self._client.aclose()
 
-    def _check(self) -> None:
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """Bounded, ended by a close, and with errors of ours. Raises Unavailable or CorruptStore."""
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
+        with _translated():
+            async with asyncio.timeout(_CALL_S) as call:
+                self._calls.add(call)
+                try:
+                    yield
+                finally:
+                    self._calls.discard(call)
 
 
 def _from_url(url: str) -> Redis:
@@ -148,7 +157,7 @@ def _from_url(url: str) -> Redis:
         raise BadConfig("the package redis is missing: pip install 'duemq[redis]'") from error
     # The usual pool refuses where this one waits for a connection to become free. What the URL says goes first.
     pool = BlockingConnectionPool.from_url(
-        url, max_connections=_CONNECTIONS, timeout=_WAIT_S, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S
+        url, max_connections=_CONNECTIONS, timeout=_CALL_S, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S
     )
     return Redis.from_pool(pool)
 
