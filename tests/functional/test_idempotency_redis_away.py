@@ -97,7 +97,7 @@ async def test_work_is_done_once_over_an_outage(node: ValkeyNode, away: Away, st
 
 async def test_a_consumers_worth_of_handlers_goes_on_when_the_server_does(node: ValkeyNode, away: Away) -> None:
     """More at once than there are connections."""
-    store, effects = await RedisStore.open(node.url), Counter[str]()
+    store, effects, paused = await RedisStore.open(node.url), Counter[str](), asyncio.Event()
 
     @once(store, scope="s", store_timeout=BRIEF)
     async def handle(mail: Mail) -> None:
@@ -109,11 +109,12 @@ async def test_a_consumers_worth_of_handlers_goes_on_when_the_server_does(node: 
                 try:
                     return await handle(Mail(f"{number}"))
                 except Pause:
+                    paused.set()
                     await asyncio.sleep(0.02)
 
     await away.leave()
     waiting = asyncio.gather(*(one(number) for number in range(100)))
-    await asyncio.wait([waiting], timeout=0.5)
+    await paused.wait()
     assert not effects
     await away.come_back()
     await waiting
