@@ -33,7 +33,7 @@ from duemq.model.fault import Fault
 log = logging.getLogger(__name__)
 
 _AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between tries to record or release
-_LEAVE_S = 2.0  # for a cancellation to wait for the store: what was sent takes effect without that
+_LEAVE_S = 1.0  # for a cancellation to wait for each request: what was sent takes effect without that
 _REMEMBERED = 10_000  # keys; of what is forgotten the lease has to run out, as after a crash
 _WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
 
@@ -97,7 +97,7 @@ class Attempts:
         claim, now = self._claims.pop(key, None) or _Claim(self._owner()), self._clock()
         begun = await self._begin(key, claim, now)
         if isinstance(begun, Running):
-            raise Busy(key, begun)
+            raise Busy(key, begun, now)
         if isinstance(begun, Done):
             self._cache.put(key, begun.result, now + self._terms.keep_ms)
             return begun.result
@@ -106,7 +106,7 @@ class Attempts:
             value = await work()
         except BaseException as error:
             if not self._terms.at_most_once or self._without_effect(error):
-                await _undisturbed(self._release(key, claim.owner))
+                await self._release(key, claim.owner, isinstance(error, asyncio.CancelledError))
                 raise
             if isinstance(error, InDoubt) or not (isinstance(error, Exception) or _is_stray(error)):
                 raise
@@ -128,13 +128,9 @@ class Attempts:
         try:
             return await _undisturbed(begin)
         except asyncio.CancelledError:
-            if (
-                begin.done()
-                and not begin.cancelled()
-                and begin.exception() is None
-                and isinstance(begin.result(), Fresh)
-            ):
-                await _undisturbed(self._release(key, claim.owner))
+            answered = begin.done() and not begin.cancelled() and begin.exception() is None
+            if answered and isinstance(begin.result(), Fresh):
+                await self._release(key, claim.owner, cancelled=True)
             raise
         except Unavailable as error:
             raise Pause(f"the work of {key!r} is not begun without its store: {error}") from error
@@ -143,7 +139,8 @@ class Attempts:
         terms, store = self._terms, self._store
         try:
             return await self._answer(
-                store.begin(key, claim.owner, now, terms.lease_ms, terms.keep_ms, terms.at_most_once, claim.over)
+                store.begin(key, claim.owner, now, terms.lease_ms, terms.keep_ms, terms.at_most_once, claim.over),
+                terms.store_s,
             )
         except InDoubt:
             raise
@@ -168,7 +165,7 @@ class Attempts:
         terms = self._terms
         try:
             recorded = await self._insist(
-                lambda: self._store.finish(key, done.owner, done.result, self._clock(), terms.keep_ms)
+                lambda: self._store.finish(key, done.owner, done.result, self._clock(), terms.keep_ms), terms.store_s
             )
         except BaseException as error:
             log.error(
@@ -188,10 +185,14 @@ class Attempts:
             )  # fmt: skip
         return done.result
 
-    async def _release(self, key: bytes, owner: str) -> None:
+    async def _release(self, key: bytes, owner: str, cancelled: bool) -> None:
+        within_s = min(self._terms.store_s, _LEAVE_S) if cancelled else self._terms.store_s
+        await _undisturbed(self._give_back(key, owner, within_s))
+
+    async def _give_back(self, key: bytes, owner: str, within_s: float) -> None:
         """What happened in the handler matters more than that this fails."""
         try:
-            await self._insist(lambda: self._store.release(key, owner))
+            await self._insist(lambda: self._store.release(key, owner), within_s)
         except BaseException as error:
             _remember(self._claims, key, _Claim(self._owner(), owner))
             log.warning("store cannot release %r: %r", key, error, extra={"action": "release"})
@@ -200,13 +201,13 @@ class Attempts:
 
     # --- the store ------------------------------------------------------------------------------------------------
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask again until it answers, but for no longer than one answer may take."""
+    async def _insist(self, ask: Callable[[], Awaitable[T]], within_s: float) -> T:
+        """Ask again until it answers. Raises Unavailable."""
         loop = asyncio.get_running_loop()
-        end, tries = loop.time() + self._terms.store_s, 0
+        end, tries = loop.time() + within_s, 0
         while True:
             try:
-                return await self._answer(ask())
+                return await self._answer(ask(), end - loop.time())
             except Unavailable:
                 pause = _AGAIN_S[min(tries, len(_AGAIN_S) - 1)]
                 if loop.time() + pause >= end:
@@ -214,12 +215,12 @@ class Attempts:
             tries += 1
             await asyncio.sleep(pause)
 
-    async def _answer(self, call: Awaitable[T]) -> T:
+    async def _answer(self, call: Awaitable[T], within_s: float) -> T:
         try:
-            async with asyncio.timeout(self._terms.store_s):
+            async with asyncio.timeout(within_s):
                 return await call
         except TimeoutError as error:
-            raise Unavailable(f"the store has not answered within {self._terms.store_s:g} s") from error
+            raise Unavailable(f"the store has not answered within {within_s:.3g} s") from error
         except asyncio.CancelledError as error:
             if not _is_stray(error):
                 raise

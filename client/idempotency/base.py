@@ -54,8 +54,9 @@ class Busy(RetryLater):
 
     counts = False
 
-    def __init__(self, key: bytes, running: Running) -> None:
-        super().__init__(f"{key!r} is in the hands of {running.owner}", at=running.until_ms)
+    def __init__(self, key: bytes, running: Running, now_ms: int) -> None:
+        """`now_ms`: on the clock that the lease is compared with, which may be behind the one that deliveries go by."""
+        super().__init__(f"{key!r} is in the hands of {running.owner}", delay=max(running.until_ms - now_ms, 1))
         self.running = running
 
 

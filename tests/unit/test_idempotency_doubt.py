@@ -70,7 +70,7 @@ async def test_an_error_leaves_the_work_in_doubt(world: World, error: BaseExcept
         Reject("no customer"),
         RetryLater("closed", delay="2h"),
         Pause("the database is away"),
-        Busy(b"work within this work", Running("b", T0, T0 + 1)),
+        Busy(b"work within this work", Running("b", T0, T0 + 1), T0),
         Declined("no money"),
         ConnectionRefusedError("closed"),
     ],

@@ -178,6 +178,23 @@ async def test_a_silent_store_does_not_hold_a_handler_that_is_cancelled(
     assert world.effects == {"a": 1}
 
 
+async def test_a_handler_that_is_cancelled_is_not_held_by_the_release(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.idempotency.attempts._LEAVE_S", 0.01)
+    handler = world.process(store_timeout=timedelta(hours=1))
+    world.gate.clear()
+    world.store.silent = {"release"}
+    task = asyncio.ensure_future(handler(Mail("a")))
+    await world.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    world.gate.set()
+    world.store.silent = set()
+    assert await handler(Mail("a")) == {"sent": "a", "time": 1}
+
+
 async def test_a_request_that_the_store_gives_up_is_no_cancellation(world: World) -> None:
     """As a client does with what waits when it is closed."""
     world.store.given_up = {"begin"}
