@@ -78,14 +78,14 @@ class FaultyStore:
             raise Unavailable(f"the answer of {name} is lost")
         return answer
 
-    async def begin(self, *args: Any) -> Begun:
-        return await self._call("begin", lambda: self._store.begin(*args))
+    async def begin(self, *args: Any, **options: Any) -> Begun:
+        return await self._call("begin", lambda: self._store.begin(*args, **options))
 
-    async def finish(self, *args: Any) -> bool:
-        return await self._call("finish", lambda: self._store.finish(*args))
+    async def finish(self, *args: Any, **options: Any) -> bool:
+        return await self._call("finish", lambda: self._store.finish(*args, **options))
 
-    async def release(self, *args: Any) -> bool:
-        return await self._call("release", lambda: self._store.release(*args))
+    async def release(self, *args: Any, **options: Any) -> bool:
+        return await self._call("release", lambda: self._store.release(*args, **options))
 
     async def expire(self, now_ms: int) -> int:
         return await self._store.expire(now_ms)
