@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
-from duemq.client.idempotency import RedisStore, RocksStore, Store, once
+from duemq.client.idempotency import NothingHappened, RedisStore, RocksStore, Store, once
 
 TOPIC, GROUP = f"payments-{time.time_ns():x}", f"bank-{time.time_ns():x}"
 PAYMENTS = [b'{"order": 1}', b'{"order": 2}', b'{"order": 1}', b'{"order": 3}', b'{"order": 2}', b'{"order": 4}']
@@ -45,13 +45,13 @@ async def main(bootstrap: str, store: Store) -> None:
     finished = asyncio.Event()
 
     # Two messages of one order are one payment. With at_most_once a payment that nobody knows the end of is not made
-    # again: its message becomes a dead letter, for a human to look at.
+    # again, whatever the error: its message becomes a dead letter, for a human to look at.
     @once(store, key=order_of, scope=GROUP, at_most_once=True)
     async def pay(message: Message) -> dict[str, int]:
         order = message.json["order"]
         asked.append(order)
         if order == 3 and asked.count(3) == 1:
-            raise ConnectionRefusedError("the bank is closed")  # nothing happened: it may be tried again
+            raise NothingHappened("the bank is closed")  # so it may be tried again
         if order == 4:
             raise TimeoutError("the bank did not answer")  # it may have happened: it must not be tried again
         print(f"order {order} is paid")

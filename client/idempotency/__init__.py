@@ -1,6 +1,6 @@
 """The work of each key once: `once`, and stores that remember. See docs/idempotency.md."""
 
-from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, Running, Store
+from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore
@@ -13,6 +13,7 @@ __all__ = [
     "Fresh",
     "InDoubt",
     "MemoryStore",
+    "NothingHappened",
     "RedisStore",
     "RocksStore",
     "Running",

@@ -36,6 +36,11 @@ class Running:
 Begun = Fresh | Done | Running
 
 
+class NothingHappened(Exception):
+    """Raised by a handler: it failed, and surely without effect. The message is retried as after any other error, also
+    where the work must not be begun again otherwise (at most once)."""
+
+
 class InDoubt(Reject):
     """The work was begun once and nobody knows whether it took effect. Where it must not take effect twice only a
     human can go on: the message goes to the dead letters. A handler may raise it too."""
@@ -44,10 +49,14 @@ class InDoubt(Reject):
 
 
 class Busy(RetryLater):
-    """Another process is at the work: the message comes back when its lease is over."""
+    """Another process is at the work: the message comes back when its lease is over. It has not failed: no retry is
+    used up."""
 
-    def __init__(self, key: bytes, running: Running) -> None:
-        super().__init__(f"{key!r} is in the hands of {running.owner}", at=running.until_ms)
+    counts = False
+
+    def __init__(self, key: bytes, running: Running, now_ms: int) -> None:
+        """`now_ms`: on the clock that the lease is compared with, which may be behind the one that deliveries go by."""
+        super().__init__(f"{key!r} is in the hands of {running.owner}", delay=max(running.until_ms - now_ms, 1))
         self.running = running
 
 
@@ -55,17 +64,32 @@ class Store(Protocol):
     """`now_ms` is epoch ms on the caller's clock; callers' clocks may differ by much less than a lease.
 
     `owner` names one attempt, not a process: a second `begin` of the same owner is a repeat of its request, whose
-    answer was lost. Everything is durable, as far as the plug can, before its call returns. All raise Unavailable or
-    StoreFailed; the outcome is unknown then.
+    answer was lost. Everything is durable, as far as the plug can, before its call returns. All raise Unavailable, or
+    StoreFailed, which is one; the outcome is unknown then, as it is after a call that was cancelled. What is wrong
+    with one key alone is CorruptStore.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether other programs may use the same store. Their handlers are not told apart by module and name."""
+        ...
+
     async def begin(
-        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+        self,
+        key: bytes,
+        owner: str,
+        now_ms: int,
+        lease_ms: int,
+        keep_ms: int,
+        at_most_once: bool = False,
+        over: str = "",
     ) -> Begun:
         """May the work be done? A lease that is over counts no more: who had it is taken for dead, and the work is
         begun again; with `at_most_once` never again, and InDoubt is raised.
 
         `keep_ms`: for how long after its lease it is remembered that the work was begun, if nobody finishes it.
+        `over`: the owner of an earlier attempt that the caller made itself and knows to be over. Where the work is
+        still in its hands, it passes to `owner`.
         """
         ...
 

@@ -7,17 +7,28 @@ from heapq import heappop, heappush
 from duemq.client.idempotency.base import Begun
 from duemq.client.idempotency.states import Row, begin, finish, release
 
+_SPARE = 1_000
+
 
 class MemoryStore:
+    shared = False
+
     def __init__(self) -> None:
         self._rows: dict[bytes, Row] = {}
         self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some of rows that are no more
 
     async def begin(
-        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+        self,
+        key: bytes,
+        owner: str,
+        now_ms: int,
+        lease_ms: int,
+        keep_ms: int,
+        at_most_once: bool = False,
+        over: str = "",
     ) -> Begun:
         await self.expire(now_ms)
-        row, answer = begin(self._rows.get(key), key, owner, now_ms, lease_ms, keep_ms, at_most_once)
+        row, answer = begin(self._rows.get(key), key, owner, now_ms, lease_ms, keep_ms, at_most_once, over)
         self._set(key, row)
         return answer
 
@@ -50,3 +61,5 @@ class MemoryStore:
         elif row is not self._rows.get(key):
             self._rows[key] = row
             heappush(self._expiries, (row.expires_ms, key))
+            if len(self._expiries) > 2 * len(self._rows) + _SPARE:  # mostly of rows that were released
+                self._expiries = sorted((each.expires_ms, key) for key, each in self._rows.items())

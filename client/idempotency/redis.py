@@ -7,27 +7,33 @@ behind. For an effect at most once it needs `appendfsync always` and no automati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.client.idempotency.base import Begun, Done, Fresh, Running
 from duemq.client.idempotency.states import in_doubt
-from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.errors import BadConfig, CorruptStore, Unavailable
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 PREFIX: Final = b"duemq:once:"
-_CONNECTIONS, _WAIT_S = 32, 10
+_CONNECTIONS = 32
+_CALL_S = 10.0  # all in all, with the wait for a connection to become free
+_SOCKET_S = 5.0  # for a connection, and for each answer; of redis-py before 8 the default is to wait for ever
+
+_ONE_KEY = ("WRONGTYPE", "attempt to ")  # how Redis and Lua begin to say that a key is no such hash
 
 # The table of `states`. A hash that is there and expired by the caller's clock is as if it were not there.
 _BEGIN = """
 local owner, now, lease, keep, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local over = ARGV[6]
 local row = redis.call('HMGET', KEYS[1], 'owner', 'since', 'until', 'expires', 'result')
 if row[1] and now < tonumber(row[4]) then
   if row[5] then return {'done', row[5]} end
-  if row[1] ~= owner then
+  if row[1] ~= owner and row[1] ~= over then
     if now < tonumber(row[3]) then return {'running', row[1], row[2], row[3]} end
     if once == '1' then return {'in doubt', row[1], row[2]} end
   end
@@ -58,26 +64,43 @@ return 1
 class RedisStore:
     """On a client of the caller, which stays open, or with `open`. All keys begin with `prefix`."""
 
+    shared = True
+
     def __init__(self, client: Redis, prefix: bytes = PREFIX) -> None:
         self._client, self._prefix, self._own = client, prefix, False
+        self._calls, self._closed = set[asyncio.Timeout](), False
         self._begin, self._finish, self._release = (
             client.register_script(script) for script in (_BEGIN, _FINISH, _RELEASE)
         )
 
     @classmethod
     async def open(cls, url: str, prefix: bytes = PREFIX) -> RedisStore:
-        """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable."""
+        """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable.
+
+        A server that does not answer is given up after 5 s, or `?socket_timeout=`, `?socket_connect_timeout=` (s).
+        """
         store = cls(_from_url(url), prefix)
         store._own = True
-        with _translated():
-            await store._client.ping()
+        try:
+            async with store._call():
+                await store._client.ping()
+        except BaseException:
+            await store.close()
+            raise
         return store
 
     async def begin(
-        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+        self,
+        key: bytes,
+        owner: str,
+        now_ms: int,
+        lease_ms: int,
+        keep_ms: int,
+        at_most_once: bool = False,
+        over: str = "",
     ) -> Begun:
-        arguments: list[str | int] = [owner, now_ms, lease_ms, keep_ms, int(at_most_once)]
-        with _translated():
+        arguments: list[str | int] = [owner, now_ms, lease_ms, keep_ms, int(at_most_once), over]
+        async with self._call():
             answer = await self._begin(keys=[self._prefix + key], args=arguments)
         match [_bytes(each) for each in answer]:
             case [b"fresh"]:
@@ -91,11 +114,11 @@ class RedisStore:
         raise AssertionError(f"no answer of the script: {answer!r}")
 
     async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
-        with _translated():
+        async with self._call():
             return bool(await self._finish(keys=[self._prefix + key], args=[owner, result, now_ms, keep_ms]))
 
     async def release(self, key: bytes, owner: str) -> bool:
-        with _translated():
+        async with self._call():
             return bool(await self._release(keys=[self._prefix + key], args=[owner]))
 
     async def expire(self, now_ms: int) -> int:
@@ -103,8 +126,28 @@ class RedisStore:
         return 0
 
     async def close(self) -> None:
+        """Calls that wait for an answer are Unavailable, as are those that come."""
+        self._closed = True
+        for call in self._calls:
+            if not call.expired():
+                call.reschedule(asyncio.get_running_loop().time())
         if self._own:
-            await self._client.aclose()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CALL_S):
+                    await self._client.aclose()
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """Bounded, ended by a close, and with errors of ours. Raises Unavailable or CorruptStore."""
+        if self._closed:
+            raise Unavailable("the store of idempotency keys is closed")
+        with _translated():
+            async with asyncio.timeout(_CALL_S) as call:
+                self._calls.add(call)
+                try:
+                    yield
+                finally:
+                    self._calls.discard(call)
 
 
 def _from_url(url: str) -> Redis:
@@ -112,17 +155,22 @@ def _from_url(url: str) -> Redis:
         from redis.asyncio import BlockingConnectionPool, Redis
     except ImportError as error:
         raise BadConfig("the package redis is missing: pip install 'duemq[redis]'") from error
-    # The usual pool refuses where this one waits for a connection to become free.
-    return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, timeout=_WAIT_S))
+    # The usual pool refuses where this one waits for a connection to become free. What the URL says goes first.
+    pool = BlockingConnectionPool.from_url(
+        url, max_connections=_CONNECTIONS, timeout=_CALL_S, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S
+    )
+    return Redis.from_pool(pool)
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    from redis.exceptions import RedisError
+    from redis.exceptions import RedisError, ResponseError
 
     try:
         yield
     except (RedisError, OSError) as error:
+        if isinstance(error, ResponseError) and any(sign in str(error) for sign in _ONE_KEY):
+            raise CorruptStore(f"Redis has something else under the key of that work: {error}") from error
         raise Unavailable(f"Redis cannot say whether the work may be done: {error!r}") from error
 
 

@@ -3,49 +3,48 @@
 Everything that waits goes into one write and one sync in a thread; while it syncs the next ones gather. Decisions are
 made in that thread too, in the order of the calls, so that the event loop never waits for the disk.
 
-    b"k" key                            -> session (u64), since, until, expires (u64, ms), length of owner (u32),
-                                           whether done (u8), owner, result
-    b"x" minute of expiry (u64) key     -> nothing
-    b"v"                                -> version of this layout (u16), session (u64)
-
-Every row has an entry `x` of the minute in which it expires; entries of minutes that are over are removed as one range.
-The session counts how often the store was opened. RocksDB lets one process have it at a time: so work that another
-session began, and did not finish, is nobody's any more, however long its lease.
+A write or a read that fails leaves its outcome open: only what RocksDB finds when it is opened anew is true. So all
+calls that wait are told StoreFailed, the thread closes the database, and opens it again after pauses that grow; until
+then every call is StoreFailed. It is the same session: work that runs stays in the hands of who began it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from struct import Struct
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, NamedTuple, TypeVar
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from duemq.client.idempotency.base import Begun, InDoubt
+from duemq.client.idempotency.rocks_layout import (
+    MINUTE_MS,
+    SessionOver,
+    expiry_key,
+    open_folder,
+    read_row,
+    reopen_folder,
+    stage_row,
+)
 from duemq.client.idempotency.states import Row, begin, finish, release
-from duemq.model.errors import FolderRefused, StoreFailed, Unavailable
+from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
-from duemq.model.foreign import translate, translated
+from duemq.model.foreign import translate
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-_VERSION_KEY = b"v"
-_HEAD = Struct(">HQ")
-_ROW = Struct(">QQQQIB")
-_MINUTE = Struct(">Q")
-_MINUTE_MS = 60_000
 _SWEEP_ROWS = 1_000  # at once
 _SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # behind a group, and for each of its requests, which adds one at most
 _GROUP_REQUESTS = 4_000
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # before it is opened anew
+_STEADY_S = 60.0  # after so long without a failure pauses begin at the shortest again
 
 T = TypeVar("T")
 
@@ -65,13 +64,18 @@ class _Sweep(NamedTuple):
 class RocksStore:
     """Opened with `open`. `fault` is the seam for tests: called with the name of each step, in the store's thread."""
 
-    def __init__(self, db: Rdict, session: int, fault: Fault) -> None:
-        self._db, self._session, self._fault = db, session, fault
+    shared = False
+
+    def __init__(self, folder: Path, db: Rdict, session: int, fault: Fault) -> None:
+        self._folder, self._db, self._session, self._fault = folder, db, session, fault
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Request | _Sweep] = []
         self._busy, self._idle = False, asyncio.Event()
         self._idle.set()
         self._failure, self._closed = "", False
+        self._ending = Event()
+        self._end: asyncio.Task[None] | None = None
+        self._pause_s, self._is_open, self._since = _PAUSE_S, True, time.monotonic()
         self._swept = 0  # all minutes before this one
         self._work: SimpleQueue[list[_Request | _Sweep] | None] = SimpleQueue()
         self._worker = Thread(target=self._run, name="duemq-idempotency", daemon=True)
@@ -80,15 +84,24 @@ class RocksStore:
     @classmethod
     async def open(cls, folder: Path | str, fault: Fault = no_fault) -> RocksStore:
         """Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or StoreFailed."""
-        db, session = await asyncio.to_thread(_open, Path(folder))
-        return cls(db, session, fault)
+        path = Path(folder)
+        db, session = await asyncio.to_thread(open_folder, path)
+        return cls(path, db, session, fault)
 
     async def begin(
-        self, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool = False
+        self,
+        key: bytes,
+        owner: str,
+        now_ms: int,
+        lease_ms: int,
+        keep_ms: int,
+        at_most_once: bool = False,
+        over: str = "",
     ) -> Begun:
         decide = partial(
-            begin, key=key, owner=owner, now_ms=now_ms, lease_ms=lease_ms, keep_ms=keep_ms, at_most_once=at_most_once
-        )
+            begin, key=key, owner=owner, now_ms=now_ms, lease_ms=lease_ms, keep_ms=keep_ms, at_most_once=at_most_once,
+            over=over,
+        )  # fmt: skip
         return await self._submit(key, decide, now_ms)
 
     async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
@@ -110,14 +123,17 @@ class RocksStore:
         return gone
 
     async def close(self) -> None:
-        """Refuse what comes, finish what waits."""
-        if self._closed:
-            return
+        """Refuse what comes, finish what waits. All who call it wait for the same end."""
         self._closed = True
+        if self._end is None:
+            self._end = asyncio.create_task(self._finish_and_end(), name="close-idempotency")
+        await asyncio.shield(self._end)
+
+    async def _finish_and_end(self) -> None:
         await self._idle.wait()
+        self._ending.set()
         self._work.put(None)
         await asyncio.to_thread(self._worker.join)
-        self._db.close()
 
     # --- in the event loop ----------------------------------------------------------------------------------------
 
@@ -125,7 +141,7 @@ class RocksStore:
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
         if self._failure:
-            raise StoreFailed(f"the store of idempotency keys takes nothing until it is opened anew: {self._failure}")
+            raise StoreFailed(f"the store of idempotency keys failed, and is not open again yet: {self._failure}")
 
     async def _submit(self, key: bytes, decide: Callable[[Row | None], tuple[Row | None, T]], now_ms: int) -> T:
         self._check()
@@ -144,18 +160,11 @@ class RocksStore:
         group, self._waiting = self._waiting[:_GROUP_REQUESTS], self._waiting[_GROUP_REQUESTS:]
         self._work.put(group)
 
-    def _answered(self, group: list[_Request | _Sweep], answers: list[Any], failure: Exception | None) -> None:
-        if failure is not None:
-            error = translate("writing idempotency keys", failure)
-            self._failure = str(error)
-            log.error("store of idempotency keys failed: %s", error, extra={"action": "store"})
-            answers = [type(error)(self._failure) for _ in group + self._waiting]
-            group, self._waiting = group + self._waiting, []
+    def _answered(self, group: list[_Request | _Sweep], answers: list[Any]) -> None:
         for request, answer in zip(group, answers, strict=True):
             if request.answer.done():
                 continue  # the caller was cancelled
             if isinstance(answer, Exception):
-                answer.__cause__ = failure
                 request.answer.set_exception(answer)
             else:
                 request.answer.set_result(answer)
@@ -165,20 +174,77 @@ class RocksStore:
             self._busy = False
             self._idle.set()
 
+    def _failed(self, group: list[_Request | _Sweep], failure: Exception) -> None:
+        """All that wait, too: whether the write took effect is not known until it is opened anew."""
+        self._failure = str(translate("writing idempotency keys", failure))
+        log.error("store of idempotency keys failed, and is opened anew: %s", self._failure, extra={"action": "store"})
+        group, self._waiting = group + self._waiting, []
+        answers: list[Any] = [StoreFailed(self._failure) for _ in group]
+        for answer in answers:
+            answer.__cause__ = failure
+        self._answered(group, answers)
+
+    def _not_yet(self, failure: Exception, pause_s: float) -> None:
+        self._failure = str(failure)
+        log.error(
+            "store of idempotency keys cannot be opened anew, the next try is in %g s: %s", pause_s, failure,
+            extra={"action": "store"},
+        )  # fmt: skip
+
+    def _never(self, failure: SessionOver) -> None:
+        self._failure = str(failure)
+        log.critical("store of idempotency keys stays closed: %s", failure, extra={"action": "store"})
+
+    def _again(self) -> None:
+        self._failure = ""
+        log.warning("store of idempotency keys in %s is open again", self._folder, extra={"action": "store"})
+
     # --- in the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (group := self._work.get()) is not None:
-            answers: list[Any] = []
-            failure: Exception | None = None
             try:
                 answers = self._carry_out(group)
             except Exception as error:
-                failure = error
-            with suppress(RuntimeError):  # the loop was closed without closing the store: nobody waits any more
-                self._loop.call_soon_threadsafe(self._answered, group, answers, failure)
-            if failure is None:
+                self._tell(self._failed, group, error)
+                self._close_db()
+                self._reopen()
+            else:
+                self._tell(self._answered, group, answers)
                 self._sweep_behind(group)
+        self._close_db()
+
+    def _tell(self, told: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop was closed without closing the store: nobody waits any more
+            self._loop.call_soon_threadsafe(told, *arguments)
+
+    def _close_db(self) -> None:
+        """What was answered is synced: a failure here changes nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._db.close()
+        except Exception as error:
+            log.warning("store of idempotency keys cannot close: %r", error, extra={"action": "store"})
+
+    def _reopen(self) -> None:
+        if time.monotonic() - self._since > _STEADY_S:
+            self._pause_s = _PAUSE_S
+        while not self._ending.wait(self._pause_s):
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            try:
+                self._fault("before_reopen")
+                self._db = reopen_folder(self._folder, self._session)
+            except SessionOver as error:
+                self._tell(self._never, error)
+                return
+            except Exception as error:
+                self._tell(self._not_yet, error, self._pause_s)
+            else:
+                self._is_open, self._since = True, time.monotonic()
+                self._tell(self._again)
+                return
 
     def _carry_out(self, group: list[_Request | _Sweep]) -> list[Any]:
         rows: dict[bytes, Row | None] = {}
@@ -189,14 +255,16 @@ class RocksStore:
                 answers.append(None)
                 continue
             key = request.key
-            row = rows[key] if key in rows else self._read(key)
             try:
-                rows[key], answer = request.decide(row)
-            except InDoubt as error:
-                rows[key], answer = row, error
+                row = rows[key] if key in rows else read_row(self._db, key, self._session)
+                after, answer = request.decide(row)
+            except (InDoubt, CorruptStore) as error:
+                answers.append(error)
+                continue
+            rows[key] = after
             answers.append(answer)
-            if rows[key] is not row:
-                self._stage(batch, key, rows[key])
+            if after is not row:
+                stage_row(batch, key, after, self._session)
         if not batch.is_empty():
             self._fault("before_write")
             self._db.write(batch)
@@ -208,28 +276,10 @@ class RocksStore:
                 answers[at] = self._sweep(request.now_ms)
         return answers
 
-    def _read(self, key: bytes) -> Row | None:
-        stored = self._db.get(b"k" + key)
-        if stored is None:
-            return None
-        session, since, until, expires, length, done = _ROW.unpack_from(stored)
-        at = _ROW.size + length
-        row = Row(stored[_ROW.size : at].decode(), since, until, expires, stored[at:] if done else None)
-        return row if session == self._session else replace(row, until_ms=since)
-
-    def _stage(self, batch: WriteBatch, key: bytes, row: Row | None) -> None:
-        if row is None:
-            batch.delete(b"k" + key)
-            return
-        owner, done = row.owner.encode(), row.result is not None
-        head = _ROW.pack(self._session, row.since_ms, row.until_ms, row.expires_ms, len(owner), done)
-        batch.put(b"k" + key, head + owner + (row.result or b""))
-        batch.put(_expiry_key(row.expires_ms // _MINUTE_MS) + key, b"")
-
     def _sweep_behind(self, group: list[_Request | _Sweep]) -> None:
         now_ms = max(request.now_ms for request in group)
         swept = any(isinstance(request, _Sweep) for request in group)
-        if not swept and now_ms // _MINUTE_MS > self._swept:
+        if not swept and now_ms // MINUTE_MS > self._swept:
             try:
                 self._sweep(now_ms, min(_SWEEP_BEHIND + _SWEEP_EACH * len(group), _SWEEP_ROWS))
             except Exception as error:  # the next request meets it as well, if it is more than bad luck
@@ -237,7 +287,7 @@ class RocksStore:
 
     def _sweep(self, now_ms: int, most: int = _SWEEP_ROWS) -> tuple[int, bool]:
         """How many rows are gone, and whether there is more. `most`: entries to look at."""
-        end = _expiry_key(now_ms // _MINUTE_MS)
+        end = expiry_key(now_ms)
         batch, seen, gone = WriteBatch(raw_mode=True), 0, 0
         first = last = b""
         entries = self._db.iter()
@@ -245,8 +295,12 @@ class RocksStore:
         while entries.valid() and (entry := bytes(entries.key())) < end and seen < most:
             first, last, seen = first or entry, entry, seen + 1
             key = entry[len(end) :]
-            row = self._read(key)
-            if row is not None and row.expires_ms <= now_ms:  # it may have been written again, to expire later
+            try:
+                row = read_row(self._db, key, self._session)
+                expired = row is not None and row.expires_ms <= now_ms  # it may be written again, to expire later
+            except CorruptStore:
+                expired = True  # else nothing behind it would ever go
+            if expired:
                 batch.delete(b"k" + key)
                 gone += 1
             entries.next()
@@ -256,62 +310,5 @@ class RocksStore:
             self._db.write(batch)
         more = seen == most
         if not more:
-            self._swept = max(self._swept, now_ms // _MINUTE_MS)
+            self._swept = max(self._swept, now_ms // MINUTE_MS)
         return gone, more
-
-
-def _expiry_key(minute: int) -> bytes:
-    return b"x" + _MINUTE.pack(minute)
-
-
-def _open(folder: Path) -> tuple[Rdict, int]:
-    with translated(f"opening the store of idempotency keys in {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        db = Rdict(str(folder), _options())
-        try:
-            session = _next_session(db, folder)
-        except BaseException:
-            db.close()
-            raise
-        return db, session
-
-
-def _next_session(db: Rdict, folder: Path) -> int:
-    head, session = db.get(_VERSION_KEY), 0
-    if head is None or len(head) != _HEAD.size:
-        rows = db.iter()
-        rows.seek_to_first()
-        if rows.valid():
-            raise FolderRefused(f"{folder} holds something else than idempotency keys; name another folder")
-    else:
-        version, session = _HEAD.unpack(head)
-        if version != VERSION:
-            raise FolderRefused(
-                f"the store of idempotency keys in {folder} has layout {version}, this duemq reads layout {VERSION}: "
-                "start the version that wrote it"
-            )
-    db.put(_VERSION_KEY, _HEAD.pack(VERSION, session + 1))
-    db.flush_wal(True)
-    return session + 1
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_paranoid_checks(True)
-    # The default stops at the first bad record of the WAL and forgets what was acknowledged behind it, without a word.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(16 << 20)
-    options.set_max_total_wal_size(64 << 20)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(128)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(4 << 20)
-    options.set_stats_dump_period_sec(0)
-    options.set_level_compaction_dynamic_level_bytes(True)
-    table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)  # most keys that are looked up are new
-    table.set_block_cache(Cache(16 << 20))
-    options.set_block_based_table_factory(table)
-    return options

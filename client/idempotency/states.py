@@ -20,7 +20,7 @@ class State(Enum):
 class Event(Enum):
     BEGIN = auto()
     BEGIN_ONCE = auto()  # at most once
-    REPEAT = auto()  # a begin of the owner itself
+    REPEAT = auto()  # a begin of the owner itself, or of whoever knows that the owner's attempt is over
     FINISH = auto()  # by the owner, as is a release: what others say is not heard
     RELEASE = auto()
 
@@ -78,11 +78,18 @@ class Row:
 
 
 def begin(
-    row: Row | None, key: bytes, owner: str, now_ms: int, lease_ms: int, keep_ms: int, at_most_once: bool
+    row: Row | None,
+    key: bytes,
+    owner: str,
+    now_ms: int,
+    lease_ms: int,
+    keep_ms: int,
+    at_most_once: bool,
+    over: str = "",
 ) -> tuple[Row | None, Begun]:
     """The row after that, and the answer. Raises InDoubt."""
     event = Event.BEGIN_ONCE if at_most_once else Event.BEGIN
-    if row is not None and row.owner == owner:
+    if row is not None and row.owner in (owner, over):
         event = Event.REPEAT
     step = NEXT[_state(row, now_ms), event]
     if step is State.RUNNING:

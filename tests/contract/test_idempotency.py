@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from duemq.client.idempotency.base import Done, Fresh, InDoubt, Running, Store
 from duemq.client.idempotency.states import Row
+from duemq.model.errors import Unavailable
 from tests.contract.idempotency_plugs import PLUGS, opened
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +30,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await store.close()
 
 
-async def begin(store: Store, owner: str = "a", at: int = 0, key: bytes = KEY, once: bool = False) -> object:
-    return await store.begin(key, owner, T0 + at, LEASE, KEEP, once)
+async def begin(
+    store: Store, owner: str = "a", at: int = 0, key: bytes = KEY, once: bool = False, over: str = ""
+) -> object:
+    return await store.begin(key, owner, T0 + at, LEASE, KEEP, once, over)
 
 
 async def test_what_is_done_is_not_begun_again_and_gives_its_result(store: Store) -> None:
@@ -96,6 +99,35 @@ async def test_repeats_of_one_owner_change_nothing(store: Store) -> None:
     assert await store.finish(KEY, "a", b"1", T0, KEEP)
     assert await store.finish(KEY, "a", b"2", T0, KEEP)
     assert await begin(store) == Done(b"1")
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_who_knows_that_an_attempt_is_over_takes_it_on(store: Store, once: bool) -> None:
+    """Its release was not answered: it may come yet, and takes nothing from the next attempt."""
+    for number, at in enumerate((5, LEASE)):
+        key = b"%d" % number
+        await begin(store, key=key, once=once)
+        assert await begin(store, "b", at, key, once, over="a") == Fresh()
+        assert not await store.release(key, "a") and not await store.finish(key, "a", b"a", T0 + at, KEEP)
+        assert await begin(store, "c", at, key, once, over="a") == Running("b", T0 + at, T0 + at + LEASE)
+        assert await begin(store, "c", at, key, once) == Running("b", T0 + at, T0 + at + LEASE)
+        assert await store.finish(key, "b", b"b", T0 + at, KEEP)
+        assert await begin(store, "d", at, key, once, over="b") == Done(b"b"), "done is done"
+    assert await begin(store, "b", key=b"new", once=once, over="a") == Fresh()
+
+
+async def test_a_store_says_whether_others_use_it(store: Store, request: pytest.FixtureRequest) -> None:
+    assert store.shared == ("redis" in request.node.name)
+
+
+async def test_a_closed_store_is_unavailable(store: Store, request: pytest.FixtureRequest) -> None:
+    await asyncio.gather(store.close(), store.close())
+    if "memory" in request.node.name:
+        return  # it has nothing to close
+    calls = store.begin(KEY, "a", T0, LEASE, KEEP), store.finish(KEY, "a", b"", T0, KEEP), store.release(KEY, "a")
+    for call in calls:
+        with pytest.raises(Unavailable, match="closed"):
+            await call
 
 
 async def test_nobody_finishes_or_releases_what_was_never_begun(store: Store) -> None:

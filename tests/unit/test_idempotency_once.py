@@ -4,99 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from duemq.client.consumer.policy import Dead, Levels, Reject, RetryLater, Wait, decide
-from duemq.client.idempotency.base import Begun, Busy, InDoubt
+from duemq.client.idempotency.base import Busy, InDoubt
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import Rejected
+from tests.idempotency_world import BRIEF, KEEP, LEASE, Mail, World
 
 pytestmark = pytest.mark.anyio
-
-T0 = 1_800_000_000_000
-LEASE, KEEP = timedelta(minutes=5), timedelta(hours=1)
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@dataclass
-class Mail:
-    id: str
-    key: bytes | None = None
-    text: str = ""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = T0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_(self, time: timedelta) -> None:
-        self.now += time // timedelta(milliseconds=1)
-
-
-class World:
-    """Handlers of several processes on one store, and how often each key took effect."""
-
-    def __init__(self) -> None:
-        self.store, self.clock = CountingStore(), Clock()
-        self.effects: Counter[str] = Counter()
-        self.errors: list[BaseException] = []  # of the next attempts
-        self.started, self.gate = asyncio.Event(), asyncio.Event()
-        self.gate.set()
-
-    def process(self, **options: Any) -> Any:
-        @once(self.store, scope="tests", lease=LEASE, keep=KEEP, clock=self.clock, **options)
-        async def handler(mail: Mail) -> dict[str, Any]:
-            self.started.set()
-            await self.gate.wait()
-            if self.errors:
-                raise self.errors.pop(0)
-            self.effects[mail.id] += 1
-            return {"sent": mail.id, "time": self.effects[mail.id]}
-
-        return handler
-
-
-class CountingStore(MemoryStore):
-    def __init__(self) -> None:
-        super().__init__()
-        self.begins = self.finished = 0
-        self.broken: set[str] = set()
-        self.reached, self.finishing, self.slow = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.slow.set()
-
-    async def begin(self, *args: Any, **options: Any) -> Begun:
-        self.begins += 1
-        answer = await super().begin(*args, **options)
-        self.reached.set()
-        await self.slow.wait()
-        return answer
-
-    async def finish(self, *args: Any, **options: Any) -> bool:
-        self.finishing.set()
-        await self.slow.wait()
-        self._check("finish")
-        self.finished += 1
-        return await super().finish(*args, **options)
-
-    async def release(self, *args: Any) -> bool:
-        self._check("release")
-        return await super().release(*args)
-
-    def _check(self, call: str) -> None:
-        if call in self.broken:
-            raise Unavailable(f"{call} is broken")
 
 
 @pytest.fixture
@@ -109,9 +34,9 @@ async def test_a_repeat_gets_the_first_result_from_the_cache_or_the_store(world:
     first = await one(Mail("a"))
     assert first == {"sent": "a", "time": 1}
     assert await one(Mail("a")) == first
-    assert world.store.begins == 1, "from the cache"
+    assert world.store.counts["begin"] == 1, "from the cache"
     assert [await two(Mail("a")) for _ in range(2)] == [first, first]
-    assert world.store.begins == 2, "from the store, then from the cache"
+    assert world.store.counts["begin"] == 2, "from the store, then from the cache"
     assert await two(Mail("b")) == {"sent": "b", "time": 1}
 
 
@@ -119,23 +44,22 @@ async def test_a_result_is_kept_as_long_as_asked_and_the_cache_is_bounded(world:
     handler = world.process(cached=2)
     for name in ("a", "b", "a", "c"):
         await handler(Mail(name))
-    begins = world.store.begins
+    begins = world.store.counts["begin"]
     await handler(Mail("a"))
-    assert world.store.begins == begins, "used more lately than b"
+    assert world.store.counts["begin"] == begins, "used more lately than b"
     await handler(Mail("b"))
-    assert (world.store.begins, world.effects["b"]) == (begins + 1, 1), "the store has it"
+    assert (world.store.counts["begin"], world.effects["b"]) == (begins + 1, 1), "the store has it"
     world.clock.pass_(KEEP)
     assert await handler(Mail("b")) == {"sent": "b", "time": 2}
 
 
 async def test_what_failed_is_done_at_the_next_try(world: World) -> None:
-    for at_most_once in (False, True):
-        handler, name = world.process(at_most_once=at_most_once), f"{at_most_once}"
-        world.errors = [ValueError("no"), RetryLater("later")]
-        for error in (ValueError, RetryLater):
-            with pytest.raises(error):
-                await handler(Mail(name))
-        assert (await handler(Mail(name)))["time"] == 1
+    handler = world.process()
+    world.errors = [ValueError("no"), RetryLater("later")]
+    for error in (ValueError, RetryLater):
+        with pytest.raises(error):
+            await handler(Mail("a"))
+    assert (await handler(Mail("a")))["time"] == 1
 
 
 async def test_a_cancelled_handler_may_be_repeated_at_once_or_at_most_once_is_in_doubt(world: World) -> None:
@@ -159,18 +83,6 @@ async def test_a_cancelled_handler_may_be_repeated_at_once_or_at_most_once_is_in
     assert world.effects == {"False": 1}
 
 
-@pytest.mark.parametrize("error", [TimeoutError("slow"), InDoubt("a partner did not answer")])
-async def test_at_most_once_a_time_out_is_in_doubt(world: World, error: Exception) -> None:
-    handler = world.process(at_most_once=True)
-    world.errors = [error]
-    with pytest.raises(InDoubt):
-        await handler(Mail("a"))
-    world.clock.pass_(LEASE)
-    with pytest.raises(InDoubt, match="at most once"):
-        await handler(Mail("a"))
-    assert not world.effects
-
-
 async def test_a_time_out_is_a_failure_as_any_other_where_a_repeat_is_allowed(world: World) -> None:
     handler = world.process()
     world.errors = [TimeoutError("slow")]
@@ -186,7 +98,8 @@ async def test_who_meets_another_process_comes_back_when_its_lease_is_over(world
     await world.started.wait()
     with pytest.raises(Busy) as busy:
         await two(Mail("a"))
-    assert decide(busy.value, Levels(), 0) == Wait("at", T0 + 300_000)
+    for retried in (0, 16, 99):
+        assert decide(busy.value, Levels(), retried) == Wait("after", 300_000), "it uses up no retries"
     world.gate.set()
     assert await first == await two(Mail("a"))
     assert world.effects == {"a": 1}
@@ -230,51 +143,9 @@ async def test_of_those_who_wait_for_a_failure_the_next_one_tries(world: World) 
     assert world.effects == {"a": 1}
 
 
-async def test_a_cancellation_while_it_begins_leaves_nothing_begun(world: World) -> None:
-    handler = world.process(at_most_once=True)
-    world.store.slow.clear()
-    task = asyncio.ensure_future(handler(Mail("a")))
-    await world.store.reached.wait()
-    task.cancel()
-    await asyncio.sleep(0)  # the cancellation arrives
-    world.store.slow.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await handler(Mail("a")))["time"] == 1
-
-
-async def test_a_cancellation_behind_the_work_waits_until_it_is_recorded(world: World) -> None:
-    handler = world.process(at_most_once=True)
-
-    @once(world.store, scope="tests", at_most_once=True, clock=world.clock)
-    async def work(mail: Mail) -> str:
-        world.store.slow.clear()
-        return "done"
-
-    task = asyncio.ensure_future(work(Mail("a")))
-    await world.store.finishing.wait()
-    task.cancel()
-    await asyncio.sleep(0)  # the cancellation arrives
-    world.store.slow.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert world.store.finished == 1
-    assert await handler(Mail("a")) == "done"
-
-
-async def test_where_the_store_fails_behind_the_work_the_message_fails(world: World) -> None:
-    handler = world.process()
-    world.store.broken = {"finish"}
-    with pytest.raises(Unavailable):
-        await handler(Mail("a"))
-    world.store.broken = set()
-    with pytest.raises(Busy):
-        await handler(Mail("a"))
-
-
 async def test_a_failed_release_does_not_hide_the_failure(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    handler = world.process()
-    world.store.broken, world.errors = {"release"}, [ValueError("no")]
+    handler = world.process(store_timeout=BRIEF)
+    world.store.away, world.errors = {"release"}, [ValueError("no")]
     with pytest.raises(ValueError, match="no"):
         await handler(Mail("a"))
     assert "cannot release" in caplog.text
@@ -307,9 +178,10 @@ async def test_handlers_have_keys_of_their_own_unless_they_share_a_scope(world: 
     assert one.__name__ == "one"
     mixed = [once(world.store, scope=scope)(one.__wrapped__) for scope in ("s", "sa")]  # type: ignore[attr-defined]
     await mixed[0](Mail("ab"))
-    begins = world.store.begins
+    begins = world.store.counts["begin"]
     await mixed[1](Mail("b"))
-    assert (world.store.begins, world.store.finished) == (begins + 1, 5), "s and ab are not sa and b"
+    counts = world.store.counts
+    assert (counts["begin"], counts["finish"]) == (begins + 1, 5), "s and ab are not sa and b"
 
 
 async def test_a_business_key_is_text_or_bytes_and_there_has_to_be_one(world: World) -> None:
@@ -329,6 +201,12 @@ def test_options_that_cannot_be_are_refused() -> None:
         ({"keep": timedelta(0)}, "keep"),
         ({"lease": timedelta(-1)}, "lease"),
         ({"cached": -1}, "cached"),
+        ({"cached_bytes": -1}, "cached_bytes"),
+        ({"store_timeout": timedelta(0)}, "store_timeout"),
+        ({"harmless": (ValueError, asyncio.CancelledError)}, "harmless"),
+        ({"harmless": ValueError("not a class")}, "harmless"),
+        ({"scope": ""}, "scope"),
+        ({"scope": "a\0b"}, "scope"),
     ):
         with pytest.raises(Rejected) as refused:
             once(MemoryStore(), **options)
@@ -338,3 +216,50 @@ def test_options_that_cannot_be_are_refused() -> None:
 def test_a_handler_without_async_is_refused_when_it_is_decorated() -> None:
     with pytest.raises(Rejected, match="not `async def`"):
         once(MemoryStore())(lambda mail: mail)
+
+
+@pytest.mark.parametrize("says", [{"shared": True}, {}], ids=["shared", "does not say"])
+def test_a_store_that_others_use_needs_a_scope(says: dict[str, bool]) -> None:
+    """Module and name are `__main__.handle` in every program."""
+    store: Any = type("Foreign", (), says)()
+    with pytest.raises(Rejected) as refused:
+        once(store)
+    assert (refused.value.code, refused.value.field) == ("bad_option", "scope")
+    once(store, scope="billing")
+
+
+def test_two_handlers_of_one_name_on_one_store_need_scopes() -> None:
+    """As those of one function that makes the handlers of several consumers."""
+
+    def make(store: MemoryStore, **options: Any) -> None:
+        @once(store, **options)
+        async def handle(mail: Mail) -> None: ...
+
+    store = MemoryStore()
+    make(store)
+    make(MemoryStore())
+    with pytest.raises(Rejected, match=r"make\.<locals>\.handle use one store") as refused:
+        make(store)
+    assert (refused.value.code, refused.value.field) == ("bad_option", "scope")
+    make(store, scope="one")
+    make(store, scope="one")
+
+
+async def test_the_memory_for_results_is_bounded_in_bytes(world: World) -> None:
+    texts = {"a": "x" * 2_000, "b": "x" * 1_000, "c": "x" * 6_000}
+
+    @once(world.store, scope="tests", cached_bytes=5_000, clock=world.clock)
+    async def handler(mail: Mail) -> str:
+        return texts[mail.id]
+
+    async def is_cached(name: str) -> bool:
+        begins = world.store.counts["begin"]
+        assert await handler(Mail(name)) == texts[name]
+        return world.store.counts["begin"] == begins
+
+    for name in texts:
+        await handler(Mail(name))
+    assert [await is_cached(name) for name in texts] == [True, True, False], "a larger one displaces none"
+    texts["d"] = "x" * 1_500
+    await handler(Mail("d"))
+    assert [await is_cached(name) for name in ("b", "d", "a", "b")] == [True, True, False, False]

@@ -1,10 +1,11 @@
-"""What is RocksDB's own: restarts, expiry that leaves nothing, many keys to one sync, failures."""
+"""What is RocksDB's own: restarts, expiry that leaves nothing, many keys to one sync, its folder and its end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from pathlib import Path
+from threading import Event
 
 import pytest
 from rocksdict import Options, Rdict
@@ -12,7 +13,7 @@ from rocksdict import Options, Rdict
 from duemq.client.idempotency.base import Busy, Done, Fresh, InDoubt, Running
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.rocks import RocksStore
-from duemq.model.errors import FolderRefused, StoreFailed, Unavailable
+from duemq.model.errors import FolderRefused, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -112,30 +113,6 @@ async def test_a_thousand_tasks_of_two_handlers_do_fifty_keys_once_each(tmp_path
     await store.close()
 
 
-async def test_a_failure_is_told_to_all_and_ends_the_store(tmp_path: Path) -> None:
-    broken = False
-
-    def fault(step: str) -> None:
-        if broken and step == "after_write":
-            raise OSError("no more")
-
-    store = await RocksStore.open(tmp_path, fault)
-    await store.begin(b"k", "a", T0, MINUTE, MINUTE)
-    broken = True
-    told = await asyncio.gather(
-        *(store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE) for n in range(3)), return_exceptions=True
-    )
-    assert [str(each) for each in told] == ["writing idempotency keys: no more"] * 3
-    assert all(isinstance(each, StoreFailed) for each in told)
-    broken = False
-    with pytest.raises(StoreFailed, match=r"until it is opened anew: .*no more"):
-        await store.finish(b"k", "a", b"1", T0, MINUTE)
-    await store.close()
-    store = await RocksStore.open(tmp_path)
-    assert await store.begin(b"k", "b", T0, MINUTE, MINUTE) == Fresh()
-    await store.close()
-
-
 async def test_closing_finishes_what_waits_and_refuses_what_comes(tmp_path: Path) -> None:
     store = await RocksStore.open(tmp_path)
     waiting = [asyncio.ensure_future(store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE)) for n in range(10)]
@@ -145,6 +122,30 @@ async def test_closing_finishes_what_waits_and_refuses_what_comes(tmp_path: Path
     await store.close()
     with pytest.raises(Unavailable, match="closed"):
         await store.begin(b"k", "a", T0, MINUTE, MINUTE)
+
+
+async def test_all_who_close_wait_for_the_end_also_behind_one_who_was_cancelled(tmp_path: Path) -> None:
+    gate = Event()
+    store = await RocksStore.open(tmp_path, lambda step: gate.wait() if step == "before_write" else None)
+    waiting = asyncio.ensure_future(store.begin(b"k", "a", T0, MINUTE, MINUTE))
+    await asyncio.sleep(0)
+    first, second = (asyncio.ensure_future(store.close()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not second.done()
+    gate.set()
+    await second
+    assert await waiting == Fresh()
+    store = await RocksStore.open(tmp_path)  # nobody has it open
+    await store.close()
+
+
+async def test_its_folder_is_for_its_user_alone(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    await store.close()
 
 
 async def test_a_caller_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:

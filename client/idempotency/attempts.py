@@ -1,0 +1,271 @@
+"""What this process does with the keys of one handler: begin, work, record, and what to do where that breaks off.
+
+Where the store does not answer, its outcome is unknown. Then nothing may be done twice, and nothing be taken for in
+doubt that this process knows all about. So it remembers, by key:
+
+    an unanswered begin        the same request is sent again: the owner is the same, so the store takes it for one
+    an unanswered release      the next attempt tells the store that the one before is over
+    an unanswered finish       the work is done, and is never begun again here: only its record is tried again
+
+and raises `Pause`: a consumer keeps the message in hand, begins nothing else, and tries it again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+
+import orjson
+
+from duemq.client.consumer.policy import Pause, Reject, RetryLater
+from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
+from duemq.client.idempotency.cache import Cache
+from duemq.model.errors import Unavailable
+from duemq.model.fault import Fault
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between tries to record or release
+_LEAVE_S = 1.0  # for a cancellation to wait for each request: what was sent takes effect without that
+_REMEMBERED = 10_000  # keys; of what is forgotten the lease has to run out, as after a crash
+_WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
+
+T = TypeVar("T")
+Work = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`harmless`: errors after which work may be begun again at most once. `store_s`: how long the store may take."""
+
+    at_most_once: bool
+    harmless: tuple[type[Exception], ...]
+    keep_ms: int
+    lease_ms: int
+    store_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a begin says: who, and which earlier attempt of ours is over, though the store may not know."""
+
+    owner: str
+    over: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unrecorded:
+    """Work that took effect, as the store may not know."""
+
+    owner: str
+    result: bytes
+
+
+class Attempts:
+    """`result` gives JSON."""
+
+    def __init__(self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], fault: Fault) -> None:
+        self._store, self._terms, self._cache, self._clock, self._fault = store, terms, cache, clock, fault
+        self._running: dict[bytes, asyncio.Event] = {}
+        self._claims: dict[bytes, _Claim] = {}
+        self._unrecorded: dict[bytes, _Unrecorded] = {}
+        self._process, self._numbers = f"{os.getpid()}-{secrets.token_hex(6)}", count(1)
+
+    async def result(self, key: bytes, work: Work) -> bytes:
+        """Where this process is at the work already, its end is waited for, and then the store is asked."""
+        while (running := self._running.get(key)) is not None:
+            await running.wait()
+        if (found := self._cache.get(key, self._clock())) is not None:
+            return found
+        self._running[key] = ended = asyncio.Event()
+        try:
+            if (done := self._unrecorded.get(key)) is not None:
+                return await self._record(key, done)
+            return await self._attempt(key, work)
+        finally:
+            del self._running[key]
+            ended.set()
+
+    async def _attempt(self, key: bytes, work: Work) -> bytes:
+        claim, now = self._claims.pop(key, None) or _Claim(self._owner()), self._clock()
+        begun = await self._begin(key, claim, now)
+        if isinstance(begun, Running):
+            raise Busy(key, begun, now)
+        if isinstance(begun, Done):
+            self._cache.put(key, begun.result, now + self._terms.keep_ms)
+            return begun.result
+        self._fault("begun")
+        try:
+            value = await work()
+        except BaseException as error:
+            if not self._terms.at_most_once or self._without_effect(error):
+                await self._release(key, claim.owner, isinstance(error, asyncio.CancelledError))
+                raise
+            if isinstance(error, InDoubt) or not (isinstance(error, Exception) or _is_stray(error)):
+                raise
+            raise InDoubt(f"{key!r} ended with {error!r}, and whether it took effect is not known") from error
+        self._fault("worked")
+        return await self._record(key, _Unrecorded(claim.owner, _as_json(key, value)))
+
+    def _without_effect(self, error: BaseException) -> bool:
+        """An exception group never is: its TaskGroup has cancelled the other tasks wherever they were."""
+        if isinstance(error, InDoubt):
+            return False
+        return isinstance(error, (*_WITHOUT_EFFECT, *self._terms.harmless))
+
+    # --- begin ----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
+        """Whoever is cancelled meanwhile has not begun, so it must not look as if it had."""
+        begin = asyncio.ensure_future(self._ask_to_begin(key, claim, now))
+        try:
+            return await _undisturbed(begin)
+        except asyncio.CancelledError:
+            answered = begin.done() and not begin.cancelled() and begin.exception() is None
+            if answered and isinstance(begin.result(), Fresh):
+                await self._release(key, claim.owner, cancelled=True)
+            raise
+        except Unavailable as error:
+            raise Pause(f"the work of {key!r} is not begun without its store: {error}") from error
+
+    async def _ask_to_begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
+        terms, store = self._terms, self._store
+        try:
+            return await self._answer(
+                store.begin(key, claim.owner, now, terms.lease_ms, terms.keep_ms, terms.at_most_once, claim.over),
+                terms.store_s,
+            )
+        except InDoubt:
+            raise
+        except BaseException:
+            _remember(self._claims, key, claim)
+            raise
+
+    def _owner(self) -> str:
+        return f"{self._process}-{next(self._numbers)}"
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    async def _record(self, key: bytes, done: _Unrecorded) -> bytes:
+        """Done is done: it is remembered here until the store has it."""
+        _remember(self._unrecorded, key, done)
+        try:
+            return await _undisturbed(self._finish(key, done))
+        except Unavailable as error:
+            raise Pause(f"the work of {key!r} is done, and its store does not know: {error}") from error
+
+    async def _finish(self, key: bytes, done: _Unrecorded) -> bytes:
+        terms = self._terms
+        try:
+            recorded = await self._insist(
+                lambda: self._store.finish(key, done.owner, done.result, self._clock(), terms.keep_ms), terms.store_s
+            )
+        except BaseException as error:
+            log.error(
+                "the work of %r is done, and its store cannot record it: if this process ends before it can, the work "
+                "%s when its lease is over: %r", key, "is in doubt" if terms.at_most_once else "is begun again", error,
+                extra={"action": "finish"},
+            )  # fmt: skip
+            raise
+        self._unrecorded.pop(key, None)
+        self._fault("finished")
+        if recorded:
+            self._cache.put(key, done.result, self._clock() + terms.keep_ms)
+        else:
+            log.warning(
+                "handler of %r took longer than its lease of %d ms, and the work was begun again meanwhile",
+                key, terms.lease_ms, extra={"action": "finish"},
+            )  # fmt: skip
+        return done.result
+
+    async def _release(self, key: bytes, owner: str, cancelled: bool) -> None:
+        within_s = min(self._terms.store_s, _LEAVE_S) if cancelled else self._terms.store_s
+        await _undisturbed(self._give_back(key, owner, within_s))
+
+    async def _give_back(self, key: bytes, owner: str, within_s: float) -> None:
+        """What happened in the handler matters more than that this fails."""
+        try:
+            await self._insist(lambda: self._store.release(key, owner), within_s)
+        except BaseException as error:
+            _remember(self._claims, key, _Claim(self._owner(), owner))
+            log.warning("store cannot release %r: %r", key, error, extra={"action": "release"})
+            if not isinstance(error, Exception):
+                raise
+
+    # --- the store ------------------------------------------------------------------------------------------------
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]], within_s: float) -> T:
+        """Ask again until it answers. Raises Unavailable."""
+        loop = asyncio.get_running_loop()
+        end, tries = loop.time() + within_s, 0
+        while True:
+            try:
+                return await self._answer(ask(), end - loop.time())
+            except Unavailable:
+                pause = _AGAIN_S[min(tries, len(_AGAIN_S) - 1)]
+                if loop.time() + pause >= end:
+                    raise
+            tries += 1
+            await asyncio.sleep(pause)
+
+    async def _answer(self, call: Awaitable[T], within_s: float) -> T:
+        try:
+            async with asyncio.timeout(within_s):
+                return await call
+        except TimeoutError as error:
+            raise Unavailable(f"the store has not answered within {within_s:.3g} s") from error
+        except asyncio.CancelledError as error:
+            if not _is_stray(error):
+                raise
+            raise Unavailable("the store has given the request up") from error
+
+
+async def _undisturbed(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    """Its result. A cancellation of the caller lets it end, if that is soon; a second one does not wait."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task], timeout=_LEAVE_S)
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task], timeout=_LEAVE_S)
+        task.add_done_callback(_hear)
+        raise
+    return task.result()
+
+
+def _hear(task: asyncio.Task[Any]) -> None:
+    """Its error matters less than the cancellation that is told instead."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_stray(error: BaseException) -> bool:
+    """A cancellation that is not meant for this task: something was cancelled that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
+
+
+def _remember(entries: dict[bytes, T], key: bytes, entry: T) -> None:
+    entries[key] = entry
+    if len(entries) > _REMEMBERED:
+        del entries[next(iter(entries))]
+
+
+def _as_json(key: bytes, value: Any) -> bytes:
+    """A result that is no JSON does not undo the work."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        log.exception("result for %r is kept as null, for it is no JSON", key, extra={"action": "finish"})
+        return b"null"

@@ -1,0 +1,44 @@
+"""The latest results, in memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+_ENTRY_BYTES = 400  # of Python's, beside key and result
+
+
+class Cache:
+    """Up to `most` results and `most_bytes`, with their keys. A result larger than that is not kept."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._kept: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: bytes, now_ms: int) -> bytes | None:
+        if (found := self._kept.get(key)) is None:
+            return None
+        result, until_ms = found
+        if now_ms >= until_ms:
+            self._drop(key)
+            return None
+        self._kept.move_to_end(key)
+        return result
+
+    def put(self, key: bytes, result: bytes, until_ms: int) -> None:
+        if key in self._kept:
+            self._drop(key)
+        if (size := _size(key, result)) > self._most_bytes:
+            return
+        self._kept[key] = result, until_ms
+        self.bytes += size
+        while len(self._kept) > self._most or self.bytes > self._most_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: bytes) -> None:
+        result, _ = self._kept.pop(key)
+        self.bytes -= _size(key, result)
+
+
+def _size(key: bytes, result: bytes) -> int:
+    return len(key) + len(result) + _ENTRY_BYTES

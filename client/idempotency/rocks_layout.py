@@ -1,0 +1,147 @@
+"""What a store in RocksDB has on its disk, and how its folder is opened.
+
+    b"k" key                            -> session (u64), since, until, expires (u64, ms), length of owner (u32),
+                                           whether done (u8), owner, result
+    b"x" minute of expiry (u64) key     -> nothing
+    b"v"                                -> version of this layout (u16), session (u64)
+
+Every row has an entry `x` of the minute in which it expires; entries of minutes that are over are removed as one range.
+The session counts how often the folder was opened by a process. RocksDB lets one have it at a time: so work that
+another session began, and did not finish, is nobody's any more, however long its lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
+
+from duemq.client.idempotency.states import Row
+from duemq.model.errors import CorruptStore, FolderRefused
+from duemq.model.foreign import translate, translated
+
+VERSION = 1
+MINUTE_MS = 60_000
+_VERSION_KEY = b"v"
+_HEAD = Struct(">HQ")
+_ROW = Struct(">QQQQIB")
+_MINUTE = Struct(">Q")
+
+
+class SessionOver(FolderRefused):
+    """Another process has opened the folder since, and took all work that was begun for its own."""
+
+
+def open_folder(folder: Path) -> tuple[Rdict, int]:
+    """The database, and the number of a new session. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed."""
+    with translated(f"opening the store of idempotency keys in {folder}"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # results are in it, as handlers gave them
+        db = Rdict(str(folder), _options())
+        try:
+            session = _last_session(db, folder) + 1
+            _write_session(db, session)
+        except BaseException:
+            db.close()
+            raise
+        return db, session
+
+
+def reopen_folder(folder: Path, session: int) -> Rdict:
+    """The database again, for a session that goes on. Raises as `open_folder` does, and SessionOver."""
+    with translated(f"opening the store of idempotency keys in {folder} again"):
+        options = _options()
+        options.create_if_missing(False)  # the folder of a disk that is not mounted is empty
+        db = Rdict(str(folder), options)
+        try:
+            if (last := _last_session(db, folder)) != session:
+                raise SessionOver(
+                    f"{folder} is at session {last} and not at {session}: another process opened it, or it was put in "
+                    "the place of the one that failed. Start this process anew, alone"
+                )
+            _write_session(db, session)  # whether it takes writes again
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _last_session(db: Rdict, folder: Path) -> int:
+    """0 if it is new."""
+    head = db.get(_VERSION_KEY)
+    if head is None or len(head) != _HEAD.size:
+        rows = db.iter()
+        rows.seek_to_first()
+        if rows.valid():
+            raise FolderRefused(f"{folder} holds something else than idempotency keys; name another folder")
+        return 0
+    version, session = _HEAD.unpack(head)
+    if version != VERSION:
+        raise FolderRefused(
+            f"the store of idempotency keys in {folder} has layout {version}, this duemq reads layout {VERSION}: "
+            "start the version that wrote it"
+        )
+    return int(session)
+
+
+def _write_session(db: Rdict, session: int) -> None:
+    db.put(_VERSION_KEY, _HEAD.pack(VERSION, session))
+    db.flush_wal(True)
+
+
+def read_row(db: Rdict, key: bytes, session: int) -> Row | None:
+    """Raises CorruptStore where this one key is damaged, and RocksDB's errors."""
+    try:
+        stored = db.get(b"k" + key)
+        if stored is None:
+            return None
+        of, since, until, expires, length, done = _ROW.unpack_from(stored)
+        at = _ROW.size + length
+        row = Row(stored[_ROW.size : at].decode(), since, until, expires, stored[at:] if done else None)
+    except (StructError, UnicodeDecodeError) as error:
+        raise CorruptStore(f"the row of idempotency key {key!r} is damaged: {error}") from error
+    except Exception as error:
+        found = translate(f"reading idempotency key {key!r}", error)
+        if isinstance(found, CorruptStore):
+            raise found from error
+        raise
+    return row if of == session else replace(row, until_ms=since)
+
+
+def stage_row(batch: WriteBatch, key: bytes, row: Row | None, session: int) -> None:
+    if row is None:
+        batch.delete(b"k" + key)
+        return
+    owner, done = row.owner.encode(), row.result is not None
+    head = _ROW.pack(session, row.since_ms, row.until_ms, row.expires_ms, len(owner), done)
+    batch.put(b"k" + key, head + owner + (row.result or b""))
+    batch.put(expiry_key(row.expires_ms) + key, b"")
+
+
+def expiry_key(ms: int) -> bytes:
+    """What the entries of the rows begin with that expire in the minute of `ms`."""
+    return b"x" + _MINUTE.pack(ms // MINUTE_MS)
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    # The default stops at the first bad record of the WAL and forgets what was acknowledged behind it, without a word.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_total_wal_size(64 << 20)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(128)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, False)  # most keys that are looked up are new
+    table.set_block_cache(Cache(16 << 20))
+    options.set_block_based_table_factory(table)
+    return options
