@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from duemq.delay.outbox import Outbox
+from duemq.delay.targets import PASSING
 from duemq.delay.watermarks import Level
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
@@ -29,8 +30,17 @@ _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
 _LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 _TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
+_FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
+
+_OF_TARGETS = PASSING | {
+    "unknown_topic", "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made", "failed", "too_large",
+    "needs_key", "refused",
+}  # fmt: skip
+DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
+DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}
+"""Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
 
 
 class Lateness:
@@ -38,7 +48,7 @@ class Lateness:
 
     def __init__(self) -> None:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
-        self.total_ms = self.highest_ms = 0
+        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
         self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
         self._held = self._next = 0
 
@@ -97,11 +107,6 @@ class Observer:
             "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
             registry=registry,
         )  # fmt: skip
-        for answer in Answer:  # so that a rate can be taken from the first one on
-            if answer is not Answer.MALFORMED:
-                self._counted(answer)
-        for state in (ADOPTED, REFUSED):
-            self._adoptions.labels(state)
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._lost = Counter(
             "duemq_commands_lost_total",
@@ -119,11 +124,26 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
+        for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
+            if answer is not Answer.MALFORMED:
+                self._counted(answer)
+        for state in (ADOPTED, REFUSED):
+            self._adoptions.labels(state)
+        self.failures.labels("upkeep")
+        for reason in DEAD_REASONS:
+            self._dead.labels(reason)
+        for reason in DEFERRED_REASONS:
+            self._retries.labels(reason)
 
     def _counted(self, answer: Answer) -> Counter:
         if answer in _FILE_ANSWERS:
             return self._adoptions.labels(answer.name.lower())
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+
+    def begin(self, shard: int) -> None:
+        """Show the counters of a shard from 0 on, as those above."""
+        self._lost.labels(shard)
+        self.failures.labels(f"shard {shard}")
 
     def lost(self, shard: int, commands: int) -> None:
         """Up to so many commands were dropped by the log before they were read."""
@@ -141,7 +161,9 @@ class Observer:
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
                 lateness.add(ended - dues_of(keys))
+                lateness.at_ms = ended
                 self.lateness[topic] = lateness
+        self.forget(ended)
         self._messages.observe(sent)
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)
@@ -155,6 +177,14 @@ class Observer:
             self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
+
+    def forget(self, now: int) -> None:
+        """Drop the lateness of topics that got nothing for a day; they stand in the order of their last delivery."""
+        while self.lateness:
+            topic, oldest = next(iter(self.lateness.items()))
+            if now - oldest.at_ms <= _FORGOTTEN_MS:
+                break
+            del self.lateness[topic]
 
 
 @dataclass(slots=True)
@@ -217,6 +247,7 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         now = self._clock()
+        self._observer.forget(now)
         family = HistogramMetricFamily("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
         for topic, lateness in list(self._observer.lateness.items()):
             sums = np.cumsum(lateness.buckets)
@@ -246,6 +277,7 @@ class NodeCollector(Collector):
         )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
+            self._observer.begin(shard.shard)
             label = [str(shard.shard)]
             pending.add_metric(label, shard.pending)
             late = 0 if shard.next_due is None else max(0, now - shard.next_due) / 1000
@@ -280,7 +312,7 @@ class NodeCollector(Collector):
         for name, text, value in (
             ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
             ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
-            ("duemq_disk_used_percent", "How full the disk of the data folder is", disk.use.percent),
+            ("duemq_disk_used_ratio", "How full the disk of the data folder is, 0 to 1", disk.use.percent / 100),
             ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
         ):
             yield GaugeMetricFamily(name, text, value=value)
