@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.outbox import Outbox
 from duemq.delay.targets import PASSING
 from duemq.delay.watermarks import Level
@@ -24,11 +22,7 @@ from duemq.model.ledger import Answer, Entry
 from duemq.storage.adoptions import ADOPTED, REFUSED
 from duemq.storage.folder import DiskUse
 
-_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
-_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
-_FIRST_SAMPLE, _SAMPLE = 256, 20_000
-_LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 _TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
 _FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
@@ -41,41 +35,6 @@ _OF_TARGETS = PASSING | {
 DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
 DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}
 """Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
-
-
-class Lateness:
-    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
-
-    def __init__(self) -> None:
-        self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
-        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
-        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
-        self._held = self._next = 0
-
-    def add(self, lateness: npt.NDArray[np.int64]) -> None:
-        self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
-        self.total_ms += int(lateness.sum())
-        self.highest_ms = max(self.highest_ms, int(lateness.max()))
-        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MOST_MS).astype(np.int32)
-        size = len(self._latest)
-        if size < _SAMPLE and self._held + len(latest) > size:
-            size = min(2 * (self._held + len(latest)), _SAMPLE)
-            self._latest = np.resize(self._latest, size)
-        end = self._next + len(latest)
-        self._latest[self._next : end] = latest[: size - self._next]
-        if end > size:
-            self._latest[: end - size] = latest[size - self._next :]
-        self._next, self._held = end % size, min(self._held + len(latest), size)
-
-    def summary(self) -> dict[str, Any]:
-        """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
-        p50, p99 = np.percentile(self._latest[: self._held], (50, 99))
-        return {
-            "count": int(self.buckets.sum()),
-            "p50_ms": round(float(p50), 1),
-            "p99_ms": round(float(p99), 1),
-            "max_ms": self.highest_ms,
-        }
 
 
 class Observer:
@@ -248,12 +207,7 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = self._clock()
         self._observer.forget(now)
-        family = HistogramMetricFamily("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
-        for topic, lateness in list(self._observer.lateness.items()):
-            sums = np.cumsum(lateness.buckets)
-            edges = [*map(str, _BUCKETS_S), "+Inf"]
-            family.add_metric([topic], list(zip(edges, sums.tolist(), strict=True)), lateness.total_ms / 1000)
-        yield family
+        yield LatenessFamily(self._observer.lateness)
         pending = GaugeMetricFamily("duemq_pending_messages", "Messages held for later", labels=["shard"])
         horizon = GaugeMetricFamily(
             "duemq_pending_horizon_messages", "Messages due within, by 30-minute window", labels=["within"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -67,4 +71,15 @@ async def readyz(service: Told, request: Request) -> Response:
 
 async def metrics(service: Told, request: Request) -> Response:
     encode, media_type = choose_encoder(header(request, b"accept") or "")
-    return Response(encode(service.registry), headers={"Content-Type": media_type})
+    text = await asyncio.to_thread(encode, _Collected(service.registry))  # 1,000 topics are 20,000 lines
+    return Response(text, headers={"Content-Type": media_type})
+
+
+class _Collected(Collector):
+    """What a registry shows at one moment, to be encoded later."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._families = list(registry.collect())
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

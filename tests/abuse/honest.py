@@ -50,13 +50,17 @@ class HonestClient:
         self.sender = Worker(send_steadily, job, rate, connections=_CONNECTIONS)
         self._read, self._moved_at = -1, time.monotonic()
 
+    def hear(self) -> None:
+        """Take in what both say: a full pipe would hold them up. Raises WorkerError where the reader has died."""
+        self.sender.poll()
+        if self.reader.poll():
+            self.reader.result()
+
     def has_begun(self) -> bool:
-        return not self.sender.poll() and self.sender.count > 0
+        return self.sender.count > 0
 
     def is_done(self) -> bool:
         """Whether all is sent, and all has come or nothing comes any more. Raises WorkerError where one has died."""
-        if self.reader.poll():
-            self.reader.result()
         if not self.sender.poll():
             return False
         if self.reader.count != self._read:

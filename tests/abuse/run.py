@@ -92,6 +92,7 @@ class _Run:
                 raise TimeoutError(what)
             if not self._server.lives:
                 raise ServerDied(f"exit code {self._server.process.returncode}\n{self._server.last_words()}")
+            self._client.hear()
             if self._abusers is not None and self._abusers.poll():
                 self._account.counts = self._abusers.result()
                 raise RuntimeError("the abusers have ended too early")
@@ -110,7 +111,7 @@ class _Run:
 
     def _tell(self, now: float) -> None:
         rss = self._account.rss[-1][1] / (1 << 20)
-        tried = f", {self._abusers.count:,} abuses" if self._abusers is not None else ""
+        tried = f", {self._abusers.count:,} connections and topics of abusers" if self._abusers is not None else ""
         client = self._client
         self._say(
             f"{now - self._began:5.0f} s  {client.sender.count:,} sent, {client.reader.count:,} read, "

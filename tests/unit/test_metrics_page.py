@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import prometheus_client.metrics
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from starlette.requests import Request
 
 import duemq.bus.base
 import duemq.bus.kafka.topics
@@ -28,6 +36,7 @@ from duemq.delay.watermarks import Level
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
 from duemq.proxy import wiring
+from duemq.proxy.routes.service import Told, metrics
 from duemq.storage.folder import DiskUse
 
 ROOT = Path(duemq.delay.targets.__file__).resolve().parents[1]
@@ -130,12 +139,43 @@ def test_a_topic_that_got_nothing_for_a_day_has_no_series() -> None:
     deliver("old", 1_000)
     deliver("busy", 1_000)
     deliver("busy", 5_000)
+    value = registry.get_sample_value
+    assert value("duemq_lateness_seconds_bucket", {"topic": "busy", "le": "0.001"}) == 2
+    assert value("duemq_lateness_seconds_bucket", {"topic": "busy", "le": "+Inf"}) == 2
+    assert value("duemq_lateness_seconds_sum", {"topic": "busy"}) == 0
     clock[0] = 1_000 + DAY_MS
     assert shown("old") and shown("busy")
     clock[0] += 1
     assert not shown("old") and shown("busy")
     deliver("new", 5_000 + DAY_MS + 1)
     assert list(observer.lateness) == ["new"], "forgotten without a scrape, too"
+
+
+def test_a_scrape_leaves_the_loop_to_deliveries() -> None:
+    """A thousand topics take 100 ms and more to encode."""
+    encoded_in: list[int] = []
+
+    class Slow(Metric):
+        @property
+        def samples(self) -> list[Sample]:
+            encoded_in.append(threading.get_ident())
+            return []
+
+        @samples.setter
+        def samples(self, _: list[Sample]) -> None: ...
+
+    class Shown(Collector):
+        def collect(self) -> Iterator[Metric]:
+            assert threading.current_thread() is threading.main_thread(), "what it shows belongs to the loop"
+            yield Slow("duemq_slow", "Slow", "gauge")
+
+    registry = CollectorRegistry()
+    registry.register(Shown())
+    encoded_in.clear()
+    request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
+    told = cast(Told, SimpleNamespace(registry=registry))
+    assert b"duemq_slow" in bytes(asyncio.run(metrics(told, request)).body)
+    assert encoded_in and threading.get_ident() not in encoded_in
 
 
 def test_no_series_says_when_a_counter_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
