@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour power install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour power abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,6 +80,18 @@ chaos-short: install-dev ## one breakage of each kind on one broker, under one l
 
 chaos-hour: install-dev ## all breakages at random for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
 	@PYTHONPATH=. $(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
+
+abuse: MINUTES ?= 10
+abuse: SEED ?= 1
+abuse: OUT ?= abuse.json
+abuse: install-dev ## an abused server beside an honest client: memory, lateness, exactness (MINUTES SEED OUT=FILE; quiet machine)
+	@PYTHONPATH=. $(BIN)/python -m tests.abuse --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
+
+fuzz: MINUTES ?= 10
+fuzz: SEED ?= 1
+fuzz: install-dev ## requests made from the OpenAPI document, then raw bytes, so many minutes each (MINUTES SEED)
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

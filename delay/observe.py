@@ -8,64 +8,33 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.outbox import Outbox
+from duemq.delay.targets import PASSING
 from duemq.delay.watermarks import Level
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
 from duemq.storage.adoptions import ADOPTED, REFUSED
 from duemq.storage.folder import DiskUse
 
-_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
-_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
-_FIRST_SAMPLE, _SAMPLE = 256, 20_000
-_LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 _TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
+_FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
 
-
-class Lateness:
-    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
-
-    def __init__(self) -> None:
-        self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
-        self.total_ms = self.highest_ms = 0
-        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
-        self._held = self._next = 0
-
-    def add(self, lateness: npt.NDArray[np.int64]) -> None:
-        self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
-        self.total_ms += int(lateness.sum())
-        self.highest_ms = max(self.highest_ms, int(lateness.max()))
-        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MOST_MS).astype(np.int32)
-        size = len(self._latest)
-        if size < _SAMPLE and self._held + len(latest) > size:
-            size = min(2 * (self._held + len(latest)), _SAMPLE)
-            self._latest = np.resize(self._latest, size)
-        end = self._next + len(latest)
-        self._latest[self._next : end] = latest[: size - self._next]
-        if end > size:
-            self._latest[: end - size] = latest[size - self._next :]
-        self._next, self._held = end % size, min(self._held + len(latest), size)
-
-    def summary(self) -> dict[str, Any]:
-        """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
-        p50, p99 = np.percentile(self._latest[: self._held], (50, 99))
-        return {
-            "count": int(self.buckets.sum()),
-            "p50_ms": round(float(p50), 1),
-            "p99_ms": round(float(p99), 1),
-            "max_ms": self.highest_ms,
-        }
+_OF_TARGETS = PASSING | {
+    "unknown_topic", "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made", "failed", "too_large",
+    "needs_key", "refused",
+}  # fmt: skip
+DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
+DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}
+"""Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
 
 
 class Observer:
@@ -97,11 +66,6 @@ class Observer:
             "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
             registry=registry,
         )  # fmt: skip
-        for answer in Answer:  # so that a rate can be taken from the first one on
-            if answer is not Answer.MALFORMED:
-                self._counted(answer)
-        for state in (ADOPTED, REFUSED):
-            self._adoptions.labels(state)
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
         self._lost = Counter(
             "duemq_commands_lost_total",
@@ -119,11 +83,26 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
+        for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
+            if answer is not Answer.MALFORMED:
+                self._counted(answer)
+        for state in (ADOPTED, REFUSED):
+            self._adoptions.labels(state)
+        self.failures.labels("upkeep")
+        for reason in DEAD_REASONS:
+            self._dead.labels(reason)
+        for reason in DEFERRED_REASONS:
+            self._retries.labels(reason)
 
     def _counted(self, answer: Answer) -> Counter:
         if answer in _FILE_ANSWERS:
             return self._adoptions.labels(answer.name.lower())
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+
+    def begin(self, shard: int) -> None:
+        """Show the counters of a shard from 0 on, as those above."""
+        self._lost.labels(shard)
+        self.failures.labels(f"shard {shard}")
 
     def lost(self, shard: int, commands: int) -> None:
         """Up to so many commands were dropped by the log before they were read."""
@@ -141,7 +120,9 @@ class Observer:
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
                 lateness.add(ended - dues_of(keys))
+                lateness.at_ms = ended
                 self.lateness[topic] = lateness
+        self.forget(ended)
         self._messages.observe(sent)
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)
@@ -155,6 +136,14 @@ class Observer:
             self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
+
+    def forget(self, now: int) -> None:
+        """Drop the lateness of topics that got nothing for a day; they stand in the order of their last delivery."""
+        while self.lateness:
+            topic, oldest = next(iter(self.lateness.items()))
+            if now - oldest.at_ms <= _FORGOTTEN_MS:
+                break
+            del self.lateness[topic]
 
 
 @dataclass(slots=True)
@@ -217,12 +206,8 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         now = self._clock()
-        family = HistogramMetricFamily("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
-        for topic, lateness in list(self._observer.lateness.items()):
-            sums = np.cumsum(lateness.buckets)
-            edges = [*map(str, _BUCKETS_S), "+Inf"]
-            family.add_metric([topic], list(zip(edges, sums.tolist(), strict=True)), lateness.total_ms / 1000)
-        yield family
+        self._observer.forget(now)
+        yield LatenessFamily(self._observer.lateness)
         pending = GaugeMetricFamily("duemq_pending_messages", "Messages held for later", labels=["shard"])
         horizon = GaugeMetricFamily(
             "duemq_pending_horizon_messages", "Messages due within, by 30-minute window", labels=["within"]
@@ -246,6 +231,7 @@ class NodeCollector(Collector):
         )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
+            self._observer.begin(shard.shard)
             label = [str(shard.shard)]
             pending.add_metric(label, shard.pending)
             late = 0 if shard.next_due is None else max(0, now - shard.next_due) / 1000
@@ -280,7 +266,7 @@ class NodeCollector(Collector):
         for name, text, value in (
             ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
             ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
-            ("duemq_disk_used_percent", "How full the disk of the data folder is", disk.use.percent),
+            ("duemq_disk_used_ratio", "How full the disk of the data folder is, 0 to 1", disk.use.percent / 100),
             ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
         ):
             yield GaugeMetricFamily(name, text, value=value)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -70,9 +74,20 @@ async def readyz(service: Told, request: Request) -> Response:
 
 
 async def metrics(service: Told, request: Request) -> Response:
+    found = _Collected(service.registry)
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
-        text = encode(service.registry)
+        text = await asyncio.to_thread(encode, found)  # 1,000 topics are 20,000 lines
     except (TypeError, ValueError):  # a version that is no number
-        text, media_type = generate_latest(service.registry), CONTENT_TYPE_PLAIN_0_0_4
+        text, media_type = await asyncio.to_thread(generate_latest, found), CONTENT_TYPE_PLAIN_0_0_4
     return Response(text, headers={"Content-Type": media_type})
+
+
+class _Collected(Collector):
+    """What a registry shows at one moment, to be encoded later."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._families = list(registry.collect())
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

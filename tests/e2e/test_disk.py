@@ -117,7 +117,7 @@ def test_a_disk_that_fills_up_refuses_senders_until_there_is_room(new_server: Ca
 
     ballast.unlink()
     wait_for(lambda: metric("duemq_disk_watermark") == 0, "the mark to be left")
-    assert metric("duemq_disk_used_percent") < 50
+    assert metric("duemq_disk_used_ratio") < 0.5
     accepted.append(server.send("t", payload="more", deliver_after="100ms"))
     wait_for(lambda: server.delivered_ids("t") == accepted, "the message after it")
     assert server.stop() == 0, server.log

@@ -182,7 +182,7 @@ async def test_a_disk_that_fills_is_cleaned_at_once(site: Site) -> None:
         await site.forgotten()
         assert site.node.bus.disk_bytes() > 3_000_000
         site.percent = 74.0
-        await site.until(lambda: site.value("duemq_disk_used_percent") == 74, "a look at the disk")
+        await site.until(lambda: site.value("duemq_disk_used_ratio") == 0.74, "a look at the disk")
         assert (site.value("duemq_disk_watermark"), site.held()[ROW], await site.kept_from()) == (0, 10, 0)
         site.percent = 76.0
         await site.until(lambda: site.held()[ROW] == 0, "a cleaning")
@@ -229,7 +229,7 @@ async def test_a_full_disk_refuses_new_messages_alone_and_takes_them_again_by_it
         assert site.gateway.why_not_ready() is None
 
         site.percent = 89.0
-        await site.until(lambda: site.value("duemq_disk_used_percent") == 89, "a look at the disk")
+        await site.until(lambda: site.value("duemq_disk_used_ratio") == 0.89, "a look at the disk")
         with pytest.raises(DiskFull):
             await site.send(1, site.now)
         site.percent = 88.9

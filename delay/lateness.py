@@ -1,0 +1,72 @@
+"""How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.samples import Sample
+
+_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
+_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
+_FIRST_SAMPLE, _SAMPLE = 256, 20_000
+_LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
+
+
+class Lateness:
+    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
+
+    def __init__(self) -> None:
+        self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
+        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
+        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
+        self._held = self._next = 0
+
+    def add(self, lateness: npt.NDArray[np.int64]) -> None:
+        self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
+        self.total_ms += int(lateness.sum())
+        self.highest_ms = max(self.highest_ms, int(lateness.max()))
+        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MOST_MS).astype(np.int32)
+        size = len(self._latest)
+        if size < _SAMPLE and self._held + len(latest) > size:
+            size = min(2 * (self._held + len(latest)), _SAMPLE)
+            self._latest = np.resize(self._latest, size)
+        end = self._next + len(latest)
+        self._latest[self._next : end] = latest[: size - self._next]
+        if end > size:
+            self._latest[: end - size] = latest[size - self._next :]
+        self._next, self._held = end % size, min(self._held + len(latest), size)
+
+    def summary(self) -> dict[str, Any]:
+        """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
+        p50, p99 = np.percentile(self._latest[: self._held], (50, 99))
+        return {
+            "count": int(self.buckets.sum()),
+            "p50_ms": round(float(p50), 1),
+            "p99_ms": round(float(p99), 1),
+            "max_ms": self.highest_ms,
+        }
+
+
+class LatenessFamily(HistogramMetricFamily):
+    """The histograms of all topics as they are now. Their samples, up to 19,000, are made where they are encoded."""
+
+    def __init__(self, lateness: Mapping[str, Lateness]) -> None:
+        super().__init__("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
+        self._topics = [(topic, one.buckets.copy(), one.total_ms / 1000) for topic, one in lateness.items()]
+        del self.samples
+
+    @cached_property
+    def samples(self) -> list[Sample]:  # type: ignore[override]
+        name, found, edges = self.name, list[Sample](), [*map(str, _BUCKETS_S), "+Inf"]
+        for topic, buckets, total_s in self._topics:
+            counts = np.cumsum(buckets).tolist()
+            for edge, count in zip(edges, counts, strict=True):
+                found.append(Sample(f"{name}_bucket", {"topic": topic, "le": edge}, count))
+            found.append(Sample(f"{name}_count", {"topic": topic}, counts[-1]))
+            found.append(Sample(f"{name}_sum", {"topic": topic}, total_s))
+        return found

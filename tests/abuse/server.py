@@ -1,0 +1,79 @@
+"""`duemq serve` on the embedded bus, with few file descriptors, weighed every second."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from duemq.proxy.bench.site import free_port, ready
+from duemq.proxy.bench.usage import Usage, usage
+
+_START_S, _STOP_S = 300.0, 120.0
+_LAST_LINES = 20
+
+
+class AbusedServer:
+    """With default settings, but for the marks of the disk. `files`: soft and hard limit of its file descriptors."""
+
+    def __init__(self, folder: Path, files: int) -> None:
+        self._files, self._data, self.log = files, folder / "data", folder / "server.log"
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self._files, self._files))
+
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
+        marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("CLEAN", "SHORTEN", "REFUSE")}
+        listen = self.url.removeprefix("http://")
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [Path(sys.executable).with_name("duemq"), "serve", "--data", self._data, "--listen", listen],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment | marks | {"PYTHONSAFEPATH": "1"},
+                start_new_session=True, preexec_fn=limit,
+            )  # fmt: skip
+        if not ready(self.url, _START_S):
+            self._kill()
+            raise RuntimeError(f"the server did not start:\n{self.last_words()}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+    def usage(self) -> Usage:
+        """Of the server and its helper processes."""
+        return usage(self.process.pid)
+
+    def stop(self) -> int | None:
+        """SIGTERM; the exit code, None where it did not stop within two minutes."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+    def _kill(self) -> None:
+        if self.lives:
+            self.process.kill()
+        self.process.wait()
