@@ -89,6 +89,7 @@ class Source:
         self._missing: frozenset[str] = frozenset()
         self._parking = Parking(self._kafka, self._starts, changes)
         self._tasks: list[asyncio.Task[None]] = []
+        self._held: frozenset[TopicPartition] = frozenset()
 
     async def start(self) -> None:
         """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
@@ -120,7 +121,10 @@ class Source:
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time."""
         try:
-            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(timeout_ms=timeout_ms, max_records=most)
+            wanted = self._kafka.assignment() - self._held if self._held else ()
+            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
+                *wanted, timeout_ms=timeout_ms, max_records=most
+            )
         except NoOffsetForPartitionError as error:
             self._parking.park(dict.fromkeys(error.args))
         except OutOfRange as error:
@@ -133,6 +137,11 @@ class Source:
         else:
             return pulled
         return {}
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
+        it away if they were paused."""
+        self._held = frozenset(partitions)
 
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
