@@ -12,6 +12,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.structs import TopicPartition
 
+from duemq.client.consumer.positions import metadata_of, pull_in
+
 WITHIN_S = 300.0
 
 
@@ -101,8 +103,11 @@ async def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
 
 
 async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
-    """The offset a group has committed, with its metadata."""
+    """The offset a group has committed, with how far it had pulled as the metadata tells it."""
     async with admin_of(bootstrap) as admin:
         found = await admin.list_consumer_group_offsets(group)
     place = found.get(TopicPartition(topic, partition))
-    return None if place is None or place.offset < 0 else (place.offset, place.metadata)
+    if place is None or place.offset < 0:
+        return None
+    pull = pull_in(place.metadata)
+    return place.offset, place.metadata if pull is None else metadata_of(pull)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 from aiokafka import ConsumerRebalanceListener
@@ -23,6 +24,8 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
         self._gained, self._lost = gained, lost
         self.turn = 0
         """How often partitions came or went."""
+        self.gained = asyncio.Event()
+        """Set whenever partitions came."""
         self.moving = False
         """They went, and it is not known yet which will come."""
 
@@ -32,6 +35,7 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self.turn, self.moving = self.turn + 1, False
+        self.gained.set()
         await self._gained(assigned)
 
     async def forget(self, partitions: Collection[TopicPartition]) -> None:

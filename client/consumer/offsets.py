@@ -30,6 +30,7 @@ class FileOffsets:
         self.topics: frozenset[str] = frozenset()
         """Those the member subscribed to when it stored its offsets last, also where they were not there yet."""
         self._offsets: dict[TopicPartition, int] = {}
+        self._ids: dict[str, str] = {}
         self._lock = -1
 
     def lock(self) -> None:
@@ -67,10 +68,19 @@ class FileOffsets:
                 for topic, partitions in found["offsets"].items()
                 for partition, offset in partitions.items()
             }
+            self._ids = dict(found.get("ids", {}))
             self.topics = frozenset(map(str, found.get("topics", ()))).union(each.topic for each in self._offsets)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(f"{self.path} is not a file of offsets: {error!r}") from error
         return dict(self._offsets)
+
+    def anew(self, ids: Mapping[str, str]) -> frozenset[str]:
+        """Topics that have another id than when offsets of them were stored. Those offsets are forgotten. `ids`: of
+        topics, as they are now."""
+        other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)
+        self._offsets = {each: offset for each, offset in self._offsets.items() if each.topic not in other}
+        self._ids.update(ids)
+        return other
 
     def save(self, offsets: Mapping[TopicPartition, int], subscribed: Iterable[str] = ()) -> None:
         """Durable when it returns."""
@@ -83,7 +93,7 @@ class FileOffsets:
         with translated(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
-                found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics)}
+                found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
                 file.write(orjson.dumps(found, option=orjson.OPT_INDENT_2))
                 file.flush()
                 os.fsync(file.fileno())

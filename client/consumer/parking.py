@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import IllegalStateError, KafkaError
@@ -21,22 +22,29 @@ from duemq.client.consumer.starts import Starts, named
 
 log = logging.getLogger(__name__)
 
+ANEW: Final = -1
+"""In the place of an offset: the log is another one than that of the partition's offsets."""
+
 _AGAIN_S = (0.1, 0.3, 1.0, 2.0)
 _NOT_HERE = object()
+
+
+Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
+"""Have these offsets durable, unless partitions moved since the turn that is given. Raises KafkaError."""
 
 
 class Parking:
     """Of one aiokafka consumer."""
 
-    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Changes) -> None:
-        self._kafka, self._starts, self._changes = kafka, starts, changes
+    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Changes, store: Store) -> None:
+        self._kafka, self._starts, self._changes, self._store = kafka, starts, changes, store
         self._parked: dict[TopicPartition, int | None] = {}
         self._turn = 0
         self._some = asyncio.Event()
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
-        """Those that are parked now, with the offset that is out of their range, where they have one."""
+        """Those that are parked now, with the offset that is out of their range, or `ANEW`; None: they have none."""
         return self._parked if self._turn == self._changes.turn else {}
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
@@ -95,18 +103,19 @@ class Parking:
             first, last = firsts[partition], lasts[partition]
             if first <= offset <= last:
                 first = offset  # a broker was behind for a moment
-            elif offset < first:
+            elif offset != ANEW and offset < first:
                 log.error(
                     "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
                     named([partition]), offset, first, extra={"action": "out of range"},
                 )  # fmt: skip
             else:
+                how = "is another one by now" if offset == ANEW else f"ends at {last}, before offset {offset}"
                 log.error(
-                    "consumer of %s was at offset %d, and the log ends at %d: it was made anew, or cut. "
-                    "It is read from its first record, at %d",
-                    named([partition]), offset, last, first, extra={"action": "out of range"},
+                    "topic %s was made anew, or cut: the log of %s %s. It is read from its first record, at %d",
+                    partition.topic, named([partition]), how, first, extra={"action": "made anew"},
                 )  # fmt: skip
                 await self._changes.forget([partition])
+                await self._store({partition: first}, turn)
             self._place({partition: first}, turn)
 
     def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:

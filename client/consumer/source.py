@@ -21,10 +21,12 @@ from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.topic_ids import topic_ids
 from duemq.client.consumer.changes import Changes as Changes
+from duemq.client.consumer.identity import Identity
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.parking import Parking
+from duemq.client.consumer.parking import ANEW, Parking
 from duemq.client.consumer.positions import metadata_of
 from duemq.client.consumer.starts import Starts, commit_once, named
 from duemq.client.consumer.topics import partitions_of, survey
@@ -87,7 +89,8 @@ class Source:
         self._starts = Starts(self._kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
-        self._parking = Parking(self._kafka, self._starts, changes)
+        self._parking = Parking(self._kafka, self._starts, changes, self._store)
+        self._identity = Identity(self._kafka, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._held: frozenset[TopicPartition] = frozenset()
 
@@ -113,10 +116,10 @@ class Source:
             await self._kafka.start()
             mend_header_names(self._kafka._fetcher)
             await self._take_all(stored)
-        self._tasks = [
-            asyncio.create_task(self._look_often(), name="partitions"),
-            asyncio.create_task(self._parking.run(), name="starts"),
-        ]
+        work = [("partitions", self._look_often), ("starts", self._parking.run)]
+        if self._file is None:
+            work.append(("topics", self._identity.run))
+        self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time."""
@@ -169,18 +172,20 @@ class Source:
 
     async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
         """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
-        and where one of them is not known to be the log that it was."""
+        and where it is not known whether each is the log that it was."""
         sure = {each: place for each, place in places.items() if each not in self._parking.parked}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
             await asyncio.to_thread(self._file.save, offsets, self._starts.known)
             return len(sure) == len(places)
-        known, mark = self._starts.known.intersection(self._topics), self._starts.mark
-        commits = {
-            each: OffsetAndMetadata(place.commit, metadata_of(place.pull, known if each == mark else ()))
-            for each, place in sure.items()
-            if self._kafka.partitions_for_topic(each.topic) is not None  # a topic that is gone has no offsets
-        }
+        if not self._identity.known:
+            return False
+        known, mark, ids = self._starts.known.intersection(self._topics), self._starts.mark, self._starts.ids
+        commits: dict[TopicPartition, OffsetAndMetadata] = {}
+        for each, place in sure.items():
+            if self._kafka.partitions_for_topic(each.topic) is not None:  # a topic that is gone has no offsets
+                metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
+                commits[each] = OffsetAndMetadata(place.commit, metadata)
         if not commits:
             return not places
         try:
@@ -196,6 +201,13 @@ class Source:
             log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
             return False
         return len(commits) == len(places)
+
+    async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """See `Store`."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+        else:
+            await self._starts.commit(offsets, lambda: self._changes.turn == turn)
 
     async def let_go(self) -> None:
         """As if all partitions went to other members."""
@@ -253,6 +265,7 @@ class Source:
         """The topics that are missing now."""
         if self._file is not None:
             return await self._take_all({})
+        await self._identity.compare()
         if missing := self._unknown():
             await self._kafka._client.force_metadata_update()
             missing = self._unknown()
@@ -265,7 +278,8 @@ class Source:
         """Broadcasting: have all partitions there are. The topics that are missing."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
-        missing = frozenset(self._topics).difference(each.topic for each in partitions)
+        anew = self._file.anew(await topic_ids(self._kafka._client, self._topics))
+        stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
         present = self._kafka.assignment()
         if fresh := partitions - present:
             begun = self._starts.known.union(each.topic for each in present)
@@ -275,22 +289,24 @@ class Source:
             starts |= await self._starts.firsts(new) if new else {}
             starts |= await self._starts.by_options(rest - new) if rest - new else {}
             self._starts.known.update(each.topic for each in partitions)
-            await asyncio.to_thread(self._file.save, {each: starts[each] for each in rest}, self._starts.known)
-            self._assign(starts)
+            await self._store({each: starts[each] for each in rest}, 0)
             for topic in sorted({each.topic for each in rest}):
                 some = [each for each in rest if each.topic == topic]
                 where = "the first record" if some[0] in new else self._options.start
                 log.info("consumer begins with %s at %s", named(some), where, extra={"action": "begin"})
+            parked = dict(self._parking.parked)
+            self._assign(starts)
             await self._changes.on_partitions_assigned(fresh)
-        return missing
+            self._parking.park(parked)
+        self._parking.park({each: ANEW for each in present if each.topic in anew})
+        return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """All at once: a pull between finds a place everywhere."""
         places = dict(starts)
-        for partition in self._kafka.assignment():
-            state = self._kafka._subscription.subscription.assignment.state_value(partition)
-            offset = self._parking.parked.get(partition)
-            places[partition] = state.position if offset is None else offset
+        if (subscription := self._kafka._subscription.subscription) is not None:
+            present = subscription.assignment
+            places |= {each: present.state_value(each).position for each in present.tps}
         self._kafka.assign(sorted(places))
         for partition, offset in places.items():
             self._kafka.seek(partition, offset)

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from duemq.bus.kafka.topic_ids import topic_ids
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.positions import metadata_of, topics_in
 from duemq.client.instants import to_ms
@@ -37,6 +38,8 @@ class Starts:
         self._kafka, self._start, self._first = kafka, options.start, frozenset(first)
         self.known: set[str] = set()
         """Topics that the group knew before, there or not: what has no offset in them is new."""
+        self.ids: dict[str, str] = {}
+        """Of topics, as they were looked at last."""
 
     @property
     def mark(self) -> TopicPartition | None:
@@ -52,7 +55,7 @@ class Starts:
         """
         numbers = self._kafka.partitions_for_topic(topic) or set()
         every = sorted({*partitions, *(TopicPartition(topic, number) for number in numbers)})
-        commits = await self._commits(every)
+        commits = {each: place.offset for each, place in (await self.places(every)).items()}
         if any(each in commits for each in every):
             self.known.add(topic)
         found = {each: commits[each] for each in partitions if each in commits}
@@ -66,7 +69,7 @@ class Starts:
         if every[0] not in fresh:
             return found
         begins = await self.by_options(every)
-        await self._commit(begins, still)
+        await self.commit(begins, still)
         self.known.add(topic)
         log.info("group begins with %s at %s", named(every), self._start, extra={"action": "begin"})
         return found | {each: begins[each] for each in fresh}
@@ -97,7 +100,8 @@ class Starts:
             found = await self._kafka.offsets_for_times(dict.fromkeys(partitions, since))
         return {each: last if found[each] is None else found[each].offset for each, last in lasts.items()}
 
-    async def _commits(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of them."""
         asked = [*partitions, *([self.mark] if self.mark else [])]
         async with asyncio.timeout(_ASK_S):
             commits: Mapping[
@@ -105,12 +109,18 @@ class Starts:
             ] = await self._kafka._coordinator.fetch_committed_offsets(asked)
         if self.mark in commits:
             self.known |= topics_in([commits[self.mark].metadata], {each.topic for each in asked})
-        return {each: place.offset for each, place in commits.items() if place.offset >= 0}
+        return {each: place for each, place in commits.items() if place.offset >= 0}
 
-    async def _commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
-        """Also of partitions that other members have: they wait for it. Not aiokafka's `commit`, which tries again
-        after a rebalance, when those members have gone on from there."""
-        offsets = {each: OffsetAndMetadata(offset, metadata_of(offset)) for each, offset in begins.items()}
+    async def commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
+        """Where partitions begin. Also those of other members, which wait for it. Not by aiokafka's `commit`, which
+        tries again after a rebalance, when those members have gone on from there."""
+        if unknown := {each.topic for each in begins} - self.ids.keys():
+            async with asyncio.timeout(_ASK_S):
+                self.ids |= await topic_ids(self._kafka._client, unknown)
+        offsets = {
+            each: OffsetAndMetadata(offset, metadata_of(offset, self.ids.get(each.topic)))
+            for each, offset in begins.items()
+        }
         await commit_once(self._kafka, offsets, still)
 
 

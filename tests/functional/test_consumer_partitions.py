@@ -17,6 +17,7 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
 from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.positions import metadata_of
 from duemq.client.consumer.source import Source
 from duemq.client.consumer.topics import prepare
 from duemq.model.errors import Rejected
@@ -218,27 +219,35 @@ async def test_a_topic_made_anew_is_read_from_its_first_record(running: bool, ka
     assert member.seen == expected
 
 
-async def test_an_offset_beyond_the_end_is_told_and_everything_is_read(
-    kafka: KafkaServers, buffer: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("place", "metadata", "told"),
+    [(50, "", "ends at 4, before offset 50"), (3, metadata_of(3, "f" * 32), "is another one by now")],
+    ids=["shorter", "longer"],
+)
+async def test_offsets_of_a_log_that_is_gone_skip_nothing(
+    place: int, metadata: str, told: str, kafka: KafkaServers, buffer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where a topic was made anew, and a member that did not notice has stored how far it was in the old one."""
-    topic, group, place = await new_topic(kafka.bootstrap), new_group(), 50
-    await send(kafka.bootstrap, topic, [b"0", b"1"])
+    """A topic was made anew, and a member that had not noticed stored how far it was in the old one."""
+    topic, group = await new_topic(kafka.bootstrap), new_group()
+    await send(kafka.bootstrap, topic, [b"0", b"1", b"2", b"3"])
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
     consumer.assign([TopicPartition(topic, 0)])
-    await consumer.commit({TopicPartition(topic, 0): place})
+    await consumer.commit({TopicPartition(topic, 0): (place, metadata)})
     await consumer.stop()
     async with Member(kafka.bootstrap, buffer, group, topic) as member:
-        await until(lambda: len(member.seen) == 2, "all of it")
+        await until(lambda: set(member.seen) == {"0", "1", "2", "3"}, "all of it")
 
         async def stored() -> bool:
             found = await committed(kafka.bootstrap, group, topic)
-            return found is not None and found[0] == 2
+            return found is not None and found[0] == 4
 
         await until(stored, "its place")
-    assert member.seen == ["0", "1"]
-    assert f"consumer of {topic}-0 was at offset 50, and the log ends at 2: it was made anew, or cut" in caplog.text
+    assert f"topic {topic} was made anew, or cut: the log of {topic}-0 {told}" in caplog.text
+    async with Member(kafka.bootstrap, buffer, group, topic) as again:
+        await send(kafka.bootstrap, topic, [b"4"])
+        await until(lambda: again.seen, "the next")
+    assert again.seen == ["4"], "it goes on from there"
 
 
 async def test_a_topic_that_goes_takes_no_other_with_it(kafka: KafkaServers, buffer: str) -> None:

@@ -26,7 +26,7 @@ from duemq.client.consumer import topics as topics_module
 from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.parking import Parking
+from duemq.client.consumer.parking import ANEW, Parking
 from duemq.client.consumer.positions import metadata_of
 from duemq.client.consumer.source import Place, Source
 from duemq.client.consumer.starts import Starts
@@ -103,6 +103,18 @@ def test_the_file_knows_topics_that_are_not_there_yet(tmp_path: Path) -> None:
     assert (again.load(), again.topics) == ({T0: 6}, {"t", "later"})
 
 
+def test_the_file_forgets_offsets_of_a_topic_made_anew(tmp_path: Path) -> None:
+    other = TopicPartition("other", 0)
+    offsets = FileOffsets(tmp_path, "g", "host")
+    assert not offsets.anew({"t": "a", "other": "b"})
+    offsets.save({T0: 5, other: 6})
+    again = FileOffsets(tmp_path, "g", "host")
+    again.load()
+    assert again.anew({"t": "c"}) == {"t"} and not again.anew({"t": "c", "other": "b"})
+    again.save({})
+    assert (FileOffsets(tmp_path, "g", "host").load(), again.topics) == ({other: 6}, {"t", "other"})
+
+
 def test_a_file_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     offsets = FileOffsets(tmp_path, "g", "host")
     offsets.path.mkdir(parents=True)
@@ -126,7 +138,8 @@ class Group:
     """An aiokafka consumer and its coordinator: topic `t` with offsets 10 to 20, and what the group has committed."""
 
     def __init__(self, numbers: Iterable[int] = (0, 1)) -> None:
-        self._coordinator = self
+        self._coordinator = self._client = self
+        self.id = 7
         self._commit_lock = asyncio.Lock()
         self.commits: dict[TopicPartition, OffsetAndMetadata] = {}
         self.numbers, self.places, self.paused = set(numbers), dict[TopicPartition, int](), set[TopicPartition]()
@@ -138,6 +151,12 @@ class Group:
         self.on_ask()
         if self.fails:
             raise self.fails.pop(0)
+
+    def get_random_node(self) -> int:
+        return 1
+
+    async def send(self, node: int, request: Any) -> Any:
+        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in request._topics])
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return self.numbers or None
@@ -208,9 +227,9 @@ def test_a_topic_that_the_group_waited_for_begins_at_its_first_record() -> None:
     starts = starts_of(kafka)
     starts.known.add("t")
     assert begun(kafka, starts, T0, T1) == {T0: 10, T1: 10}
-    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, ["t"]))
+    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["t"]))
     assert begun(kafka, starts_of(kafka), T1) == {T1: 10}
-    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, ["other"]))
+    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["other"]))
     assert begun(kafka, starts_of(kafka), T0) == {T0: 20}
 
 
@@ -221,9 +240,18 @@ def test_a_group_does_not_begin_for_partitions_that_moved_meanwhile() -> None:
     assert not kafka.commits
 
 
+def parking_of(kafka: Group, turned: Changes) -> Parking:
+    starts = starts_of(kafka)
+
+    async def store(offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        await starts.commit(offsets, lambda: turned.turn == turn)
+
+    return Parking(kafka, starts, turned, store)
+
+
 def parked(kafka: Group, partitions: Mapping[TopicPartition, int | None], lost: list[TopicPartition]) -> None:
     async def run() -> None:
-        parking = Parking(kafka, starts_of(kafka), changes(lost))
+        parking = parking_of(kafka, changes(lost))
         parking.park(partitions)
         assert kafka.paused == set(partitions)
         running = asyncio.create_task(parking.run())
@@ -255,7 +283,8 @@ def test_a_partition_begins_when_brokers_are_back(
     [
         (5, 10, "begins at 10 now: what was between is lost", []),
         (15, 15, "", []),
-        (21, 10, "was at offset 21, and the log ends at 20: it was made anew", [T0]),
+        (21, 10, "topic t was made anew, or cut: the log of t-0 ends at 20, before offset 21", [T0]),
+        (ANEW, 10, "topic t was made anew, or cut: the log of t-0 is another one by now", [T0]),
     ],
 )
 def test_an_offset_that_is_out_of_range(
@@ -264,13 +293,14 @@ def test_an_offset_that_is_out_of_range(
     kafka, lost = Group(), list[TopicPartition]()
     parked(kafka, {T0: offset}, lost)
     assert (kafka.places[T0], lost) == (place, closed)
+    assert kafka.commits.keys() == set(closed), "at once: an offset of the old log would skip records of the new one"
     assert told in caplog.text and bool(told) == bool(caplog.text)
 
 
 def test_what_is_parked_goes_nowhere_after_a_rebalance() -> None:
     async def run() -> None:
         kafka, turned = Group(), changes([])
-        parking = Parking(kafka, starts_of(kafka), turned)
+        parking = parking_of(kafka, turned)
         parking.park({T0: None})
 
         def move() -> None:
@@ -289,6 +319,28 @@ def test_what_is_parked_goes_nowhere_after_a_rebalance() -> None:
     asyncio.run(run())
 
 
+def test_a_topic_with_another_id_is_read_anew() -> None:
+    """Also where its log has become longer than the old one was, and no fetch fails."""
+
+    async def use(source: Source) -> None:
+        identity, source._changes.moving = source._identity, True
+        source._changes.gained.set()
+        assert not await identity.compare() and not identity.known
+        source._changes.moving = False
+        kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
+        assert await identity.compare() and identity.known
+        assert source._parking.parked == {T0: ANEW}
+        kafka.id <<= 40
+        assert await identity.compare()
+        assert source._parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
+        await source._store({T0: 10, T1: 10, RETRY: 10}, source._changes.turn)
+        source._parking.parked.clear()
+        assert await identity.compare() and not source._parking.parked
+
+    kafka = Group()
+    with_source(kafka, use)
+
+
 # --- a source ---------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +348,7 @@ def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
     async def run() -> None:
         source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
         own, source._kafka = source._kafka, kafka
-        source._parking._kafka = kafka
+        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
         try:
             await use(source)
         finally:
@@ -311,10 +363,14 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
 
     async def use(source: Source) -> None:
         source._starts.known |= {"t", "long ago"}
+        source._changes.gained.set()
+        assert not await source.save({T0: Place(3, 5)}), "nobody knows yet which log this is"
+        assert await source._identity.compare()
         assert await source.save({T0: Place(3, 5), RETRY: Place(1, 1)})
         assert kafka.commits == {
-            T0: OffsetAndMetadata(3, "duemq pull=5"), RETRY: OffsetAndMetadata(1, metadata_of(1, ["t"])),
-        }  # fmt: skip
+            T0: OffsetAndMetadata(3, "duemq pull=5 of=00000000"),
+            RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
+        }
         source._parking.park({T0: 9})  # its log may be another one by now
         assert not await source.save({T0: Place(9, 9), T1: Place(4, 4)})
         assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
