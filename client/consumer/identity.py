@@ -34,7 +34,7 @@ class Identity:
 
     @property
     def known(self) -> bool:
-        """Whether this member\'s partitions were compared since they came."""
+        """Whether this member's partitions were compared since they came."""
         return not self._changes.gained.is_set()
 
     async def run(self) -> None:
@@ -53,11 +53,13 @@ class Identity:
 
     async def compare(self) -> bool:
         """False where partitions moved meanwhile. Raises KafkaError or TimeoutError."""
+        if self._changes.moving:
+            return False
         turn, partitions, seen = self._changes.turn, self._kafka.assignment(), self._starts.ids
         async with asyncio.timeout(_ASK_S):
             ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
         places = await self._starts.places(partitions)
-        if turn != self._changes.turn or self._changes.moving:
+        if turn != self._changes.turn:
             return False
         anew = []
         for each in partitions:

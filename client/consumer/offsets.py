@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class FileOffsets:
         self._offsets: dict[TopicPartition, int] = {}
         self._ids: dict[str, str] = {}
         self._lock = -1
+        self._writing = threading.Lock()
 
     def lock(self) -> None:
         """Keep other processes from being the same member, until `unlock`. Raises Rejected `member_taken`."""
@@ -77,25 +79,27 @@ class FileOffsets:
     def anew(self, ids: Mapping[str, str]) -> frozenset[str]:
         """Topics that have another id than when offsets of them were stored. Those offsets are forgotten. `ids`: of
         topics, as they are now."""
-        other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)
-        self._offsets = {each: offset for each, offset in self._offsets.items() if each.topic not in other}
-        self._ids.update(ids)
+        with self._writing:
+            other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)
+            self._offsets = {each: offset for each, offset in self._offsets.items() if each.topic not in other}
+            self._ids.update(ids)
         return other
 
     def save(self, offsets: Mapping[TopicPartition, int], subscribed: Iterable[str] = ()) -> None:
         """Durable when it returns."""
-        self._offsets.update(offsets)
-        self.topics = self.topics.union(subscribed, (each.topic for each in offsets))
-        topics: dict[str, dict[str, int]] = {}
-        for (topic, partition), offset in sorted(self._offsets.items()):
-            topics.setdefault(topic, {})[str(partition)] = offset
-        temporary = self.path.with_suffix(".new")
-        with translated(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
-                file.write(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self.path)
-            sync_folder(self.path.parent)
+        with self._writing:
+            self._offsets.update(offsets)
+            self.topics = self.topics.union(subscribed, (each.topic for each in offsets))
+            topics: dict[str, dict[str, int]] = {}
+            for (topic, partition), offset in sorted(self._offsets.items()):
+                topics.setdefault(topic, {})[str(partition)] = offset
+            temporary = self.path.with_suffix(".new")
+            with translated(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
+                    file.write(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(self.path)
+                sync_folder(self.path.parent)

@@ -48,7 +48,9 @@ class Parking:
         return self._parked if self._turn == self._changes.turn else {}
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        """`partitions`: as in `parked`."""
+        """`partitions`: as in `parked`. While partitions move nothing is parked: what has no place is met again."""
+        if self._changes.moving:
+            return
         if self._turn != self._changes.turn:
             self._parked, self._turn = {}, self._changes.turn
         for partition, offset in partitions.items():

@@ -62,7 +62,7 @@ class Source:
         assignor: type | None = None,
     ) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
-        self._topics, self._changes = topics, changes
+        self._topics, self._first, self._changes = topics, frozenset(first), changes
         session_ms, stop_ms = int(options.session_s * 1000), int(options.stop_s * 1000)
         settings: dict[str, Any] = {
             "client_id": f"duemq-{options.name}",
@@ -101,10 +101,10 @@ class Source:
         found = await survey(self._group, self._bootstrap, self._options, self._topics)
         self._starts.known |= found.known
         self._missing = found.missing
-        if found.missing:
+        if missing := sorted(found.missing - self._first):
             log.warning(
                 "consumer of group %s begins without topics that are not there, and looks for them: %s",
-                self._group, ", ".join(sorted(found.missing)), extra={"action": "subscribe"},
+                self._group, ", ".join(missing), extra={"action": "subscribe"},
             )  # fmt: skip
         if self._file is None:
             self._kafka.subscribe(self._topics, listener=self._changes)
@@ -224,21 +224,27 @@ class Source:
                 await self._kafka.stop()
         except (TimeoutError, KafkaError) as error:
             log.warning("consumer cannot leave its group: %r", error, extra={"action": "leave"})
-            await self._abandon()
+            self._abandon()
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
         finally:
             if self._file is not None:
                 self._file.unlock()
 
-    async def _abandon(self) -> None:
+    def _abandon(self) -> None:
         """End what aiokafka leaves behind when its own `stop` does not come to its end."""
-        coordinator = self._kafka._coordinator
-        for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
-            if (task := getattr(coordinator, name, None)) is not None:
+        coordinator, fetcher, client = self._kafka._coordinator, self._kafka._fetcher, self._kafka._client
+        tasks = [
+            getattr(coordinator, name, None)
+            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+        ]
+        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ()), client._sync_task]
+        for task in tasks:
+            if task is not None:
                 task.cancel()
-        for part in (self._kafka._fetcher, self._kafka._client):
-            with suppress(TimeoutError, KafkaError):
-                async with asyncio.timeout(_ASK_S):
-                    await part.close()
+        for connection in list(client._conns.values()):
+            connection.close()
 
     # --- what is new ----------------------------------------------------------------------------------------------
 
@@ -278,9 +284,11 @@ class Source:
         """Broadcasting: have all partitions there are. The topics that are missing."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
-        anew = self._file.anew(await topic_ids(self._kafka._client, self._topics))
+        ids = await topic_ids(self._kafka._client, self._topics)
+        anew = await asyncio.to_thread(self._file.anew, ids)
         stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
         present = self._kafka.assignment()
+        self._parking.park({each: ANEW for each in present if each.topic in anew})
         if fresh := partitions - present:
             begun = self._starts.known.union(each.topic for each in present)
             rest = fresh - stored.keys()
@@ -298,7 +306,6 @@ class Source:
             self._assign(starts)
             await self._changes.on_partitions_assigned(fresh)
             self._parking.park(parked)
-        self._parking.park({each: ANEW for each in present if each.topic in anew})
         return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
