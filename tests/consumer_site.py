@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.structs import TopicPartition
+
+from duemq.client.consumer.positions import metadata_of, pull_in
 
 WITHIN_S = 300.0
 
@@ -27,16 +30,44 @@ async def until(condition: Callable[[], object | Awaitable[object]], what: str) 
         raise AssertionError(f"waited {WITHIN_S} s for this: {what}") from None
 
 
-async def new_topic(bootstrap: str, partitions: int = 1) -> str:
-    topic = f"orders-{secrets.token_hex(4)}"
+@asynccontextmanager
+async def admin_of(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        made = await admin.create_topics([NewTopic(topic, partitions, 1)])
-        assert all(error[1] == 0 for error in made.topic_errors)
+        yield admin
     finally:
         await admin.close()
+
+
+async def new_topic(bootstrap: str, partitions: int = 1, **settings: str) -> str:
+    topic = f"orders-{secrets.token_hex(4)}"
+    await make_topic(bootstrap, topic, partitions, settings)
     return topic
+
+
+async def make_topic(
+    bootstrap: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
+) -> None:
+    async with admin_of(bootstrap) as admin:
+        made = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=dict(settings or {}))])
+        assert all(error[1] == 0 for error in made.topic_errors), made.topic_errors
+
+
+async def add_partitions(bootstrap: str, topic: str, total: int) -> None:
+    async with admin_of(bootstrap) as admin:
+        await admin.create_partitions({topic: NewPartitions(total)})
+
+
+async def delete_topic(bootstrap: str, topic: str) -> None:
+    """It is gone when it returns."""
+    async with admin_of(bootstrap) as admin:
+        await admin.delete_topics([topic])
+
+        async def gone() -> bool:
+            return topic not in await admin.list_topics()
+
+        await until(gone, "the topic is gone")
 
 
 def new_group() -> str:
@@ -72,12 +103,11 @@ async def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
 
 
 async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
-    """The offset a group has committed, with its metadata."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    """The offset a group has committed, with how far it had pulled as the metadata tells it."""
+    async with admin_of(bootstrap) as admin:
         found = await admin.list_consumer_group_offsets(group)
-    finally:
-        await admin.close()
     place = found.get(TopicPartition(topic, partition))
-    return None if place is None or place.offset < 0 else (place.offset, place.metadata)
+    if place is None or place.offset < 0:
+        return None
+    pull = pull_in(place.metadata)
+    return place.offset, place.metadata if pull is None else metadata_of(pull)

@@ -1,10 +1,19 @@
-"""A defect of aiokafka 0.14 that a frozen broker brings about, mended from outside."""
+"""Defects of aiokafka 0.14, mended from outside, each on one client only."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
 
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import RequestTimedOutError, for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.record.default_records import _DefaultRecordBatchPy
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import decode_varint
+
+_HEAD_BYTES = 12  # base offset and length, before what the length counts
 
 
 def mend_timeouts(client: Any) -> None:
@@ -23,3 +32,112 @@ def mend_timeouts(client: Any) -> None:
             raise RequestTimedOutError from error
 
     client.send = sending
+
+
+def mend_missing_offsets(client: Any) -> None:
+    """Have an AIOKafkaClient raise the error of an answer to OffsetFetch that is about the whole group.
+
+    Since version 2 of that request (KIP-88) a coordinator that is loading, or is none any more, says so once, and names
+    no partition. aiokafka looks at the partitions only and takes the answer for: this group has no offsets.
+    """
+    send = client.send
+
+    async def sending(node: int, request: Any, **options: Any) -> Any:
+        answer = await send(node, request, **options)
+        if isinstance(request, OffsetFetchRequest) and (code := getattr(answer, "error_code", 0)):
+            raise for_code(code)()
+        return answer
+
+    client.send = sending
+
+
+def mend_header_names(fetcher: Any) -> None:
+    """Have the Fetcher of an AIOKafkaConsumer read header names that are not UTF-8, with U+FFFD for what is none.
+
+    Other clients may write them. aiokafka raises UnicodeDecodeError where it meets one, after it has counted the
+    records in front of it as read: they are lost, and the next try stops at the same record.
+    """
+    plain = type(fetcher)._proc_fetch_request
+    names = {**plain.__globals__, "MemoryRecords": _Batches, "PartitionRecords": _Records}
+    mended = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
+    fetcher._proc_fetch_request = MethodType(mended, fetcher)
+
+
+class Lenient(NamedTuple):
+    """A record of a batch that aiokafka's own parser does not read to its end."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    checksum: None = None
+
+
+def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
+    """The records of a batch of magic 2, with U+FFFD for what is not UTF-8 in the names of headers.
+
+    The layout is in aiokafka/record/default_records.py.
+    """
+    batch: Any = _DefaultRecordBatchPy(raw)
+    batch._maybe_uncompress()
+    body: bytearray = batch._buffer
+    at: int = batch._pos
+
+    def field() -> bytes | None:
+        nonlocal at
+        size, start = decode_varint(body, at)
+        at = start + max(size, 0)
+        return None if size < 0 else bytes(body[start:at])
+
+    for _ in range(batch._num_records):
+        size, start = decode_varint(body, at)
+        since, at = decode_varint(body, start + 1)  # after the attributes, one byte
+        step, at = decode_varint(body, at)
+        key, value = field(), field()
+        count, at = decode_varint(body, at)
+        headers = [((field() or b"").decode(errors="replace"), field()) for _ in range(count)]
+        at = start + size
+        stamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + since
+        yield Lenient(batch.base_offset + step, stamp, batch.timestamp_type, key, value, headers)
+
+
+class _Batches:
+    """In the place of aiokafka's MemoryRecords, whose methods these are. `raw`: what the broker sent."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        batches = MemoryRecords(raw)
+        self.has_next, self.next_batch, self.size_in_bytes = (
+            batches.has_next, batches.next_batch, batches.size_in_bytes,
+        )  # fmt: skip
+
+    def with_offset(self, offset: int) -> tuple[memoryview, int]:
+        """The first batch that goes beyond an offset, and the offset behind that batch."""
+        at = 0
+        while True:
+            base, length, _, _, _, _, last, *_ = _DefaultRecordBatchPy.HEADER_STRUCT.unpack_from(self.raw, at)
+            if base + last >= offset:
+                return memoryview(self.raw)[at : at + _HEAD_BYTES + length], base + last + 1
+            at += _HEAD_BYTES + length
+
+
+class _Records(PartitionRecords):  # type: ignore[misc]
+    """As aiokafka's own, until that stops at a header."""
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._records_iterator)
+        except UnicodeDecodeError:
+            self._records_iterator = self._from_here()
+            return next(self._records_iterator)
+
+    def _from_here(self) -> Iterator[Any]:
+        raw, following = self._records.with_offset(self.next_fetch_offset)
+        for record in leniently(raw):
+            if record.offset >= self.next_fetch_offset:
+                self.next_fetch_offset = record.offset + 1
+                yield self._consumer_record(self._tp, record)
+        self.next_fetch_offset = following
+        yield from self._unpack_records()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
-from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import decode_varint
 
 from duemq.bus.base import Stored
+from duemq.bus.kafka.client import leniently
 from duemq.bus.kafka.frames import to_frame
 
 _HEAD_BYTES = 12  # base offset and length, before what the length counts
@@ -58,35 +57,11 @@ def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) 
                     records.append(Stored(record.offset, record.timestamp, frame))
         except UnicodeDecodeError:
             del records[before:]
-            records += (record for record in _leniently(raw) if record.offset >= offset)
+            records += (
+                Stored(record.offset, record.timestamp, to_frame(record.key, record.value, record.headers))
+                for record in leniently(raw)
+                if record.offset >= offset
+            )
         offset = batch.next_offset
         size += len(raw)
     return Decoded(records, offset, size)
-
-
-def _leniently(raw: memoryview) -> Iterator[Stored]:
-    """The records of a batch with a header name that is not UTF-8, at which aiokafka's own parser stops.
-
-    The layout is in aiokafka/record/default_records.py.
-    """
-    batch: Any = _DefaultRecordBatchPy(raw)
-    batch._maybe_uncompress()
-    body: bytearray = batch._buffer
-    at: int = batch._pos
-
-    def field() -> bytes | None:
-        nonlocal at
-        size, start = decode_varint(body, at)
-        at = start + max(size, 0)
-        return None if size < 0 else bytes(body[start:at])
-
-    for _ in range(batch._num_records):
-        size, start = decode_varint(body, at)
-        since, at = decode_varint(body, start + 1)  # after the attributes, one byte
-        step, at = decode_varint(body, at)
-        key, value = field(), field()
-        count, at = decode_varint(body, at)
-        headers = [((field() or b"").decode(errors="replace"), field()) for _ in range(count)]
-        at = start + size
-        stamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + since
-        yield Stored(batch.base_offset + step, stamp, to_frame(key, value, headers))

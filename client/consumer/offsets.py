@@ -3,14 +3,16 @@ place per group."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import orjson
 from aiokafka.structs import TopicPartition
 
-from duemq.model.errors import CorruptStore
+from duemq.model.errors import CorruptStore, Rejected, StoreFailed
 from duemq.model.foreign import translated
 from duemq.storage.durable import sync_folder
 
@@ -26,13 +28,39 @@ class FileOffsets:
 
     def __init__(self, folder: Path, group: str, member: str) -> None:
         self.path = folder / group / f"{member}.json"
+        self.topics: frozenset[str] = frozenset()
+        """Those the member subscribed to when it stored its offsets last, also where they were not there yet."""
         self._offsets: dict[TopicPartition, int] = {}
+        self._ids: dict[str, str] = {}
+        self._lock = -1
+        self._writing = threading.Lock()
+
+    def lock(self) -> None:
+        """Keep other processes from being the same member, until `unlock`. Raises Rejected `member_taken`."""
+        with translated(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(lock)
+                detail = f"another process has the offsets in {self.path}: give each process a `member` of its own"
+                raise Rejected("member_taken", detail, "member") from error
+        self._lock = lock
+
+    def unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def load(self) -> dict[TopicPartition, int]:
         try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return {}
+            with translated(self.path):
+                raw = self.path.read_bytes()
+        except StoreFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return {}
+            raise
         try:
             found = orjson.loads(raw)
             if found["format"] != _FORMAT:
@@ -42,22 +70,36 @@ class FileOffsets:
                 for topic, partitions in found["offsets"].items()
                 for partition, offset in partitions.items()
             }
+            self._ids = dict(found.get("ids", {}))
+            self.topics = frozenset(map(str, found.get("topics", ()))).union(each.topic for each in self._offsets)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(f"{self.path} is not a file of offsets: {error!r}") from error
         return dict(self._offsets)
 
-    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def anew(self, ids: Mapping[str, str]) -> frozenset[str]:
+        """Topics that have another id than when offsets of them were stored. Those offsets are forgotten. `ids`: of
+        topics, as they are now."""
+        with self._writing:
+            other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)
+            self._offsets = {each: offset for each, offset in self._offsets.items() if each.topic not in other}
+            self._ids.update(ids)
+        return other
+
+    def save(self, offsets: Mapping[TopicPartition, int], subscribed: Iterable[str] = ()) -> None:
         """Durable when it returns."""
-        self._offsets.update(offsets)
-        topics: dict[str, dict[str, int]] = {}
-        for (topic, partition), offset in sorted(self._offsets.items()):
-            topics.setdefault(topic, {})[str(partition)] = offset
-        temporary = self.path.with_suffix(".new")
-        with translated(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(orjson.dumps({"format": _FORMAT, "offsets": topics}, option=orjson.OPT_INDENT_2))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self.path)
-            sync_folder(self.path.parent)
+        with self._writing:
+            self._offsets.update(offsets)
+            self.topics = self.topics.union(subscribed, (each.topic for each in offsets))
+            topics: dict[str, dict[str, int]] = {}
+            for (topic, partition), offset in sorted(self._offsets.items()):
+                topics.setdefault(topic, {})[str(partition)] = offset
+            temporary = self.path.with_suffix(".new")
+            with translated(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
+                    file.write(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(self.path)
+                sync_folder(self.path.parent)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from duemq.client.consumer.policy import Levels, Policy
 from duemq.model.errors import Rejected
+
+# What a consumer decides itself: otherwise it would skip messages, or give handlers something else than bytes.
+_OWN: Final = frozenset((
+    "bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level", "loop",
+    "partition_assignment_strategy", "key_deserializer", "value_deserializer", "enable_idempotence", "acks",
+    "max_request_size", "transactional_id", "key_serializer", "value_serializer",
+))  # fmt: skip
 
 
 class Mode(StrEnum):
@@ -60,7 +71,8 @@ class ConsumerOptions:
     session_s: float = 30.0
     """After so long without a sign of life a member's partitions go to others."""
     kafka: Mapping[str, Any] = field(default_factory=dict)
-    """More arguments for aiokafka's clients: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on."""
+    """More arguments for aiokafka's clients: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on. Each
+    client gets those it knows; what none of them knows is refused, and so is what a consumer decides itself."""
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "max_in_hand", "max_in_hand_bytes", "retry_partitions"):
@@ -77,6 +89,14 @@ class ConsumerOptions:
             raise Rejected("bad_option", f"start is {self.start!r}; it is first, last or a time", "start")
         if isinstance(self.start, datetime) and self.start.utcoffset() is None:
             raise Rejected("bad_option", f"start has no zone: {self.start}; add tzinfo, such as datetime.UTC", "start")
+        known = frozenset[str]().union(*(_known(kind) for kind in _CLIENTS))
+        for name in self.kafka:
+            if name in _OWN:
+                raise Rejected("bad_option", f"kafka has {name!r}, which a consumer decides itself", "kafka")
+            if name not in known:
+                raise Rejected("bad_option", f"kafka has {name!r}, which no client of aiokafka knows", "kafka")
+        if self.broadcasting:
+            _ = self.folder
 
     @property
     def broadcasting(self) -> bool:
@@ -91,6 +111,29 @@ class ConsumerOptions:
     def name(self) -> str:
         """Of this member."""
         return self.member or socket.gethostname()
+
+    @property
+    def folder(self) -> Path:
+        """Where a broadcasting member keeps its offsets."""
+        if self.offsets_folder is not None:
+            return Path(self.offsets_folder)
+        try:
+            return Path.home() / ".duemq" / "offsets"
+        except RuntimeError as error:
+            detail = "a broadcasting member keeps its offsets in a file, and this user has no home: set offsets_folder"
+            raise Rejected("bad_option", detail, "offsets_folder") from error
+
+    def kafka_of(self, client: type) -> dict[str, Any]:
+        """The arguments in `kafka` that this client of aiokafka knows."""
+        known = _known(client)
+        return {name: value for name, value in self.kafka.items() if name in known}
+
+
+_CLIENTS: Final[tuple[type, ...]] = (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
+
+
+def _known(client: type) -> frozenset[str]:
+    return frozenset(inspect.signature(client).parameters) - {"topics"}
 
 
 def _above(name: str, value: float, bound: float) -> None:

@@ -1,21 +1,59 @@
-"""What a consumer says in the metadata of a committed offset: how far it has pulled.
+"""What a consumer says in the metadata of a committed offset: how far it has pulled, and what it subscribes to.
 
 The committed offset is that of the first message that is not done; from the two, anybody can tell how many are in hand.
+
+`of` is the beginning of the topic's id, by which a member that starts later can tell that the topic was made anew.
+
+The topics stand with the offset of one partition that each group has, that of its retries: a member that starts later
+can tell from them a topic that was made, or made anew, since then, from one that the group reads for the first time.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from collections.abc import Collection, Iterable
 
-_PULL = re.compile(r"duemq pull=(\d{1,18})")
+_PULL = re.compile(r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?", re.ASCII)
+_MOST_TOPICS = 400  # a broker keeps 4,096 bytes with an offset
 
 
-def metadata_of(pull: int) -> str:
-    """The metadata of a commit. `pull`: the offset of the next message to be fetched."""
-    return f"duemq pull={pull}"
+def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = ()) -> str:
+    """The metadata of a commit. `pull`: the offset of the next message to be fetched. `topic_id`: in hex, where it is
+    known. Of more than 400 topics the first, by name, are in it."""
+    marks = "".join(map(_mark, sorted(topics)[:_MOST_TOPICS]))
+    return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
 
 
 def pull_in(metadata: str | None) -> int | None:
     """The pull offset in a commit's metadata; None where it is no consumer of ours that wrote it."""
     found = _PULL.fullmatch(metadata or "")
     return None if found is None else int(found[1])
+
+
+def is_of(metadata: str | None, topic_id: str | None) -> bool:
+    """Whether a commit may be of the topic with this id: False only where both say which one, and differ."""
+    said = says_of(metadata)
+    return said is None or not topic_id or topic_id.startswith(said)
+
+
+def says_of(metadata: str | None) -> str | None:
+    """How the id of the topic begins that a commit is of; None where it does not say."""
+    found = _PULL.fullmatch(metadata or "")
+    return None if found is None else found[2]
+
+
+def topics_in(metadata: Iterable[str | None], among: Iterable[str]) -> frozenset[str]:
+    """Those of `among` that stand in the metadata of a commit."""
+    marks: set[str] = set()
+    for each in metadata:
+        found = _PULL.fullmatch(each or "")
+        written = "" if found is None else found[3] or ""
+        marks.update(written[at : at + 8] for at in range(0, len(written), 8))
+    return frozenset(topic for topic in among if _mark(topic) in marks)
+
+
+def _mark(topic: str) -> str:
+    """Eight characters for a name of up to 249."""
+    return base64.urlsafe_b64encode(hashlib.sha256(topic.encode()).digest()[:6]).decode()

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, NoOffsetForPartitionError
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
 from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
-from aiokafka.structs import TopicPartition
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.topic_ids import topic_ids
+from duemq.client.consumer.changes import Changes as Changes
+from duemq.client.consumer.identity import Identity
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.parking import ANEW, Parking
 from duemq.client.consumer.positions import metadata_of
-from duemq.client.consumer.topics import partitions_of
-from duemq.client.instants import to_ms
+from duemq.client.consumer.starts import Starts, commit_once, named
+from duemq.client.consumer.topics import partitions_of, survey
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0  # between looks for new partitions of topics that all members have
+_LOOK_S = 30.0  # between looks for new topics and partitions
+_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics came or went
 _STOP_S = 10.0
 _ASK_S = 2.0
+_AGAIN_S = 2.0
+_OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
 class Place(NamedTuple):
@@ -34,33 +46,6 @@ class Place(NamedTuple):
 
     commit: int
     pull: int
-
-
-class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Tells the consumer which partitions it has.
-
-    aiokafka's `assignment()` and `position()` go on giving the old ones until new ones are known, and Kafka takes
-    commits for them meanwhile: whoever uses those has to look at `turn` before and after.
-    """
-
-    def __init__(
-        self,
-        gained: Callable[[Collection[TopicPartition]], Awaitable[None]],
-        lost: Callable[[Collection[TopicPartition]], Awaitable[None]],
-    ) -> None:
-        self._gained, self._lost = gained, lost
-        self.turn = 0
-        """How often partitions came or went."""
-        self.moving = False
-        """They went, and it is not known yet which will come."""
-
-    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self.turn, self.moving = self.turn + 1, True
-        await self._lost(revoked)
-
-    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self.turn, self.moving = self.turn + 1, False
-        await self._gained(assigned)
 
 
 class Source:
@@ -76,64 +61,99 @@ class Source:
         changes: Changes,
         assignor: type | None = None,
     ) -> None:
-        self._bootstrap, self._options, self._topics = bootstrap, options, topics
-        self._first, self._changes = first, changes
+        self._group, self._bootstrap, self._options = group, bootstrap, options
+        self._topics, self._first, self._changes = topics, frozenset(first), changes
         session_ms, stop_ms = int(options.session_s * 1000), int(options.stop_s * 1000)
         settings: dict[str, Any] = {
+            "client_id": f"duemq-{options.name}",
             "session_timeout_ms": session_ms,
             "heartbeat_interval_ms": max(session_ms // 10, 100),
             "rebalance_timeout_ms": session_ms + stop_ms,  # handlers may take their time while partitions move
-            **options.kafka,
+            "metadata_max_age_ms": int(_LOOK_S * 1000),
+            **options.kafka_of(AIOKafkaConsumer),
         }
         if assignor is not None:
             settings["partition_assignment_strategy"] = (assignor,)
         self._kafka = AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=None if options.broadcasting else group,
-            client_id=f"duemq-{options.name}",
             enable_auto_commit=False,
             auto_offset_reset="none",  # anything else would skip messages without a word
             isolation_level="read_committed",
             **settings,
         )
         mend_timeouts(self._kafka._client)
-        self._file: FileOffsets | None = None
-        self._looking: asyncio.Task[None] | None = None
-        if options.broadcasting:
-            folder = Path(options.offsets_folder or Path.home() / ".duemq" / "offsets")
-            self._file = FileOffsets(folder, group, options.name)
+        mend_missing_offsets(self._kafka._client)
+        # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
+        self._kafka._wait_topics = self._kafka._client.force_metadata_update
+        self._starts = Starts(self._kafka, options, first)
+        self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
+        self._missing: frozenset[str] = frozenset()
+        self._parking = Parking(self._kafka, self._starts, changes, self._store)
+        self._identity = Identity(self._kafka, self._starts, self._parking, changes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._held: frozenset[TopicPartition] = frozenset()
 
     async def start(self) -> None:
+        """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.lock)
+        found = await survey(self._group, self._bootstrap, self._options, self._topics)
+        self._starts.known |= found.known
+        self._missing = found.missing
+        if missing := sorted(found.missing - self._first):
+            log.warning(
+                "consumer of group %s begins without topics that are not there, and looks for them: %s",
+                self._group, ", ".join(missing), extra={"action": "subscribe"},
+            )  # fmt: skip
         if self._file is None:
             self._kafka.subscribe(self._topics, listener=self._changes)
             await self._kafka.start()
-            return
-        await self._kafka.start()
-        await self._take_all(await asyncio.to_thread(self._file.load))
-        self._looking = asyncio.create_task(self._look(), name="partitions")
+            mend_header_names(self._kafka._fetcher)
+        else:
+            stored = await asyncio.to_thread(self._file.load)
+            self._starts.known |= self._file.topics
+            await self._kafka.start()
+            mend_header_names(self._kafka._fetcher)
+            await self._take_all(stored)
+        work = [("partitions", self._look_often), ("starts", self._parking.run)]
+        if self._file is None:
+            work.append(("topics", self._identity.run))
+        self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time."""
         try:
-            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(timeout_ms=timeout_ms, max_records=most)
+            wanted = self._kafka.assignment() - self._held if self._held else ()
+            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
+                *wanted, timeout_ms=timeout_ms, max_records=most
+            )
         except NoOffsetForPartitionError as error:
-            for partition in error.args:
-                with suppress(IllegalStateError):  # it went to another member meanwhile
-                    await self._begin(partition)
-            return {}
+            self._parking.park(dict.fromkeys(error.args))
         except OutOfRange as error:
-            await self._past(error.args[0])
-            return {}
-        return pulled
+            self._parking.park(error.args[0])
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("consumer cannot pull, and will again: %r", error, extra={"action": "pull"})
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            return pulled
+        return {}
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
+        it away if they were paused."""
+        self._held = frozenset(partitions)
 
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
         partitions = self._kafka.assignment() - self._kafka.paused()
         self._kafka.pause(*partitions)
         try:
-            await self._kafka.getmany(timeout_ms=0)
+            await self.pull(0, 1)
         finally:
-            self._kafka.resume(*(partitions & self._kafka.assignment()))
+            self._kafka.resume(*(partitions & self._kafka.assignment() - self._parking.parked.keys()))
 
     def partitions(self) -> frozenset[TopicPartition]:
         """Those this member has: none while they move."""
@@ -146,25 +166,48 @@ class Source:
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
                 position: int = await self._kafka.position(partition)
-                return position if turn == self._changes.turn and partition in self.partitions() else None
+                here = turn == self._changes.turn and partition in self.partitions()
+                return position if here and partition not in self._parking.parked else None
         return None
 
     async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
-        """Durable when it returns True. False where the partitions are another member's by now, or Kafka is away."""
+        """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
+        and where it is not known whether each is the log that it was."""
+        sure = {each: place for each, place in places.items() if each not in self._parking.parked}
         if self._file is not None:
-            await asyncio.to_thread(self._file.save, {each: place.commit for each, place in places.items()})
-            return True
+            offsets = {each: place.commit for each, place in sure.items()}
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+            return len(sure) == len(places)
+        if not self._identity.known:
+            return False
+        known, mark, ids = self._starts.known.intersection(self._topics), self._starts.mark, self._starts.ids
+        commits: dict[TopicPartition, OffsetAndMetadata] = {}
+        for each, place in sure.items():
+            if self._kafka.partitions_for_topic(each.topic) is not None:  # a topic that is gone has no offsets
+                metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
+                commits[each] = OffsetAndMetadata(place.commit, metadata)
+        if not commits:
+            return not places
         try:
-            await self._kafka.commit({each: (place.commit, metadata_of(place.pull)) for each, place in places.items()})
-        except (CommitFailedError, IllegalStateError) as error:
+            if not commits.keys() <= self._kafka.assignment():
+                raise CommitFailedError("they are not assigned")
+            await commit_once(self._kafka, commits, lambda: True)
+        except _OTHERS as error:
             log.info(
-                "consumer does not commit, for its partitions went to others: %s", error, extra={"action": "commit"}
+                "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
             )
             return False
-        except KafkaError as error:
+        except (KafkaError, TimeoutError) as error:
             log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
             return False
-        return True
+        return len(commits) == len(places)
+
+    async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """See `Store`."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+        else:
+            await self._starts.commit(offsets, lambda: self._changes.turn == turn)
 
     async def let_go(self) -> None:
         """As if all partitions went to other members."""
@@ -172,67 +215,105 @@ class Source:
 
     async def stop(self) -> None:
         """Leave the group."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
-        with suppress(TimeoutError, KafkaError):
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        try:
             async with asyncio.timeout(_STOP_S):
                 await self._kafka.stop()
+        except (TimeoutError, KafkaError) as error:
+            log.warning("consumer cannot leave its group: %r", error, extra={"action": "leave"})
+            self._abandon()
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        finally:
+            if self._file is not None:
+                self._file.unlock()
 
-    # --- where a partition begins ---------------------------------------------------------------------------------
+    def _abandon(self) -> None:
+        """End what aiokafka leaves behind when its own `stop` does not come to its end."""
+        coordinator, fetcher, client = self._kafka._coordinator, self._kafka._fetcher, self._kafka._client
+        tasks = [
+            getattr(coordinator, name, None)
+            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+        ]
+        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ()), client._sync_task]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        for connection in list(client._conns.values()):
+            connection.close()
 
-    async def _begin(self, partition: TopicPartition) -> None:
-        if self._file is None and await self._kafka.committed(partition) is not None:
-            return  # aiokafka may tell what it found before partitions moved
-        start = "first" if partition.topic in self._first else self._options.start
-        if start == "first":
-            await self._kafka.seek_to_beginning(partition)
-        elif start == "last":
-            await self._kafka.seek_to_end(partition)
-        else:
-            since = to_ms(start) if isinstance(start, datetime) else int(start)
-            found = (await self._kafka.offsets_for_times({partition: since}))[partition]
-            if found is None:
-                await self._kafka.seek_to_end(partition)
-            else:
-                self._kafka.seek(partition, found.offset)
-        log.info("consumer begins with %s at %s", _named(partition), start, extra={"action": "begin"})
+    # --- what is new ----------------------------------------------------------------------------------------------
 
-    async def _past(self, lost: Mapping[TopicPartition, int]) -> None:
-        """Retention removed what was to come next."""
-        firsts = await self._kafka.beginning_offsets(list(lost))
-        for partition, offset in lost.items():
-            first = firsts[partition]
-            log.error(
-                "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
-                _named(partition), offset, first, extra={"action": "out of range"},
-            )  # fmt: skip
-            self._kafka.seek(partition, first)
-
-    # --- broadcasting ---------------------------------------------------------------------------------------------
-
-    async def _take_all(self, stored: Mapping[TopicPartition, int]) -> None:
-        partitions = await partitions_of(self._bootstrap, self._options, self._topics)
-        fresh = partitions - self._kafka.assignment()
-        if not fresh:
-            return
-        positions = {each: await self._kafka.position(each) for each in self._kafka.assignment()}
-        self._kafka.assign(sorted(partitions))
-        for partition in sorted(partitions):
-            if (offset := positions.get(partition, stored.get(partition))) is not None:
-                self._kafka.seek(partition, offset)
-            else:
-                await self._begin(partition)
-        await self._changes.on_partitions_assigned(fresh)
-
-    async def _look(self) -> None:
+    async def _look_often(self) -> None:
+        """aiokafka looks by itself every `metadata_max_age_ms`; for a topic that was just made that is late."""
+        looks = 0
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S)
             try:
-                await self._take_all({})
-            except KafkaError as error:
+                missing = await self._look()
+            except (KafkaError, TimeoutError) as error:
                 log.warning("consumer cannot look for new partitions: %r", error, extra={"action": "partitions"})
+            except Exception:  # it goes on looking
+                log.exception("consumer cannot look for new partitions", extra={"action": "partitions"})
+            else:
+                for topic in sorted(self._missing - missing):
+                    log.info("topic %s of group %s is there now", topic, self._group, extra={"action": "subscribe"})
+                for topic in sorted(missing - self._missing):
+                    log.warning("topic %s of group %s is gone", topic, self._group, extra={"action": "subscribe"})
+                looks = looks + 1 if missing == self._missing else 0
+                self._missing = missing
 
+    async def _look(self) -> frozenset[str]:
+        """The topics that are missing now."""
+        if self._file is not None:
+            return await self._take_all({})
+        await self._identity.compare()
+        if missing := self._unknown():
+            await self._kafka._client.force_metadata_update()
+            missing = self._unknown()
+        return missing
 
-def _named(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
+    def _unknown(self) -> frozenset[str]:
+        return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
+
+    async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Broadcasting: have all partitions there are. The topics that are missing."""
+        assert self._file is not None
+        partitions = await partitions_of(self._bootstrap, self._options, self._topics)
+        ids = await topic_ids(self._kafka._client, self._topics)
+        anew = await asyncio.to_thread(self._file.anew, ids)
+        stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
+        present = self._kafka.assignment()
+        self._parking.park({each: ANEW for each in present if each.topic in anew})
+        if fresh := partitions - present:
+            begun = self._starts.known.union(each.topic for each in present)
+            rest = fresh - stored.keys()
+            new = {each for each in rest if each.topic in begun or self._starts.is_new(each.topic)}
+            starts = {each: stored[each] for each in fresh & stored.keys()}
+            starts |= await self._starts.firsts(new) if new else {}
+            starts |= await self._starts.by_options(rest - new) if rest - new else {}
+            self._starts.known.update(each.topic for each in partitions)
+            await self._store({each: starts[each] for each in rest}, 0)
+            for topic in sorted({each.topic for each in rest}):
+                some = [each for each in rest if each.topic == topic]
+                where = "the first record" if some[0] in new else self._options.start
+                log.info("consumer begins with %s at %s", named(some), where, extra={"action": "begin"})
+            parked = dict(self._parking.parked)
+            self._assign(starts)
+            await self._changes.on_partitions_assigned(fresh)
+            self._parking.park(parked)
+        return frozenset(self._topics).difference(each.topic for each in partitions)
+
+    def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """All at once: a pull between finds a place everywhere."""
+        places = dict(starts)
+        if (subscription := self._kafka._subscription.subscription) is not None:
+            present = subscription.assignment
+            places |= {each: present.state_value(each).position for each in present.tps}
+        self._kafka.assign(sorted(places))
+        for partition, offset in places.items():
+            self._kafka.seek(partition, offset)

@@ -9,7 +9,7 @@ import pytest
 from duemq.client.consumer.headers import Headers, Origin, origin_in, returned
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.names import checked_group, dead_letter_topic, retry_topic
-from duemq.client.consumer.positions import metadata_of, pull_in
+from duemq.client.consumer.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.tags import TagFilter
 from duemq.model.errors import Rejected
 
@@ -109,3 +109,19 @@ def test_headers_that_claim_to_be_ours_count_on_the_retry_topic_only() -> None:
     headers = returned([], Origin("secret", 0, 0, "ID", 3), "failed", "")
     assert message_of(Plain(headers), is_retry=False).topic == "orders"
     assert origin_in([("x-duemq-topic", b"orders")]) is None
+
+
+def test_metadata_tells_which_topics_a_group_knows() -> None:
+    written = metadata_of(7, "0123456789abcdef", ["orders", "bills"])
+    assert pull_in(written) == 7 and len(written) < 60
+    assert topics_in([None, "duemq pull=5", "foreign", written], ["orders", "others"]) == {"orders"}
+    many = metadata_of(10**17, None, [f"topic-{number:03d}" for number in range(1_000)])
+    assert len(many) < 4_000 and pull_in(many) == 10**17
+    assert topics_in([many], ["topic-000", "topic-999"]) == {"topic-000"}
+
+
+def test_metadata_tells_a_topic_that_was_made_anew() -> None:
+    written = metadata_of(7, "0123456789abcdef")
+    assert pull_in(written) == 7 and is_of(written, "0123456789abcdef") and not is_of(written, "1123456789abcdef")
+    assert is_of(written, None) and is_of(metadata_of(7), "0123456789abcdef") and is_of(None, "0123456789abcdef")
+    assert says_of(metadata_of(7)) is says_of("of=01234567") is None

@@ -1,0 +1,73 @@
+"""Whether a topic is the one that the group has offsets of: it may have been deleted and made again under its name.
+
+Its records have the same offsets again. Where the new log is shorter a fetch from an old offset fails; where it is
+longer by then, all before that offset would be skipped. So each commit says by the topic's id what it is of. It is
+compared whenever partitions come, before anything is stored, and every 30 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+
+from duemq.bus.kafka.topic_ids import topic_ids
+from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.parking import ANEW, Parking
+from duemq.client.consumer.positions import is_of, says_of
+from duemq.client.consumer.starts import Starts
+
+log = logging.getLogger(__name__)
+
+_ASK_S = 10.0
+_AGAIN_S = 1.0
+_MOVING_S = 0.1
+
+
+class Identity:
+    """Of the topics of one aiokafka consumer in a group."""
+
+    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, parking: Parking, changes: Changes) -> None:
+        self._kafka, self._starts, self._parking, self._changes = kafka, starts, parking, changes
+
+    @property
+    def known(self) -> bool:
+        """Whether this member's partitions were compared since they came."""
+        return not self._changes.gained.is_set()
+
+    async def run(self) -> None:
+        """Compare whenever partitions come, until it is cancelled."""
+        while True:
+            await self._changes.gained.wait()
+            try:
+                pause_s = 0.0 if await self.compare() else _MOVING_S
+            except (KafkaError, TimeoutError) as error:
+                pause_s = _AGAIN_S
+                log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})
+            except Exception:  # nothing is stored until it succeeds
+                pause_s = _AGAIN_S
+                log.exception("consumer cannot look at its topics", extra={"action": "topics"})
+            await asyncio.sleep(pause_s)
+
+    async def compare(self) -> bool:
+        """False where partitions moved meanwhile. Raises KafkaError or TimeoutError."""
+        if self._changes.moving:
+            return False
+        turn, partitions, seen = self._changes.turn, self._kafka.assignment(), self._starts.ids
+        async with asyncio.timeout(_ASK_S):
+            ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
+        places = await self._starts.places(partitions)
+        if turn != self._changes.turn:
+            return False
+        anew = []
+        for each in partitions:
+            metadata, now = places[each].metadata if each in places else None, ids.get(each.topic)
+            same = is_of(metadata, now) if says_of(metadata) else seen.get(each.topic, now) == now
+            if now is not None and not same:
+                anew.append(each)
+        self._parking.park(dict.fromkeys(anew, ANEW))
+        seen.update(ids)
+        self._changes.gained.clear()
+        return True

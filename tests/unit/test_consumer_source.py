@@ -1,0 +1,566 @@
+"""Where partitions begin and what a consumer asks Kafka for, without a Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    IllegalGenerationError,
+    KafkaConnectionError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from duemq.client.consumer import topics as topics_module
+from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.offsets import FileOffsets
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.parking import ANEW, Parking
+from duemq.client.consumer.positions import metadata_of
+from duemq.client.consumer.source import Place, Source
+from duemq.client.consumer.starts import Starts
+from duemq.client.consumer.topics import prepare
+from duemq.model.errors import Rejected, Unavailable
+
+T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_client_gets_the_options_it_knows() -> None:
+    options = ConsumerOptions(
+        kafka={"group_instance_id": "a", "max_partition_fetch_bytes": 5, "linger_ms": 3, "request_timeout_ms": 7}
+    )
+    assert options.kafka_of(AIOKafkaConsumer) == {
+        "group_instance_id": "a", "max_partition_fetch_bytes": 5, "request_timeout_ms": 7,
+    }  # fmt: skip
+    assert options.kafka_of(AIOKafkaProducer) == {"linger_ms": 3, "request_timeout_ms": 7}
+    assert options.kafka_of(AIOKafkaAdminClient) == {"request_timeout_ms": 7}
+
+
+@pytest.mark.parametrize("name", ["sesion_timeout_ms", "topics", "group_id", "enable_auto_commit", "bootstrap_servers"])
+def test_an_option_that_no_client_can_take_is_refused_by_name(name: str) -> None:
+    with pytest.raises(Rejected, match=name) as refused:
+        ConsumerOptions(kafka={name: 1})
+    assert (refused.value.code, refused.value.field) == ("bad_option", "kafka")
+
+
+def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    ConsumerOptions()
+    ConsumerOptions(mode="broadcasting", offsets_folder="/offsets")
+    with pytest.raises(Rejected, match="offsets_folder") as refused:
+        ConsumerOptions(mode="broadcasting")
+    assert refused.value.field == "offsets_folder"
+
+
+def test_a_source_passes_options_on() -> None:
+    async def run() -> None:
+        options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
+        source = Source("g", "127.0.0.1:1", options, ["t"], (), changes([]))
+        try:
+            assert source._kafka._client._client_id == "mine" and source._kafka._max_poll_interval_ms == 9
+        finally:
+            await source.stop()
+
+    asyncio.run(run())
+
+
+# --- the file of a broadcasting member --------------------------------------------------------------------------------
+
+
+def test_two_processes_cannot_be_one_member(tmp_path: Path) -> None:
+    first, second = (FileOffsets(tmp_path, "g", "host") for _ in range(2))
+    first.lock()
+    with pytest.raises(Rejected, match=r"host\.json") as refused:
+        second.lock()
+    assert (refused.value.code, refused.value.field) == ("member_taken", "member")
+    FileOffsets(tmp_path, "g", "other").lock()
+    first.unlock()
+    second.lock()
+
+
+def test_the_file_knows_topics_that_are_not_there_yet(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, "g", "host")
+    offsets.save({T0: 5}, ["later"])
+    offsets.save({T0: 6})
+    again = FileOffsets(tmp_path, "g", "host")
+    assert (again.load(), again.topics) == ({T0: 6}, {"t", "later"})
+
+
+def test_the_file_forgets_offsets_of_a_topic_made_anew(tmp_path: Path) -> None:
+    other = TopicPartition("other", 0)
+    offsets = FileOffsets(tmp_path, "g", "host")
+    assert not offsets.anew({"t": "a", "other": "b"})
+    offsets.save({T0: 5, other: 6})
+    again = FileOffsets(tmp_path, "g", "host")
+    again.load()
+    assert again.anew({"t": "c"}) == {"t"} and not again.anew({"t": "c", "other": "b"})
+    again.save({})
+    assert (FileOffsets(tmp_path, "g", "host").load(), again.topics) == ({other: 6}, {"t", "other"})
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, "g", "host")
+    offsets.path.mkdir(parents=True)
+    with pytest.raises(Unavailable, match="directory"):
+        offsets.load()
+
+
+# --- where partitions begin -------------------------------------------------------------------------------------------
+
+
+def changes(lost: list[TopicPartition]) -> Changes:
+    async def gained(_: Collection[TopicPartition]) -> None: ...
+
+    async def lose(partitions: Collection[TopicPartition]) -> None:
+        lost.extend(partitions)
+
+    return Changes(gained, lose)
+
+
+class Group:
+    """An aiokafka consumer and its coordinator: topic `t` with offsets 10 to 20, and what the group has committed."""
+
+    def __init__(self, numbers: Iterable[int] = (0, 1)) -> None:
+        self._coordinator = self._client = self
+        self.id = 7
+        self._commit_lock = asyncio.Lock()
+        self.commits: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.numbers, self.places, self.paused = set(numbers), dict[TopicPartition, int](), set[TopicPartition]()
+        self.fails: list[Exception] = []
+        self.requests = 0
+        self.on_ask: Callable[[], object] = lambda: None
+
+    def _answer(self) -> None:
+        self.on_ask()
+        if self.fails:
+            raise self.fails.pop(0)
+
+    def get_random_node(self) -> int:
+        return 1
+
+    async def send(self, node: int, request: Any) -> Any:
+        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in request._topics])
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self.numbers or None
+
+    def assignment(self) -> set[TopicPartition]:
+        return {T0, T1, RETRY}
+
+    async def ensure_coordinator_known(self) -> None: ...
+
+    async def fetch_committed_offsets(self, asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._answer()
+        return {each: self.commits[each] for each in asked if each in self.commits}
+
+    async def _do_commit_offsets(self, _: None, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._answer()
+        self.requests += 1
+        self.commits |= offsets
+
+    async def beginning_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._answer()
+        return dict.fromkeys(asked, 10)
+
+    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._answer()
+        return dict.fromkeys(asked, 20)
+
+    async def offsets_for_times(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        return {each: SimpleNamespace(offset=15) if each == T0 else None for each in asked}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.places[partition] = offset
+
+    def pause(self, partition: TopicPartition) -> None:
+        self.paused.add(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self.paused.discard(partition)
+
+
+def starts_of(kafka: Group, start: str | int = "last", first: Collection[str] = ("retry.g",)) -> Starts:
+    return Starts(kafka, ConsumerOptions(start=start), first)
+
+
+def begun(kafka: Group, starts: Starts, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+    return asyncio.run(starts.of_group("t", partitions, lambda: True))
+
+
+@pytest.mark.parametrize(("start", "begins"), [("last", {T0: 20, T1: 20}), (5, {T0: 15, T1: 20})])
+def test_a_group_begins_with_all_partitions_of_a_topic_at_once(start: str | int, begins: dict[Any, int]) -> None:
+    """Also with that of another member, which waits: had it begun alone, nobody could tell it from a new one."""
+    kafka = Group()
+    assert begun(kafka, starts_of(kafka, start), T1) == {}
+    assert not kafka.commits
+    assert begun(kafka, starts_of(kafka, start), T0) == {T0: begins[T0]}
+    assert {each: place.offset for each, place in kafka.commits.items()} == begins and kafka.requests == 1
+    assert begun(kafka, starts_of(kafka, start), T1) == {T1: begins[T1]}
+
+
+def test_a_partition_that_was_added_begins_at_its_first_record() -> None:
+    kafka = Group()
+    kafka.commits[T0] = OffsetAndMetadata(17, "")
+    assert begun(kafka, starts_of(kafka), T0, T1) == {T0: 17, T1: 10}
+
+
+def test_a_topic_that_the_group_waited_for_begins_at_its_first_record() -> None:
+    """Also where the member that saw it missing is gone: it stands with the offset of the retries."""
+    kafka = Group()
+    starts = starts_of(kafka)
+    starts.known.add("t")
+    assert begun(kafka, starts, T0, T1) == {T0: 10, T1: 10}
+    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["t"]))
+    assert begun(kafka, starts_of(kafka), T1) == {T1: 10}
+    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["other"]))
+    assert begun(kafka, starts_of(kafka), T0) == {T0: 20}
+
+
+def test_a_group_does_not_begin_for_partitions_that_moved_meanwhile() -> None:
+    kafka, still = Group(), iter([False])
+    with pytest.raises(KafkaError):
+        asyncio.run(starts_of(kafka).of_group("t", [T0], lambda: next(still)))
+    assert not kafka.commits
+
+
+def parking_of(kafka: Group, turned: Changes) -> Parking:
+    starts = starts_of(kafka)
+
+    async def store(offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        await starts.commit(offsets, lambda: turned.turn == turn)
+
+    return Parking(kafka, starts, turned, store)
+
+
+def parked(kafka: Group, partitions: Mapping[TopicPartition, int | None], lost: list[TopicPartition]) -> None:
+    async def run() -> None:
+        parking = parking_of(kafka, changes(lost))
+        parking.park(partitions)
+        assert kafka.paused == set(partitions)
+        running = asyncio.create_task(parking.run())
+        async with asyncio.timeout(10):
+            while kafka.paused:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert not parking.parked
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError(), TimeoutError(), KeyError("a bug")])
+def test_a_partition_begins_when_brokers_are_back(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duemq.client.consumer.parking._AGAIN_S", (0.0,))
+    kafka = Group()
+    kafka.fails = [error] * 3
+    parked(kafka, {T0: None, T1: None}, [])
+    assert kafka.places == {T0: 20, T1: 20}
+    assert caplog.text.count("cannot begin with 2 partitions") == 3
+
+
+@pytest.mark.parametrize(
+    ("offset", "place", "told", "closed"),
+    [
+        (5, 10, "begins at 10 now: what was between is lost", []),
+        (15, 15, "", []),
+        (21, 10, "topic t was made anew, or cut: the log of t-0 ends at 20, before offset 21", [T0]),
+        (ANEW, 10, "topic t was made anew, or cut: the log of t-0 is another one by now", [T0]),
+    ],
+)
+def test_an_offset_that_is_out_of_range(
+    offset: int, place: int, told: str, closed: list[TopicPartition], caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka, lost = Group(), list[TopicPartition]()
+    parked(kafka, {T0: offset}, lost)
+    assert (kafka.places[T0], lost) == (place, closed)
+    assert kafka.commits.keys() == set(closed), "at once: an offset of the old log would skip records of the new one"
+    assert told in caplog.text and bool(told) == bool(caplog.text)
+
+
+def test_what_is_parked_goes_nowhere_after_a_rebalance() -> None:
+    async def run() -> None:
+        kafka, turned = Group(), changes([])
+        parking = parking_of(kafka, turned)
+        parking.park({T0: None})
+
+        def move() -> None:
+            turned.turn += 1
+
+        kafka.on_ask = move
+        running = asyncio.create_task(parking.run())
+        async with asyncio.timeout(10):
+            while parking.parked:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert kafka.places == {T0: 0} and kafka.paused == {T0} and not kafka.commits
+
+    asyncio.run(run())
+
+
+def test_a_topic_with_another_id_is_read_anew() -> None:
+    """Also where its log has become longer than the old one was, and no fetch fails."""
+
+    async def use(source: Source) -> None:
+        identity, source._changes.moving = source._identity, True
+        source._changes.gained.set()
+        assert not await identity.compare() and not identity.known
+        source._changes.moving = False
+        kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
+        assert await identity.compare() and identity.known
+        assert source._parking.parked == {T0: ANEW}
+        kafka.id <<= 40
+        assert await identity.compare()
+        assert source._parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
+        await source._store({T0: 10, T1: 10, RETRY: 10}, source._changes.turn)
+        source._parking.parked.clear()
+        assert await identity.compare() and not source._parking.parked
+
+    kafka = Group()
+    with_source(kafka, use)
+
+
+# --- a source ---------------------------------------------------------------------------------------------------------
+
+
+def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
+    async def run() -> None:
+        source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        own, source._kafka = source._kafka, kafka
+        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
+        try:
+            await use(source)
+        finally:
+            source._kafka = own
+            await source.stop()
+
+    asyncio.run(run())
+
+
+def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = Group()
+
+    async def use(source: Source) -> None:
+        source._starts.known |= {"t", "long ago"}
+        source._changes.gained.set()
+        assert not await source.save({T0: Place(3, 5)}), "nobody knows yet which log this is"
+        assert await source._identity.compare()
+        assert await source.save({T0: Place(3, 5), RETRY: Place(1, 1)})
+        assert kafka.commits == {
+            T0: OffsetAndMetadata(3, "duemq pull=5 of=00000000"),
+            RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
+        }
+        source._parking.park({T0: 9})  # its log may be another one by now
+        assert not await source.save({T0: Place(9, 9), T1: Place(4, 4)})
+        assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
+        kafka.fails = [IllegalGenerationError()]
+        assert not await source.save({T1: Place(5, 5)})
+        kafka.fails = [UnknownTopicOrPartitionError()]  # aiokafka's own commit would wait until it is there again
+        assert not await source.save({T1: Place(5, 5)})
+        kafka.numbers = set()
+        assert not await source.save({T1: Place(5, 5)}), "a topic that is gone"
+        assert kafka.commits[T1].offset == 4
+
+    with_source(kafka, use)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
+    kafka: Any = Group()
+    answers: list[Any] = [NoOffsetForPartitionError(T0), OffsetOutOfRangeError({T1: 7}), KafkaConnectionError(), {}]
+
+    async def getmany(*_: object, **__: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def use(source: Source) -> None:
+        kafka.getmany = getmany
+        for _ in range(4):
+            assert await source.pull(0, 1) == {}
+        assert source._parking.parked == {T0: None, T1: 7}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.client.consumer.source._AGAIN_S", 0.0)
+        with_source(kafka, use)
+
+
+def test_a_look_for_topics_goes_on_whatever_it_meets(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.consumer.source._LOOK_SOON_S", (0.0,) * 9)
+    answers: list[Any] = [KafkaConnectionError(), KeyError("a bug"), frozenset({"t"}), frozenset()]
+
+    async def use(source: Source) -> None:
+        enough = asyncio.Event()
+
+        async def look() -> frozenset[str]:
+            if not answers:
+                enough.set()
+                await asyncio.Event().wait()
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(source, "_look", look)
+        looking = asyncio.create_task(source._look_often())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    caplog.set_level(logging.INFO, "duemq.client.consumer")
+    with_source(Group(), use)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "consumer cannot look for new partitions", "consumer cannot look for new partitions",
+        "topic t of group g is gone", "topic t of group g is there now",
+    ]  # fmt: skip
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+class Admin:
+    """Topics with their partitions or an error, limits, and what was asked for."""
+
+    topics: dict[str, int | None] = {}  # noqa: RUF012
+    limits: dict[str, int] = {}  # noqa: RUF012
+    make_errors: list[int] = []  # noqa: RUF012
+    alter_error = 0
+    made: list[Any] = []  # noqa: RUF012
+    altered: list[Any] = []  # noqa: RUF012
+
+    def __init__(self, **_: object) -> None:
+        self._client: Any = self
+
+    async def send(self, *_: object, **__: object) -> None: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def force_metadata_update(self) -> None: ...
+
+    async def _send_request(self, request: Any) -> Any:
+        if hasattr(request, "_resources"):
+            self.altered.append(request._resources)
+            return SimpleNamespace(responses=[(self.alter_error, "no", 2, "")])
+        assert request._allow_auto_topic_creation is False
+        found = []
+        for topic in request._topics:
+            count = self.topics.get(topic, 0)
+            code = 29 if count is None else 0 if count else 3
+            found.append((code, topic, False, [()] * (count or 0)))
+        return SimpleNamespace(topics=found)
+
+    async def describe_configs(self, resources: Any) -> list[Any]:
+        return [
+            SimpleNamespace(resources=[
+                (0, "", 2, each.name, [("max.message.bytes", str(self.limits[each.name]), False)])
+                if each.name in self.limits else (29, "not allowed", 2, each.name, [])
+                for each in resources
+            ])
+        ]  # fmt: skip
+
+    async def create_topics(self, new: list[Any]) -> Any:
+        code = self.make_errors.pop(0) if self.make_errors else 0
+        if not code:
+            self.made.append({each.name: (each.num_partitions, each.topic_configs) for each in new})
+        return SimpleNamespace(topic_errors=[(each.name, code, "why") for each in new])
+
+
+LIMIT = "max.message.bytes"
+ALL = {"duemq.buffer": 8, "t": 1, "retry.g": 4, "dlq.g": 1}
+LIMITS = {"duemq.buffer": 100, "retry.g": 100, "dlq.g": 200}
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> type[Admin]:
+    monkeypatch.setattr(topics_module, "AIOKafkaAdminClient", Admin)
+    monkeypatch.setattr(topics_module, "_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(ConsumerOptions, "kafka_of", lambda *_: {})
+    for name, value in (
+        ("topics", dict(ALL)), ("limits", dict(LIMITS)), ("make_errors", []), ("made", []), ("altered", []),
+        ("alter_error", 0),
+    ):  # fmt: skip
+        monkeypatch.setattr(Admin, name, value)
+    return Admin
+
+
+def prepared() -> int:
+    return asyncio.run(prepare("g", "nowhere:1", ConsumerOptions(), ["t"]))
+
+
+def test_topics_that_are_there_are_left_alone(admin: type[Admin]) -> None:
+    """A user who may not make topics needs no right to."""
+    assert prepared() == 8 and not admin.made and not admin.altered
+
+
+def test_only_what_is_missing_is_made_and_takes_what_the_buffer_takes(admin: type[Admin]) -> None:
+    del admin.topics["dlq.g"]
+    admin.make_errors = [41, 7]  # another controller, too late
+    assert prepared() == 8
+    assert admin.made == [{"dlq.g": (1, {"max.message.bytes": str(100 + (64 << 10))})}]
+
+
+def test_another_member_may_have_made_it_this_moment(admin: type[Admin]) -> None:
+    del admin.topics["retry.g"]
+    admin.make_errors = [36]
+    assert prepared() == 8
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "named"),
+    [([29], Rejected, "retry.g"), ([41] * 9, Unavailable, "retry.g"), ([38], Unavailable, "retry.g")],
+)
+def test_what_cannot_be_made_is_named(codes: list[int], error: type[Exception], named: str, admin: type[Admin]) -> None:
+    del admin.topics["retry.g"]
+    admin.make_errors = codes
+    with pytest.raises(error, match=named):
+        prepared()
+
+
+def test_a_topic_that_may_not_be_seen_is_named(admin: type[Admin]) -> None:
+    admin.topics["dlq.g"] = None  # the consumer itself never uses it
+    assert prepared() == 8
+    admin.topics["t"] = None
+    with pytest.raises(Rejected, match="see topic t") as refused:
+        prepared()
+    assert refused.value.code == "not_authorized"
+
+
+def test_a_limit_below_the_buffers_is_raised_or_named(admin: type[Admin], caplog: pytest.LogCaptureFixture) -> None:
+    admin.limits["retry.g"] = 99
+    prepared()
+    wanted = str(100 + (64 << 10))
+    assert admin.altered == [[(2, "retry.g", [("max.message.bytes", 0, wanted)])]] and not caplog.text
+    admin.alter_error = 29
+    prepared()
+    told = f"topic retry.g takes messages of 99 bytes, and larger ones cannot come back: set its {LIMIT} to {wanted}"
+    assert told in caplog.text
+
+
+def test_limits_that_may_not_be_seen_stop_nobody(admin: type[Admin], caplog: pytest.LogCaptureFixture) -> None:
+    del admin.limits["duemq.buffer"], admin.topics["dlq.g"]
+    assert prepared() == 8
+    assert admin.made == [{"dlq.g": (1, {})}] and "dlq.g" in caplog.text
