@@ -99,6 +99,7 @@ class Source:
         mend_timeouts(self._kafka._client)
         self._file: FileOffsets | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._held: frozenset[TopicPartition] = frozenset()
         if options.broadcasting:
             folder = Path(options.offsets_folder or Path.home() / ".duemq" / "offsets")
             self._file = FileOffsets(folder, group, options.name)
@@ -115,7 +116,10 @@ class Source:
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time."""
         try:
-            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(timeout_ms=timeout_ms, max_records=most)
+            wanted = self._kafka.assignment() - self._held if self._held else ()
+            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
+                *wanted, timeout_ms=timeout_ms, max_records=most
+            )
         except NoOffsetForPartitionError as error:
             for partition in error.args:
                 with suppress(IllegalStateError):  # it went to another member meanwhile
@@ -125,6 +129,11 @@ class Source:
             await self._past(error.args[0])
             return {}
         return pulled
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
+        it away if they were paused."""
+        self._held = frozenset(partitions)
 
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
