@@ -31,7 +31,7 @@ from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.names import checked_group, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Pause, Wait, counts
+from duemq.client.consumer.policy import Pause, Wait
 from duemq.client.consumer.returns import Returns
 from duemq.client.consumer.room import Room
 from duemq.client.consumer.routes import Routes
@@ -282,13 +282,16 @@ class Consumer:
     # --- pulling --------------------------------------------------------------------------------------------------
 
     async def _pull(self, source: Source) -> None:
+        holding: frozenset[TopicPartition] = frozenset()
         while True:
             most, held = self._room.admitted(self._books, source.partitions)
             if most <= 0 or self._lanes.paused:
                 if not await self._room.wait(len(self._books), self._idle_s):
                     await source.idle()
                 continue
-            source.hold(held)
+            if held != holding:
+                source.hold(held)
+                holding = held
             for partition, records in (await source.pull(_HELD_PULL_MS if held else _PULL_MS, most)).items():
                 self._take(partition, records)
             self._moved.set()
@@ -343,9 +346,9 @@ class Consumer:
                 self.released(work)
                 return None
             self._counts[message.topic, "retried"] += 1
-            work.message = Message(message.record, message.origin.again() if counts(error) else message.origin)
+            work.message = Message(message.record, message.origin.again() if to.counts else message.origin)
             return to.ms(int(time.time() * 1000)) / 1000
-        became = await self._returns.send(message, to, text, counts(error))
+        became = await self._returns.send(message, to, text)
         self._ended(work, "retried" if isinstance(became, Wait) else "dead")
         return None
 

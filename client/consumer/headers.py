@@ -58,7 +58,7 @@ def origin_in(headers: Headers) -> Origin | None:
         )  # fmt: skip
     except (KeyError, ValueError):
         return None
-    return origin if origin.retried >= 0 else None
+    return origin if origin.id and origin.retried >= 0 else None
 
 
 def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ and after 16 retries it goes to the dead letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
 
@@ -27,10 +27,14 @@ _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms)."""
+    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
+
+    `counts`: whether this is one of the retries that the policy allows; it says nothing about when.
+    """
 
     kind: Literal["level", "after", "at"]
     value: int
+    counts: bool = field(default=True, compare=False)
 
     @property
     def header(self) -> tuple[str, bytes]:
@@ -183,17 +187,12 @@ def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
     asked = error if isinstance(error, RetryLater) else None
     if asked is not None and asked.level is not None and asked.level < 0:
         return Dead("rejected")
-    if asked is not None and asked.wait is not None and not asked.counts:
-        return _checked(asked.wait)
-    wait = policy.wait(retried)
+    counts = asked is None or asked.counts
+    wait = asked.wait if asked is not None and asked.wait is not None and not counts else policy.wait(retried)
     if wait is None:
-        return Dead("retries") if counts(error) else Wait("level", _FIRST_LEVEL)
-    return _checked(wait if asked is None or asked.wait is None else asked.wait)
-
-
-def counts(error: BaseException) -> bool:
-    """Whether a retry after this error is one of those that the policy allows."""
-    return bool(error.counts) if isinstance(error, RetryLater) else True
+        return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
+    wait = _checked(wait if asked is None or asked.wait is None else asked.wait)
+    return wait if counts else replace(wait, counts=False)
 
 
 def _checked(wait: Wait) -> Wait:

@@ -57,13 +57,13 @@ class Returns:
         self._partitions = partitions
         await self._open()
 
-    async def send(self, message: Message, to: Wait | Dead, error: str, counts: bool = True) -> Wait | Dead:
+    async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         """Send it back, or to the dead letters; where duemq cannot take it, to the dead letters in any case. Gives what
-        became of it. `counts`: as a retry.
+        became of it.
 
         Tries until it succeeds; a cancel ends it, with an unknown outcome.
         """
-        headers = self._headers(message, to, error, counts)
+        headers = self._headers(message, to, error)
         name = dict(headers)["duemq-name"]
         partition = shard_of_name(CLIENT_NAME + name, self._partitions)
         value, key = message.record.value or b"", message.record.key
@@ -75,13 +75,13 @@ class Returns:
         await self._bury(message, refused, error)
         return Dead(refused)
 
-    def _headers(self, message: Message, to: Wait | Dead, error: str, counts: bool) -> Pairs:
+    def _headers(self, message: Message, to: Wait | Dead, error: str) -> Pairs:
         origin = message.origin
         if isinstance(to, Dead):
             kind, topic, when, reason, following = "dead", dead_letter_topic(self._group), _AT_ONCE, to.reason, origin
         else:
             kind, topic, when, reason = "retry", retry_topic(self._group), to, "failed"
-            following = origin.again() if counts else origin
+            following = origin.again() if to.counts else origin
         record = message.record
         # The record at hand, not the one it was first: each time that it comes back its name is another one.
         place = kind, self._group, record.topic, record.partition, record.offset, record.timestamp

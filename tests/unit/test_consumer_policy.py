@@ -17,7 +17,6 @@ from duemq.client.consumer.policy import (
     Reject,
     RetryLater,
     Wait,
-    counts,
     decide,
     pause_s,
 )
@@ -82,7 +81,9 @@ def test_what_does_not_count_comes_back_however_often(error: NotYet, expected: W
     assert decide(error, Levels(retries=2), 2) == expected
     assert decide(NotYet(), Levels(retries=2), 1) == Wait("level", 4)
     assert decide(NotYet(), Levels(retries=2), 2) == Wait("level", 3)
-    assert not counts(error) and counts(RetryLater()) and counts(ValueError())
+    for each, counts in ((error, False), (NotYet(), False), (RetryLater(delay=5), True), (ValueError(), True)):
+        to = decide(each, Levels(), 1)
+        assert isinstance(to, Dead) or to.counts is counts
 
 
 class Broken:
