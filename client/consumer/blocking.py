@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -23,7 +22,8 @@ class BlockingConsumer:
     """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
 
     A handler that takes longer than its time-out has failed and its message comes back, but nobody can stop a thread:
-    it goes on beside. Work with time-outs of its own, or be ready for that (docs/idempotency.md).
+    it goes on beside. Work with time-outs of its own, or be ready for that (docs/idempotency.md). The time counts from
+    when a thread begins with the message: where all threads hang, the others wait, and use up no retries.
     """
 
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
@@ -54,10 +54,20 @@ class BlockingConsumer:
         if asyncio.iscoroutinefunction(handler):
             raise Rejected("bad_handler", f"{handler!r} is `async def`; Consumer takes it", "handler")
 
-        async def in_thread(message: Message) -> None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(handler, message))
+        queued: set[Message] = set()
 
-        self._consumer.add(topic, in_thread, tags, timeout_s=timeout_s)
+        def begin(message: Message) -> object:
+            queued.discard(message)
+            return handler(message)
+
+        async def in_thread(message: Message) -> None:
+            queued.add(message)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, begin, message)
+            finally:
+                queued.discard(message)
+
+        self._consumer.add(topic, in_thread, tags, timeout_s=timeout_s, queued=queued.__contains__)
 
     def run(self) -> None:
         """Work until SIGINT or SIGTERM (in the main thread), or until `stop` is called in another thread. Once."""

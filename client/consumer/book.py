@@ -46,5 +46,8 @@ class Book:
 
     @property
     def commit(self) -> int:
-        """The first offset that is not done."""
-        return self._open[0] if self._open else self.pull
+        """The first offset that is not done. May be asked for in another thread, as metrics are."""
+        try:
+            return self._open[0]
+        except IndexError:
+            return self.pull

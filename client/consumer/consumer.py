@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,13 +23,19 @@ from typing import Any, Self, TypeVar
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.book import Book
+from duemq.client.consumer.ending import within
+from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.groups import Mismatch, assignor
+from duemq.client.consumer.headers import error_text
 from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.names import checked_group, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Dead, Wait, decide
+from duemq.client.consumer.policy import Pause, Wait
 from duemq.client.consumer.returns import Returns
+from duemq.client.consumer.room import Room
+from duemq.client.consumer.routes import Routes
+from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.source import Changes, Place, Source
 from duemq.client.consumer.tags import ALL, TagFilter
 from duemq.client.consumer.topics import prepare
@@ -41,11 +46,12 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Message], Awaitable[object]]
 H = TypeVar("H", bound=Handler)
 
-_PULL_MS, _MOST = 500, 1_000
-_FIRST_BYTES = 16 << 10
-_IDLE_S = 60.0
+_PULL_MS, _HELD_PULL_MS = 500, 20
+_IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
-_ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
+_SAVE_S = 5.0  # for the last save of a partition
+_LEAVE_S = 5.0
+_LATE_S = 2.0  # beyond `stop_s`: what a stop may take for the last save, for handlers that it cancels, and for leaving
 
 
 class Consumer:
@@ -64,21 +70,21 @@ class Consumer:
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
         """`bootstrap`: Kafka's. Raises Rejected `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
-        self.in_hand = self.in_hand_bytes = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
         """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
         self._bootstrap = bootstrap
         self._retry = retry_topic(group)
-        self._routes: dict[str, list[tuple[TagFilter, Route]]] = {}
+        self._routes = Routes()
         self._books: dict[TopicPartition, Book] = {}
         self._lanes = Lanes(self, self.options.concurrency, self.options.keys_at_once)
         self._returns = Returns(group, bootstrap, self.options)
         self._in_place = self.options.ordered or self.options.broadcasting
-        self._room, self._moved, self._started = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._full = False  # it waits for room
-        self._each_bytes = _FIRST_BYTES  # of the messages pulled last, on average
+        self._room = Room(self.options, self._in_place)
+        self._moved, self._started = asyncio.Event(), asyncio.Event()
+        self._idle_s = min(_IDLE_S, self.options.kafka.get("max_poll_interval_ms", _MAX_POLL_MS) / 3_000)
         self._saving = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()  # for partitions that go to other members
         self._source: Source | None = None
         self._running: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
@@ -95,30 +101,53 @@ class Consumer:
 
         return add
 
-    def add(self, topic: str, handler: Handler, tags: str = ALL, *, timeout_s: float | None = None) -> None:
-        """See `on`."""
+    def add(
+        self,
+        topic: str,
+        handler: Handler,
+        tags: str = ALL,
+        *,
+        timeout_s: float | None = None,
+        queued: Callable[[Message], bool] | None = None,
+    ) -> None:
+        """See `on`. `queued`: see `Route`."""
         if self._running is not None:
             raise Rejected("too_late", "handlers are given before the consumer starts", "topic")
         if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
             raise Rejected("bad_handler", f"{handler!r} is not `async def`; BlockingConsumer takes others", "handler")
-        route = Route(handler, self.options.timeout_s if timeout_s is None else timeout_s)
-        self._routes.setdefault(topic, []).append((TagFilter.parse(tags), route))
+        route = Route(handler, self.options.timeout_s if timeout_s is None else timeout_s, queued)
+        self._routes.add(topic, TagFilter.parse(tags), route)
 
     @property
     def subscription(self) -> dict[str, str]:
         """Topics, and the tags of each."""
-        return {topic: str(TagFilter.any_of(tags for tags, _ in routes)) for topic, routes in self._routes.items()}
+        return self._routes.subscription
+
+    @property
+    def in_hand(self) -> int:
+        """Messages pulled and not done."""
+        return self._room.messages
+
+    @property
+    def in_hand_bytes(self) -> int:
+        """Bytes of their keys, values and headers."""
+        return self._room.bytes
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
         """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
-        done = {(topic, "done"): sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
-        return self._counts + Counter(done)
+        done = {(topic, "done"): count for topic, count in self._routes.done.items()}
+        return Counter(dict(self._counts)) + Counter(done)  # a copy at once: metrics are read in another thread
 
     @property
     def places(self) -> dict[TopicPartition, Place]:
         """Of the partitions this member has."""
-        return {partition: Place(book.commit, book.pull) for partition, book in self._books.items()}
+        return {partition: Place(book.commit, book.pull) for partition, book in dict(self._books).items()}
+
+    @property
+    def paused(self) -> bool:
+        """A handler asked for a pause (`Pause`), and no message has got through since."""
+        return self._lanes.paused
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -127,15 +156,15 @@ class Consumer:
         options = self.options
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
-        topics = sorted(self._routes)
+        topics = sorted(self.subscription)
         sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
-        await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
         own = [] if options.broadcasting else [self._retry]
         changes = Changes(self._gained, self._lost)
-        source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
-        self._source = source
-        self._running = asyncio.create_task(self._work(), name=f"consumer-{self.group}")
         try:
+            await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
+            source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
+            self._source = source
+            self._running = asyncio.create_task(self._work(), name=f"consumer-{self.group}")
             await source.start()
         except BaseException:
             await self.stop()
@@ -150,43 +179,57 @@ class Consumer:
                 assert self._source is not None
                 self._pulling = group.create_task(self._pull(self._source), name="pull")
                 group.create_task(self._save_often(self._source), name="offsets")
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             log.critical("consumer of group %s ends: %r", self.group, error, extra={"action": "end"})
             raise
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises what ended the consumer, if that did."""
         ending = stop or asyncio.Event()
-        loop = asyncio.get_running_loop()
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # in another thread than the main one
-            for each in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(each, ending.set)
-        await self.start()
-        waiting = asyncio.create_task(ending.wait())
-        try:
-            assert self._running is not None
-            await asyncio.wait([waiting, self._running], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            await self.stop()
+        with stopped_by_signals(ending):
+            waiting, starting = asyncio.create_task(ending.wait()), asyncio.create_task(self.start())
+            try:
+                await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting
+                    assert self._running is not None
+                    await asyncio.wait([waiting, self._running], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+                await self.stop()
 
     async def stop(self) -> None:
-        """Finish what handlers have, let go of the rest, store the offsets, leave the group. Idempotent."""
-        running, source = self._running, self._source
-        if running is None or source is None:
+        """Finish what handlers have, let go of the rest, store the offsets, leave the group. Idempotent.
+
+        Takes at most `stop_s` and 2 s, whatever is away: what is not done by then comes again.
+        """
+        running, self._running = self._running, None
+        if running is None:
+            if self._source is None:
+                await self._returns.stop()
             return
-        self._running = None
+        source, now = self._source, asyncio.get_running_loop().time
+        assert source is not None
+        until = now() + self.options.stop_s + _LATE_S
         try:
             if self._pulling is not None and not running.done():
                 self._pulling.cancel()
-                await asyncio.wait([self._pulling])
-                await source.let_go()
+                await asyncio.wait([self._pulling], timeout=_LATE_S / 4)
+                await within(until - now() - _LATE_S / 2, source.let_go(), *self._leaving)
         finally:
-            running.cancel()
-            await asyncio.wait([running])
-            await source.stop()
-            await self._returns.stop()
-        if not running.cancelled() and (error := running.exception()) is not None:
+            for each in (running, *self._leaving):
+                each.cancel()
+            if not (await asyncio.wait([running], timeout=max(until - now() - _LATE_S / 4, _LATE_S / 4)))[0]:
+                log.error(
+                    "consumer of group %s ends while handlers go on: they did not heed that they were cancelled",
+                    self.group, extra={"action": "end"},
+                )  # fmt: skip
+            await within(max(min(until - now(), _LEAVE_S), _LATE_S / 4), source.stop(), self._returns.stop())
+        if running.done() and not running.cancelled() and (error := running.exception()) is not None:
             raise error
 
     async def __aenter__(self) -> Self:
@@ -212,70 +255,69 @@ class Consumer:
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
         books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}
         self._lanes.release(books.values())
+        leaving = asyncio.create_task(self._leave(books), name="partitions that go")
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        await asyncio.shield(leaving)
+
+    async def _leave(self, books: Mapping[TopicPartition, Book]) -> None:
+        now = asyncio.get_running_loop().time
+        until = now() + self.options.stop_s
         if not await self._lanes.finish(books.values(), self.options.stop_s):
             log.warning(
                 "consumer of group %s gives partitions away while handlers are busy: their messages will come again",
                 self.group, extra={"action": "revoked"},
             )  # fmt: skip
-        if self._source is not None:
-            await self._save(self._source, books)
+        if self._source is None:
+            return
+        try:
+            async with asyncio.timeout(min(max(until - now(), 0) + _LATE_S / 2, _SAVE_S)):
+                await self._save(self._source, books)
+        except TimeoutError:
+            log.warning(
+                "consumer of group %s cannot store offsets of partitions that it gives away: messages will come again",
+                self.group, extra={"action": "commit"},
+            )  # fmt: skip
 
     # --- pulling --------------------------------------------------------------------------------------------------
 
     async def _pull(self, source: Source) -> None:
-        options = self.options
+        holding: frozenset[TopicPartition] = frozenset()
         while True:
-            room = options.max_in_hand - self.in_hand
-            if room <= 0 or self.in_hand_bytes >= options.max_in_hand_bytes:
-                await self._wait_for_room(source)
+            most, held = self._room.admitted(self._books, source.partitions)
+            if most <= 0 or self._lanes.paused:
+                if not await self._room.wait(len(self._books), self._idle_s):
+                    await source.idle()
                 continue
-            fit = (options.max_in_hand_bytes - self.in_hand_bytes) // self._each_bytes
-            for partition, records in (await source.pull(_PULL_MS, max(min(room, fit, _MOST), 1))).items():
+            if held != holding:
+                source.hold(held)
+                holding = held
+            for partition, records in (await source.pull(_HELD_PULL_MS if held else _PULL_MS, most)).items():
                 self._take(partition, records)
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
-
-    async def _wait_for_room(self, source: Source) -> None:
-        self._full = True
-        self._room.clear()
-        try:
-            async with asyncio.timeout(_IDLE_S):
-                await self._room.wait()
-        except TimeoutError:
-            await source.idle()
-        finally:
-            self._full = False
 
     def _take(self, partition: TopicPartition, records: list[Any]) -> None:
         book = self._books.get(partition)
         if book is None:
             book = self._books[partition] = Book(records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
-        routes = self._routes.get(partition.topic, [])
-        only = routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
+        only = self._routes.only(partition.topic)
         works: list[Work] = []
         total = 0
         for record in records:
             message = Message(record) if not retried else message_of(record, True)
-            route = only or self._route(message)
+            route = only or self._routes.of(message, retried)
             if route is not None:
-                size, key = len(record.value or b""), self._key(message) if keyed else None
-                works.append(Work(message, route, book, record.offset, size, key))
+                size = len(record.value or b"") + len(record.key or b"")
+                if record.headers:
+                    size += sum([len(name) + len(value or b"") for name, value in record.headers])
+                works.append(Work(message, route, book, record.offset, size, self._key(message) if keyed else None))
                 total += size
-        self.in_hand += len(works)
-        self.in_hand_bytes += total
-        if works:
-            self._each_bytes = max(total // len(works), 1)
+        self._room.add(len(works), total)
         book.pulled([work.offset for work in works], records[-1].offset + 1)
         self._counts[partition.topic, "skipped"] += len(records) - len(works)
         self._lanes.put(works)
-
-    def _route(self, message: Message) -> Route | None:
-        routes = self._routes.get(message.topic)
-        if routes is None:
-            return _UNHANDLED
-        headers = message.record.headers
-        return next((route for tags, route in routes if tags.matches(headers)), None)
 
     def _key(self, message: Message) -> object:
         key = message.key
@@ -289,42 +331,42 @@ class Consumer:
         """See `Owner`."""
         work.book.done(work.offset)
         work.route.done += 1
-        self.in_hand -= 1
-        self.in_hand_bytes -= work.size
-        if self._full:
-            self._look_for_room()
+        room = self._room
+        room.messages -= 1
+        room.bytes -= work.size
+        if room.full:
+            room.look()
 
-    async def failed(self, work: Work, error: Exception) -> float | None:
+    async def failed(self, work: Work, error: BaseException) -> float | None:
         """See `Owner`."""
         message = work.message
-        to = Dead("no_handler") if work.route is _UNHANDLED else decide(error, self.options.retry, message.retried)
-        log.log(
-            logging.WARNING if isinstance(to, Wait) else logging.ERROR,
-            "consumer of group %s: %r failed and %s: %r", self.group, message,
-            "comes back" if isinstance(to, Wait) else f"goes to the dead letters ({to.reason})", error,
-            extra={"action": "failed", "group": self.group, "topic": message.topic, "id": message.id},
-        )  # fmt: skip
+        to, text = verdict(self.group, self.options, message, error)
         if isinstance(to, Wait) and self._in_place:
             if work.book.closed:
                 self.released(work)
                 return None
             self._counts[message.topic, "retried"] += 1
-            work.message = Message(message.record, message.origin.again())
+            work.message = Message(message.record, message.origin.again() if to.counts else message.origin)
             return to.ms(int(time.time() * 1000)) / 1000
-        await self._returns.send(message, to, str(error) or repr(error))
-        self._ended(work, "retried" if isinstance(to, Wait) else "dead")
+        became = await self._returns.send(message, to, text)
+        self._ended(work, "retried" if isinstance(became, Wait) else "dead")
         return None
+
+    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
+        """See `Owner`."""
+        log.warning(
+            "consumer of group %s pauses for %g s, as %r asked for: %s",
+            self.group, wait_s, work.message, error_text(error, self.options.tell_errors), extra={"action": "pause"},
+        )  # fmt: skip
+
+    def resumed(self) -> None:
+        """See `Owner`."""
+        log.info("consumer of group %s goes on after a pause", self.group, extra={"action": "resume"})
+        self._room.open()
 
     def released(self, work: Work) -> None:
         """See `Owner`."""
-        self.in_hand -= 1
-        self.in_hand_bytes -= work.size
-        self._look_for_room()
-
-    def _look_for_room(self) -> None:
-        most, most_bytes = self.options.max_in_hand, self.options.max_in_hand_bytes
-        if self.in_hand < most * _ENOUGH and self.in_hand_bytes < most_bytes * _ENOUGH:
-            self._room.set()
+        self._room.remove(work.size)
 
     def _ended(self, work: Work, outcome: str) -> None:
         work.book.done(work.offset)
@@ -368,11 +410,3 @@ class Consumer:
             if moved and await source.save({partition: place for partition, (_, place) in moved.items()}):
                 for book, place in moved.values():
                     book.saved = place
-
-
-async def _unhandled(message: Message) -> None:
-    raise Rejected("no_handler", f"no handler here is for messages of {message.topic}", "topic")
-
-
-_UNHANDLED = Route(_unhandled, 60.0)
-"""Of a retried message whose topic this consumer does not handle any more."""

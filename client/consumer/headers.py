@@ -2,7 +2,7 @@
 
 They say where it came from first: the topic, partition, offset and id; how often it was retried; and why it went back
 the last time. The user's own headers are kept as they were. duemq's own (`duemq-…`) are not: it gives the record new
-ones.
+ones. Anybody may have written a record: what is no text is read with U+FFFD, and null as if it were not there.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ LABELS: Final = "x-duemq-labels"
 RETRIED: Final = "x-duemq-retried"
 REASON: Final = "x-duemq-reason"
 ERROR: Final = "x-duemq-error"
-_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR))
+NULL: Final = "x-duemq-null"
+"""The value was null, which a schedule cannot hold: it is sent as an empty one."""
+SIZE: Final = "x-duemq-size"
+"""Bytes of a value that a dead letter had no room for."""
+_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, NULL, SIZE))
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
 _ERROR_BYTES = 1_000
+ERRORS: Final = ("text", "class")
+"""What the headers and the log tell of an error: its text, or no more than its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,6 @@ class Origin:
     id: str
     retried: int = 0
 
-    @property
-    def place(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
-
     def again(self) -> Origin:
         """After one retry more."""
         return replace(self, retried=self.retried + 1)
@@ -50,28 +52,43 @@ def origin_in(headers: Headers) -> Origin | None:
     """What a retried message says; None for a record that no consumer sent back."""
     found = {name: value for name, value in headers if name in _OURS and value is not None}
     try:
-        return Origin(
-            found[TOPIC].decode(), int(found[PARTITION]), int(found[OFFSET]), found[ID].decode(), int(found[RETRIED])
-        )
+        origin = Origin(
+            found[TOPIC].decode(), int(found[PARTITION]), int(found[OFFSET]),
+            found[ID].decode(errors="replace"), int(found[RETRIED]),
+        )  # fmt: skip
     except (KeyError, ValueError):
         return None
+    return origin if origin.id and origin.retried >= 0 else None
 
 
-def returned(headers: Headers, origin: Origin, reason: str, error: str) -> list[tuple[str, bytes]]:
+def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[tuple[str, bytes]]:
     """The headers of a message that goes back, or to the dead letters, beside those that say when."""
     pairs = [
         (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
-        (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode()),
-        (ERROR, error.encode(errors="replace")[:_ERROR_BYTES]),
+        (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode(errors="replace")),
+        (ERROR, error[:_ERROR_BYTES].encode(errors="replace")[:_ERROR_BYTES]),
     ]  # fmt: skip
     if (labels := labels_in(headers)) is not None:
         pairs.append((LABELS, labels))
+    if null:
+        pairs.append((NULL, b"1"))
     return pairs + list(own(headers))
+
+
+def error_text(error: BaseException, tell: str) -> str:
+    """What is told of an error. `tell`: one of `ERRORS`. Never raises, whatever the error's own text does."""
+    name = type(error).__qualname__
+    if tell == "class":
+        return name
+    try:
+        return str(error) or repr(error)
+    except Exception:  # a bug in the error's class
+        return f"{name}, whose text cannot be read"
 
 
 def labels_in(headers: Headers) -> bytes | None:
     """The labels a message was scheduled with, also after it came back."""
-    return next((value for name, value in headers if name in ("duemq-labels", LABELS)), None)
+    return next((value for name, value in headers if name in ("duemq-labels", LABELS) and value is not None), None)
 
 
 def own(headers: Headers) -> Iterable[tuple[str, bytes]]:

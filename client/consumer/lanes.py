@@ -11,20 +11,26 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from duemq.client.consumer.book import Book
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.pause import Pauses
+from duemq.client.consumer.policy import Pause
 
 _WATCH_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A handler, how long it may take for one message (s), and how many it has done."""
+    """A handler, how long it may take for one message (s), and how many it has done.
+
+    `queued`: whether it has not begun with a message yet, where handlers wait for a thread: that time is not theirs.
+    """
 
     handler: Callable[[Message], Awaitable[object]]
     timeout_s: float
+    queued: Callable[[Message], bool] | None = None
     done: int = 0
 
 
@@ -48,13 +54,21 @@ class Owner(Protocol):
         """Its handler has done it."""
         ...
 
-    async def failed(self, work: Work, error: Exception) -> float | None:
+    async def failed(self, work: Work, error: BaseException) -> float | None:
         """Its handler failed: what was decided is durable now (None), or it is to be tried again here after so many
         s."""
         ...
 
     def released(self, work: Work) -> None:
         """It was not begun, or given up by a stop: somebody else will have it."""
+        ...
+
+    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
+        """Its handler asked for a pause: nothing else begins until it is tried again, after so many s."""
+        ...
+
+    def resumed(self) -> None:
+        """The pause is over."""
         ...
 
 
@@ -84,36 +98,70 @@ class Lanes:
         self._resting: deque[asyncio.Future[None]] = deque()
         self._keys: dict[Hashable, _Key] = {}
         self._suspended: dict[Work, asyncio.TimerHandle] = {}
+        self._pauses = Pauses(self._begin)
         self._finished = asyncio.Event()
+        self._whole: asyncio.Task[None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Nothing begins but the message that is tried again."""
+        return self._pauses.on
 
     async def run(self) -> None:
-        """Until it is cancelled. A bug in the owner ends it with that error."""
-        async with asyncio.TaskGroup() as group:
-            for number, lane in enumerate(self._lanes):
-                lane.task = group.create_task(self._run(lane), name=f"lane-{number}")
-            group.create_task(self._watch(), name="time-outs")
+        """Until it is cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
+        self._whole = asyncio.current_task()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, lane in enumerate(self._lanes):
+                    lane.task = group.create_task(self._lasting(self._run, lane), name=f"lane-{number}")
+                group.create_task(self._lasting(self._watch), name="time-outs")
+        finally:
+            self._pauses.close()
+
+    async def _lasting(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """What only a stop may end: a task group takes a child that was cancelled for one that is done."""
+        try:
+            await work(*arguments)
+        except asyncio.CancelledError as error:
+            if self._ending:
+                raise
+            raise RuntimeError("a task of the consumer was cancelled, but not by the consumer") from error
+
+    @property
+    def _ending(self) -> bool:
+        return self._whole is not None and self._whole.cancelling() > 0
 
     def put(self, works: Iterable[Work]) -> None:
         """These may begin, in this order."""
+        if self._pauses.on:
+            self._pauses.hold(works)
+            return
         before = len(self._ready)
         self._ready.extend(works)
-        for _ in range(len(self._ready) - before):
-            if not self._wake():
-                break
+        self._wake(len(self._ready) - before)
 
-    def _wake(self) -> bool:
-        while self._resting:
+    def _begin(self, works: list[Work]) -> None:
+        """These are the next ones: one that is tried after a pause, or, when it is over, all that waited for that."""
+        self._ready.extendleft(reversed(works))
+        self._wake(len(works))
+        if not self._pauses.on:
+            self._owner.resumed()
+
+    def _wake(self, count: int) -> None:
+        """So many lanes, if so many rest."""
+        while count and self._resting:
             resting = self._resting.popleft()
             if not resting.done():
                 resting.set_result(None)
-                return True
-        return False
+                count -= 1
 
     async def _run(self, lane: _Lane) -> None:
         # What is done here is done for each message: a look at a profile before and after a change is worth it.
-        ready, limit, owner = self._ready, self._per_key, self._owner
+        ready, limit, owner, pauses = self._ready, self._per_key, self._owner, self._pauses
         while True:
             if not ready:
+                if self._ending:  # its handler may have swallowed the cancel
+                    raise asyncio.CancelledError
                 resting = asyncio.get_running_loop().create_future()
                 self._resting.append(resting)
                 await resting
@@ -122,43 +170,66 @@ class Lanes:
             if limit is not None and work is not None and work.key is not None and not work.holds_key:
                 work = self._enter(work, limit)
             while work is not None:
-                again = None
+                stays = False
                 if work.book.closed:
                     owner.released(work)
                 else:
                     lane.work = work
                     try:
                         await work.route.handler(work.message)
-                    except (Exception, asyncio.CancelledError) as error:
-                        again = await self._failed(lane, work, error)
+                    except BaseException as error:
+                        stays = await self._failed(lane, work, error)
                     else:
                         owner.done(work)
                     lane.work = None
-                    if lane.timed_out:
-                        self._absorb(lane)
                     if work.book.closed:
                         self._finished.set()
-                work = self._after(work, again) if work.holds_key or again is not None else None
+                    if lane.timed_out:
+                        self._settle(lane)
+                if work is pauses.tried:
+                    pauses.ended(work)
+                work = self._following(work) if work.holds_key and not stays else None
 
-    async def _failed(self, lane: _Lane, work: Work, error: Exception | asyncio.CancelledError) -> float | None:
-        """How many seconds later it is to be tried again; None if not."""
-        if isinstance(error, asyncio.CancelledError):
-            if not lane.timed_out:
-                self._owner.released(work)
-                raise error
-            self._absorb(lane)
-            error = TimeoutError(f"the handler took longer than {work.route.timeout_s:g} s")
+    async def _failed(self, lane: _Lane, work: Work, error: BaseException) -> bool:
+        """Whether the message stays in hand: it is tried again here."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise error  # they end the program, or the loop has gone
+        late = lane.timed_out
         lane.failing = True
         try:
-            return await self._owner.failed(work, error)
+            self._settle(lane)
+            if isinstance(error, asyncio.CancelledError):
+                error = _cancelled(error, work.route.timeout_s if late else None)
+            if isinstance(error, Pause):
+                return self._pause(work, error)
+            again = await self._owner.failed(work, error)
+        except BaseException:
+            lane.work = None
+            self._finished.set()
+            self._owner.released(work)
+            raise
         finally:
             lane.failing = False
+        if again is None:
+            return False
+        self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
+        return True
 
-    def _absorb(self, lane: _Lane) -> None:
-        """The lane's task was not cancelled by anybody else."""
+    def _settle(self, lane: _Lane) -> None:
+        """A lane goes on as new after a cancel that was not the stop's, and ends after one that was."""
         lane.timed_out = False
-        if lane.task is not None:
+        if self._ending:
+            raise asyncio.CancelledError
+        while lane.task is not None and lane.task.cancelling():
             lane.task.uncancel()
+
+    def _pause(self, work: Work, error: Pause) -> bool:
+        if work.book.closed:
+            self._owner.released(work)
+            return False
+        if (wait_s := self._pauses.add(work, error, self._ready)) is not None:
+            self._owner.pausing(work, error, wait_s)
+        return True
 
     async def _watch(self) -> None:
         """Stop handlers that take too long. A lane does not look at the clock: here it is seen what stays."""
@@ -171,7 +242,7 @@ class Lanes:
                 work = lane.work
                 if work is None or lane.failing:
                     since.pop(lane, None)
-                elif lane not in since or since[lane][0] is not work:
+                elif lane not in since or since[lane][0] is not work or _is_queued(work):
                     since[lane] = work, now
                 elif now - since[lane][1] >= work.route.timeout_s and not lane.timed_out and lane.task is not None:
                     lane.timed_out = True
@@ -188,18 +259,16 @@ class Lanes:
         work.holds_key = True
         return work
 
-    def _after(self, work: Work, again: float | None) -> Work | None:
+    def _following(self, work: Work) -> Work | None:
         """What this lane does next: a message that waited for the same key."""
-        if again is not None:
-            self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
-            return None
-        if not work.holds_key:
-            return None
         key = self._keys[work.key]
         if key.waiting:
             following = key.waiting.popleft()
             following.holds_key = True
-            return following
+            if not self._pauses.on:
+                return following
+            self._pauses.hold([following])
+            return None
         key.running -= 1
         if not key.running:
             del self._keys[work.key]
@@ -207,8 +276,11 @@ class Lanes:
 
     def _resume(self, work: Work) -> None:
         del self._suspended[work]
+        if self._pauses.on:
+            self._pauses.hold_first(work)
+            return
         self._ready.appendleft(work)
-        self._wake()
+        self._wake(1)
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
@@ -227,9 +299,12 @@ class Lanes:
         for work in [work for work in self._suspended if work.book.closed]:
             self._suspended.pop(work).cancel()
             dropped.append(work)
+        dropped += self._pauses.release()
         for work in dropped:
             self._owner.released(work)
-            if (following := self._after(work, None)) is not None:
+            if work is self._pauses.tried:
+                self._pauses.ended(work)
+            if work.holds_key and (following := self._following(work)) is not None:
                 self.put([following])
 
     async def finish(self, books: Iterable[Book], within_s: float) -> bool:
@@ -243,3 +318,17 @@ class Lanes:
         except TimeoutError:
             return False
         return True
+
+
+def _cancelled(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
+    """What it means that a handler ended with this, though its lane goes on."""
+    if timeout_s is not None:
+        return TimeoutError(f"the handler took longer than {timeout_s:g} s")
+    cancelled = RuntimeError("the handler waited for something that was cancelled")
+    cancelled.__cause__ = error
+    return cancelled
+
+
+def _is_queued(work: Work) -> bool:
+    queued = work.route.queued
+    return queued is not None and queued(work.message)

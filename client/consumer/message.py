@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Protocol
 
 import orjson
 
-from duemq.client.consumer.headers import Headers, Origin, labels_in, origin_in, own
+from duemq.client.consumer.headers import NULL, Headers, Origin, labels_in, origin_in, own
+
+_EPOCH_MS = re.compile(r"\d{1,15}", re.ASCII)
 
 
 class Record(Protocol):
@@ -36,7 +39,9 @@ class Message:
         """Where it was first."""
         if self._origin is None:
             record = self.record
-            id_ = self._system("duemq-id") or f"{record.topic}:{record.partition}:{record.offset}"
+            # A topic that was made anew has the same offsets again, but not at the same times.
+            place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
+            id_ = self._system("duemq-id") or place
             self._origin = Origin(record.topic, record.partition, record.offset, id_)
         return self._origin
 
@@ -47,8 +52,8 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The same for every delivery and every retry of one message: duemq's id, or `topic:partition:offset` of one
-        that did not come by duemq."""
+        """The same for every delivery and every retry of one message: duemq's id, or `topic:partition:offset:timestamp`
+        of one that did not come by duemq."""
         return self.origin.id
 
     @property
@@ -66,7 +71,14 @@ class Message:
         return self.record.key
 
     @property
+    def value(self) -> bytes | None:
+        """As its producer sent it: None for null (the tombstone of a compacted topic), also after a retry."""
+        value = self.record.value
+        return value if value or not any(name == NULL for name, _ in self.record.headers) else None
+
+    @property
     def payload(self) -> bytes:
+        """The value; empty for null."""
         return self.record.value or b""
 
     @property
@@ -86,13 +98,13 @@ class Message:
     def labels(self) -> tuple[str, ...]:
         """Those it was scheduled with."""
         labels = labels_in(self.record.headers)
-        return tuple(labels.decode().split(",")) if labels else ()
+        return tuple(labels.decode(errors="replace").split(",")) if labels else ()
 
     @property
     def due_ms(self) -> int | None:
         """When this delivery was due, epoch ms; None for a record that did not come by duemq."""
         due = self._system("duemq-due")
-        return None if due is None else int(due)
+        return int(due) if due is not None and _EPOCH_MS.fullmatch(due) else None
 
     @property
     def lateness_ms(self) -> float | None:
@@ -100,7 +112,9 @@ class Message:
         return None if (due := self.due_ms) is None else time.time() * 1000 - due
 
     def _system(self, header: str) -> str | None:
-        return next((value.decode() for name, value in self.record.headers if name == header), None)
+        found = (value for name, value in self.record.headers if name == header and value is not None)
+        value = next(found, None)
+        return None if value is None else value.decode(errors="replace")
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic}, attempt {self.attempt}>"

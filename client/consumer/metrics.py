@@ -25,7 +25,12 @@ class ConsumerCollector(Collector):
             labels=("group", "topic", "outcome"),
         )  # fmt: skip
         in_hand = GaugeMetricFamily("duemq_consumer_in_hand", "Messages pulled and not done.", labels=("group",))
-        held = GaugeMetricFamily("duemq_consumer_in_hand_bytes", "Payload bytes of those.", labels=("group",))
+        held = GaugeMetricFamily(
+            "duemq_consumer_in_hand_bytes",
+            "Bytes of their keys, values and headers.",
+            labels=("group",),
+        )
+        paused = GaugeMetricFamily("duemq_consumer_paused", "1 while a handler's pause lasts.", labels=("group",))
         differing = GaugeMetricFamily(
             "duemq_consumer_mismatches",
             "Differences between the group's subscriptions.",
@@ -39,9 +44,10 @@ class ConsumerCollector(Collector):
             for (topic, outcome), count in consumer.counts.items():
                 messages.add_metric((group, topic, outcome), count)
             in_hand.add_metric((group,), consumer.in_hand)
+            paused.add_metric((group,), consumer.paused)
             differing.add_metric((group,), len(consumer.mismatches))
             held.add_metric((group,), consumer.in_hand_bytes)
             for (topic, partition), place in consumer.places.items():
                 commit.add_metric((group, topic, str(partition)), place.commit)
                 pull.add_metric((group, topic, str(partition)), place.pull)
-        yield from (messages, in_hand, held, differing, commit, pull)
+        yield from (messages, in_hand, held, paused, differing, commit, pull)

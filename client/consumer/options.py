@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
+from duemq.client.consumer.headers import ERRORS
 from duemq.client.consumer.policy import Levels, Policy
 from duemq.model.errors import Rejected
 
@@ -49,6 +50,9 @@ class ConsumerOptions:
     """Where a group begins that has no offset: `first`, `last` (what comes from now on), or a time (aware, or epoch
     ms)."""
     retry: Policy = field(default_factory=Levels)
+    tell_errors: str = "text"
+    """What is told of an error that a handler raised, in the headers of the message that goes back and in the log:
+    `text`, or only its `class` where texts may hold secrets, such as the address of a database with its password."""
     timeout_s: float = 60.0
     """For one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and goes on."""
     max_in_hand: int = 4_000
@@ -83,6 +87,10 @@ class ConsumerOptions:
             _above("per_key", self.per_key, 0)
         if self.ordered and self.per_key not in (None, 1):
             raise Rejected("bad_option", f"per_key is {self.per_key}; an ordered consumer has 1", "per_key")
+        if self.tell_errors not in ERRORS:
+            raise Rejected(
+                "bad_option", f"tell_errors is {self.tell_errors!r}; it is one of {', '.join(ERRORS)}", "tell_errors"
+            )
         if self.mode not in tuple(Mode):
             raise Rejected("bad_option", f"mode is {self.mode!r}; it is one of {', '.join(Mode)}", "mode")
         if isinstance(self.start, str) and self.start not in ("first", "last"):

@@ -7,7 +7,7 @@ and after 16 retries it goes to the dead letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
 
@@ -21,14 +21,20 @@ LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
 RETRIES: Final = 16
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
+_MOST_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
+_LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms)."""
+    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
+
+    `counts`: whether this is one of the retries that the policy allows; it says nothing about when.
+    """
 
     kind: Literal["level", "after", "at"]
     value: int
+    counts: bool = field(default=True, compare=False)
 
     @property
     def header(self) -> tuple[str, bytes]:
@@ -44,7 +50,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It does not come back. `reason`: `retries` (all used), `rejected` (by the handler) or `in_doubt`."""
+    """It does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`, `no_handler`, and
+    for what cannot go back through duemq `too_large` or `malformed`."""
 
     reason: str
 
@@ -96,6 +103,14 @@ class Pause(Exception):
     def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
         super().__init__(reason or "asked for by the handler")
         self.after_s = after_s
+
+
+def pause_s(error: Pause, before: float | None) -> float:
+    """How long the consumer pauses (s). `before`: how long it did the last time, where this message goes on pausing."""
+    asked = error.after_s
+    if not isinstance(asked, int | float) or not 0 < asked:  # NaN, too
+        asked = _PAUSE_S
+    return min(asked if before is None else max(asked, 2 * before), _LONGEST_PAUSE_S)
 
 
 class Policy(Protocol):
@@ -163,26 +178,38 @@ class Delays:
 
 
 def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
-    """What becomes of a message whose handler ended with this error, after it was retried so many times before."""
+    """What becomes of a message whose handler ended with this error, after it was retried so many times before.
+
+    Raises what the policy raises, and Rejected `bad_policy` where it gives what is no wait.
+    """
     if isinstance(error, Reject):
-        return Dead(error.reason)
+        return Dead(str(error.reason))
     asked = error if isinstance(error, RetryLater) else None
     if asked is not None and asked.level is not None and asked.level < 0:
         return Dead("rejected")
-    if asked is not None and not asked.counts and asked.wait is not None:
-        return asked.wait
-    wait = policy.wait(retried)
+    counts = asked is None or asked.counts
+    wait = asked.wait if asked is not None and asked.wait is not None and not counts else policy.wait(retried)
     if wait is None:
-        return Dead("retries")
-    return wait if asked is None or asked.wait is None else asked.wait
+        return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
+    wait = _checked(wait if asked is None or asked.wait is None else asked.wait)
+    return wait if counts else replace(wait, counts=False)
+
+
+def _checked(wait: Wait) -> Wait:
+    if not (
+        isinstance(wait, Wait) and wait.kind in _HEADER
+        and type(wait.value) is int and 0 <= wait.value <= _MOST_MS[wait.kind]
+    ):  # fmt: skip
+        raise Rejected("bad_policy", f"the retry policy says {wait!r}, which is no Wait that duemq can hold", "retry")
+    return wait
 
 
 def _delay(delay: timedelta | int | str, field: str) -> int:
     if isinstance(delay, timedelta):
         delay = delay_ms(delay)
     ms = parse_duration(delay, field)
-    if ms > LAST_MS:
-        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {LAST_MS}", field)
+    if ms > _MOST_MS["after"]:
+        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {_MOST_MS['after']}", field)
     return ms
 
 

@@ -44,7 +44,11 @@ async def test_messages_are_handled_and_committed(kafka_with_duemq: str) -> None
         await until(lambda: len(seen) == 500, "all messages")
         await until(lambda: committed(kafka_with_duemq, group, topic), "a commit with the pull")
     assert [int(each.text) for each in seen] == list(range(500))
-    assert (seen[7].key, seen[7].headers, seen[7].id) == (b"k", [("trace", b"t")], f"{topic}:0:7")
+    assert (seen[7].key, seen[7].headers, seen[7].id) == (
+        b"k",
+        [("trace", b"t")],
+        f"{topic}:0:7:{seen[7].record.timestamp}",
+    )
     assert await committed(kafka_with_duemq, group, topic) == (500, metadata_of(500))
     assert consumer.counts[topic, "done"] == 500 and consumer.in_hand == consumer.in_hand_bytes == 0
 
@@ -115,7 +119,7 @@ async def test_a_failure_comes_back_by_its_level_and_ends_in_the_dead_letters(ka
         assert 0 <= at - message.due_ms / 1000
     headers = dict(dead.headers)
     assert (dead.value, dead.key) == (b"pay", b"k")
-    assert headers["x-duemq-topic"] == topic.encode() and headers["x-duemq-id"] == f"{topic}:0:0".encode()
+    assert headers["x-duemq-topic"] == topic.encode() and headers["x-duemq-id"].startswith(f"{topic}:0:0:".encode())
     assert (headers["x-duemq-retried"], headers["x-duemq-reason"], headers["x-duemq-error"]) == (
         b"2",
         b"retries",

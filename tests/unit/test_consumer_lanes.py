@@ -11,6 +11,7 @@ import pytest
 from duemq.client.consumer.book import Book
 from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.policy import Pause
 from tests.unit.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -22,18 +23,25 @@ class Owner:
     def __init__(self, again: float | None = None) -> None:
         self.ends: list[tuple[str, int]] = []
         self.errors: list[str] = []
+        self.pauses: list[float] = []  # 0 where one ended
         self.again = again
 
     def done(self, work: Work) -> None:
         self.ends.append(("done", work.message.record.offset))
 
-    async def failed(self, work: Work, error: Exception) -> float | None:
+    async def failed(self, work: Work, error: BaseException) -> float | None:
         self.errors.append(str(error))
         self.ends.append(("failed", work.message.record.offset))
         return self.again
 
     def released(self, work: Work) -> None:
         self.ends.append(("released", work.message.record.offset))
+
+    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
+        self.pauses.append(wait_s)
+
+    def resumed(self) -> None:
+        self.pauses.append(0.0)
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(300):
@@ -191,3 +199,154 @@ async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
         await owner.until(8)
     assert ("done", 0) in owner.ends and ("released", 300) in owner.ends
     assert lanes._keys == {}
+
+
+async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
+    """A pool that is closed, a future of somebody else: it is a failure, and the lane goes on."""
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 3))
+        await owner.until(3)
+    assert owner.ends == [("done", 0), ("failed", 1), ("done", 2)]
+    assert owner.errors == ["the handler waited for something that was cancelled"]
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_a_handler_that_cancels_itself_hurts_nobody_else(swallows: bool) -> None:
+    owner, cancels = Owner(), list[int]()
+
+    async def handle(message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if message.record.offset == 0:
+            task.cancel()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if not swallows:
+                    raise
+        cancels.append(task.cancelling())
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 2))
+        await owner.until(2)
+        lanes.put(works(Route(handle, 60), Book(0), 1, first=2))  # after it rested
+        await owner.until(3)
+    assert [end for end, _ in owner.ends] == ["done" if swallows else "failed", "done", "done"]
+    if not swallows:
+        assert cancels == [0, 0]
+
+
+class Unusual(BaseException):
+    """No Exception, as the time-outs of some libraries are."""
+
+
+async def test_whatever_a_handler_raises_is_a_failure() -> None:
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        raise Unusual("boom")
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 2))
+        await owner.until(2)
+    assert owner.ends == [("failed", 0), ("failed", 1)]
+
+
+@pytest.mark.parametrize("number", [0, -1], ids=["a lane", "the time-outs"])
+async def test_a_task_that_somebody_else_cancels_ends_the_consumer(number: int) -> None:
+    lanes = Lanes(Owner(), 2, None)
+    whole = asyncio.create_task(lanes.run())
+    while not any(lane.task for lane in lanes._lanes) or not lanes._resting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    names = {task.get_name(): task for task in asyncio.all_tasks()}
+    names["time-outs" if number else "lane-0"].cancel()
+    with pytest.raises(ExceptionGroup, match="unhandled") as ended:
+        await whole
+    assert "not by the consumer" in repr(ended.value.exceptions)
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [("raises", "released"), ("fails", "released"), ("swallows", "done"), ("hesitates", "released")],
+)
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_stop_ends_a_lane_whatever_its_handler_makes_of_it(ending: str, expected: str, late: bool) -> None:
+    """Also while the handler cleans up after a time-out; what fails then is not sent back, for that may take long."""
+    owner, busy, cleaning = Owner(), asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        busy.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cleaning.set()
+            if late or ending == "hesitates":
+                try:
+                    await asyncio.sleep(60 if late else 0.01)
+                except asyncio.CancelledError:
+                    if ending == "hesitates":
+                        await asyncio.sleep(0.01)
+                        raise
+                    if ending == "raises":
+                        raise
+            if ending == "fails":
+                raise ValueError("what I had is gone") from None
+            if ending in ("raises", "hesitates"):
+                raise
+
+    lanes = Lanes(owner, 2, None)
+    whole = asyncio.create_task(lanes.run())
+    lanes.put(works(Route(handle, 0.01 if late else 60), Book(0), 1))
+    await (cleaning if late else busy).wait()
+    whole.cancel()
+    async with asyncio.timeout(300):
+        await asyncio.wait([whole])
+    assert whole.cancelled() and owner.ends == [(expected, 0)] and owner.errors == []
+
+
+async def test_a_stop_lets_go_of_what_is_just_sent_back() -> None:
+    owner, sending = Owner(), asyncio.Event()
+
+    async def failed(work: Work, error: BaseException) -> float | None:
+        sending.set()
+        await asyncio.sleep(60)  # Kafka is away
+        return None
+
+    async def handle(message: Message) -> None:
+        raise ValueError("boom")
+
+    owner.failed = failed  # type: ignore[method-assign]
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 1))
+        await sending.wait()
+    assert owner.ends == [("released", 0)]
+
+
+async def test_the_time_of_a_message_that_waits_for_a_thread_does_not_count() -> None:
+    owner, looked = Owner(), 0
+
+    def queued(message: Message) -> bool:
+        nonlocal looked
+        looked += 1
+        return looked < 5
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(60)
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 1e-6, queued), Book(0), 1))
+        await owner.until(1)
+    assert looked == 5 and owner.ends == [("failed", 0)]

@@ -7,7 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Dead, Delays, Exponential, Levels, Policy, Reject, RetryLater, Wait, decide
+from duemq.client.consumer.policy import (
+    Dead,
+    Delays,
+    Exponential,
+    Levels,
+    Pause,
+    Policy,
+    Reject,
+    RetryLater,
+    Wait,
+    decide,
+    pause_s,
+)
 from duemq.model.errors import Rejected
 
 
@@ -58,6 +70,48 @@ def test_after_the_last_retry_nothing_comes_back(error: Exception) -> None:
     assert decide(error, Levels(retries=2), 2) == Dead("retries")
 
 
+class NotYet(RetryLater):
+    counts = False
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(NotYet(delay=5), Wait("after", 5)), (NotYet(level=-1), Dead("rejected"))]
+)
+def test_what_does_not_count_comes_back_however_often(error: NotYet, expected: Wait | Dead) -> None:
+    assert decide(error, Levels(retries=2), 2) == expected
+    assert decide(NotYet(), Levels(retries=2), 1) == Wait("level", 4)
+    assert decide(NotYet(), Levels(retries=2), 2) == Wait("level", 3)
+    for each, counts in ((error, False), (NotYet(), False), (RetryLater(delay=5), True), (ValueError(), True)):
+        to = decide(each, Levels(), 1)
+        assert isinstance(to, Dead) or to.counts is counts
+
+
+class Broken:
+    def __init__(self, wait: object) -> None:
+        self._wait = wait
+
+    def wait(self, retried: int) -> Wait | None:
+        return self._wait  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [5, timedelta(5), Wait("soon", 5), Wait("after", -1), Wait("after", 1.5), Wait("at", 10**15), Wait("level", None)],  # type: ignore[arg-type]
+)
+def test_a_policy_that_gives_no_wait_is_told(wait: object) -> None:
+    with pytest.raises(Rejected, match="no Wait"):
+        decide(ValueError(), Broken(wait), 0)
+
+
+def test_a_pause_takes_twice_as_long_each_time_up_to_a_minute() -> None:
+    waits = [pause_s(Pause(after_s=5), None)]
+    while len(waits) < 6:
+        waits.append(pause_s(Pause(after_s=5), waits[-1]))
+    assert waits == [5, 10, 20, 40, 60, 60]
+    assert pause_s(Pause(after_s=30), 5.0) == 30 and pause_s(Pause(after_s=600), None) == 60
+    assert all(pause_s(Pause(after_s=wrong), None) == 1 for wrong in (0, -1, float("nan"), "x"))  # type: ignore[arg-type]
+
+
 def test_a_wait_says_how_long() -> None:
     assert Wait("level", 99).ms(0) == 7_200_000 and Wait("level", 0).ms(5) == 0
     assert Wait("at", 10).ms(4) == 6 and Wait("at", 10).ms(40) == 0
@@ -96,6 +150,7 @@ def test_a_time_that_is_none_is_refused(arguments: dict[str, object], field: str
         lambda: ConsumerOptions(start="middle"),
         lambda: ConsumerOptions(start=datetime(2031, 1, 1)),
         lambda: ConsumerOptions(timeout_s=0),
+        lambda: ConsumerOptions(tell_errors="everything"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(make: type[Policy]) -> None:

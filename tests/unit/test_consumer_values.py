@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from duemq.client.consumer.headers import Headers, Origin, origin_in, returned
+from duemq.client.consumer.headers import Headers, Origin, error_text, origin_in, returned
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.names import checked_group, dead_letter_topic, retry_topic
 from duemq.client.consumer.positions import is_of, metadata_of, pull_in, says_of, topics_in
@@ -90,7 +90,9 @@ def test_a_message_says_where_it_is_from() -> None:
     assert (by_duemq.id, by_duemq.topic, by_duemq.attempt, by_duemq.due_ms) == ("ID", "orders", 1, 5)
     assert (by_duemq.labels, by_duemq.headers, by_duemq.json) == (("a", "b"), [("x", b"1")], {"a": 1})
     plain = message_of(Plain(), is_retry=False)
-    assert (plain.id, plain.due_ms, plain.labels, plain.lateness_ms) == ("orders:3:42", None, (), None)
+    assert (plain.id, plain.due_ms, plain.labels, plain.lateness_ms) == ("orders:3:42:0", None, (), None)
+    later = message_of(Plain(timestamp=1_763_900_000_000), is_retry=False)
+    assert later.id == "orders:3:42:1763900000000"  # the topic was made anew
 
 
 def test_a_message_that_comes_back_is_the_one_it_was() -> None:
@@ -103,6 +105,48 @@ def test_a_message_that_comes_back_is_the_one_it_was() -> None:
     assert len(dict(back)["x-duemq-error"]) == 1_000
     twice = returned(again.record.headers, Origin("orders", 3, 42, "ID", 2), "failed", "")
     assert len(twice) == len(back)
+
+
+def test_null_comes_back_as_null() -> None:
+    first = message_of(Plain(value=None), is_retry=False)
+    assert (first.value, first.payload) == (None, b"")
+    back = returned((), first.origin.again(), "failed", "", null=True)
+    again = message_of(Plain(back, value=b"", topic="retry.g"), is_retry=True)
+    assert (again.value, again.payload, again.headers) == (None, b"", [])
+    assert message_of(Plain(value=b""), is_retry=False).value == b""
+
+
+@pytest.mark.parametrize("name", ["duemq-id", "duemq-due", "duemq-labels", "tags", "x-duemq-id", "x-duemq-retried"])
+@pytest.mark.parametrize("value", [None, b"", b"\xff\xfe", b"9" * 5_000, b"-5"])
+@pytest.mark.parametrize("is_retry", [False, True])
+def test_what_a_stranger_writes_into_our_headers_raises_nowhere(name: str, value: bytes, is_retry: bool) -> None:
+    back = returned((), Origin("orders", 0, 0, "ID", 3), "failed", "")
+    headers = [(name, value), *((known, found) for known, found in back if known != name and is_retry)]
+    message = message_of(Plain(headers), is_retry)
+    assert message.topic == "orders" and message.retried >= 0 and message.id
+    assert message.due_ms is None and message.lateness_ms is None
+    assert isinstance(message.labels, tuple) and repr(message)
+    assert not TagFilter.parse("paid").matches(headers)
+    assert message_of(Plain(returned(headers, message.origin, "failed", "")), True).id == message.id
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise IndexError
+
+
+@pytest.mark.parametrize(
+    ("error", "tell", "text"),
+    [
+        (ValueError("boom"), "text", "boom"),
+        (ValueError(), "text", "ValueError()"),
+        (ValueError("redis://:secret@host"), "class", "ValueError"),
+        (Odd(), "text", "Odd, whose text cannot be read"),
+        (Odd(), "class", "Odd"),
+    ],
+)
+def test_what_is_told_of_an_error(error: Exception, tell: str, text: str) -> None:
+    assert error_text(error, tell) == text
 
 
 def test_headers_that_claim_to_be_ours_count_on_the_retry_topic_only() -> None:

@@ -1,0 +1,115 @@
+"""How many messages are in hand, how many more are pulled next, and of which partitions.
+
+There is a bound on what is in hand of the whole consumer. Where failed messages are tried again in place, the messages
+of a partition may have to stay in hand for hours. So there half of the room is for whoever comes first, and the other
+half is shared out: a partition that is stuck cannot take what is reserved for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sized
+from typing import TypeVar
+
+from duemq.client.consumer.options import ConsumerOptions
+
+Partition = TypeVar("Partition")
+
+_MOST = 1_000  # messages pulled at once
+_FIRST_BYTES = 16 << 10
+_ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
+_LITTLE = 8  # a common half of which less than this part is left is taken for full: else messages come one by one
+
+
+class Room:
+    """`in_place`: failed messages stay in hand until they are tried again."""
+
+    def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
+        self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
+        self.messages = self.bytes = 0
+        """In hand. Whoever takes from them calls `look` where `full` is set."""
+        self.full = False
+        """Somebody waits until there is room."""
+        self._each_bytes = _FIRST_BYTES  # of the messages that came last, on average
+        self._enough = 0  # so few in hand that more are pulled
+        self._there = asyncio.Event()
+
+    def add(self, count: int, size: int) -> None:
+        """So many messages have come, of so many bytes together."""
+        self.messages += count
+        self.bytes += size
+        if count:
+            self._each_bytes = max(size // count, 1)
+
+    def remove(self, size: int) -> None:
+        """A message of so many bytes has gone."""
+        self.messages -= 1
+        self.bytes -= size
+        self.look()
+
+    def admitted(
+        self, books: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
+    ) -> tuple[int, frozenset[Partition]]:
+        """How many messages may be pulled, and the partitions of which none may be. `books`: what is in hand of each;
+        `partitions`: those there are."""
+        room, free = self._most - self.messages, self._most_bytes - self.bytes
+        if room <= 0 or free <= 0:
+            return 0, frozenset()
+        most, limit = max(min(room, free // self._each_bytes, _MOST), 1), self._limit()
+        if not self._in_place or self.messages + most <= limit // 2:
+            return most, frozenset()
+        counts = {each: len(books[each]) if each in books else 0 for each in partitions()}
+        return shared(most, limit, counts)
+
+    def _limit(self) -> int:
+        """Messages that may be in hand, if those to come are as large as those that are."""
+        if not self.bytes:
+            return self._most
+        return min(self._most, max(self._most_bytes * self.messages // self.bytes, 1))
+
+    async def wait(self, partitions: int, most_s: float) -> bool:
+        """Until there is room, or `open` is called; False if that takes longer."""
+        # In place any of the partitions may have room now, however much the others have: see what becomes of a few.
+        some = max(reserved(self._limit(), partitions) // 2, 1)
+        self._enough = self.messages - some if self._in_place else int(self._most * _ENOUGH)
+        self.full = True
+        self._there.clear()
+        try:
+            async with asyncio.timeout(most_s):
+                await self._there.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.full = False
+        return True
+
+    def look(self) -> None:
+        """Whether there is room again."""
+        if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
+            self._there.set()
+
+    def open(self) -> None:
+        """Have `wait` come back."""
+        self._there.set()
+
+
+def reserved(limit: int, partitions: int) -> int:
+    """Messages of each partition that always have room, of `limit` messages in all."""
+    return max(limit // (2 * max(partitions, 1)), 1)
+
+
+def shared(most: int, limit: int, counts: Mapping[Partition, int]) -> tuple[int, frozenset[Partition]]:
+    """How many messages may be pulled, at most `most`, and the partitions of which nothing may be. Pure.
+
+    `limit`: of messages in hand in all; `counts`: how many there are of each partition. Whatever is pulled then, and of
+    whichever partitions, each other one finds what is reserved for it.
+    """
+    if not counts:
+        return most, frozenset()
+    own = reserved(limit, len(counts))
+    common = max(limit - own * len(counts), 0)
+    left = common - sum(max(count - own, 0) for count in counts.values())
+    if left <= 0 or left < common // _LITTLE:
+        held = frozenset(each for each, count in counts.items() if count >= own)
+        return min(most, min((own - counts[each] for each in counts.keys() - held), default=0)), held
+    return min(most, left + min(max(own - count, 0) for count in counts.values())), frozenset()
