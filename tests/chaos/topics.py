@@ -10,6 +10,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
 from tests.chaos.pace import SLOW
 
@@ -50,9 +51,22 @@ async def make_topic(
 
 async def leaders(bootstrap: str, name: str) -> dict[int, int]:
     """The broker that leads each partition, as the broker that is asked sees it; -1 for none."""
-    async with administration(bootstrap) as admin:
-        (topic,) = await admin.describe_topics([name])
-        return {part["partition"]: part["leader"] for part in topic["partitions"]}
+    (topic,) = await describe(bootstrap, [name])
+    return {part["partition"]: part["leader"] for part in topic["partitions"]}
+
+
+async def describe(bootstrap: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """As any broker that is there says it: aiokafka asks one by chance, also one that was killed."""
+    wanted, deadline = list(names), time.monotonic() + _READ_S
+    while True:
+        try:
+            async with administration(bootstrap) as admin:
+                described: list[dict[str, Any]] = await admin.describe_topics(wanted)
+                return described
+        except (KafkaConnectionError, NodeNotReadyError):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
@@ -90,8 +104,7 @@ async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> Asy
         "isolation_level": "read_committed", "auto_offset_reset": "earliest", "enable_auto_commit": False,
         "request_timeout_ms": int(8_000 * SLOW),  # a broker that is cut off never answers
     }  # fmt: skip
-    async with administration(bootstrap) as admin:
-        described = await admin.describe_topics(list(topics))
+    described = await describe(bootstrap, topics)
     reading = AIOKafkaConsumer(bootstrap_servers=bootstrap, **{**settings, **options})
     await reading.start()
     await asyncio.sleep(0)  # `stop` of aiokafka 0.14 raises CancelledError where its task has not had a turn yet
