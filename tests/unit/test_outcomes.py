@@ -132,9 +132,9 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
         async def failing(*asked: object) -> None:
             raise LogFailed("Kafka: no answer")
 
-        site.cluster.holder = failing  # type: ignore[method-assign,assignment]
-        site.cluster.state = failing  # type: ignore[method-assign,assignment]
-        site.bus.committer = failing  # type: ignore[method-assign,assignment]
+        site.cluster.holder = failing  # type: ignore[method-assign]
+        site.cluster.state = failing  # type: ignore[method-assign]
+        site.bus.committer = failing  # type: ignore[assignment]
         (receipt,) = await site.receipts(later())
         for work in (
             site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.adopt_all(FILES),
