@@ -9,7 +9,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -47,7 +47,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def _reading(read: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
     """A read that fails has changed nothing, whatever the log or the store says of its outcome."""
 
     @wraps(read)

@@ -70,7 +70,7 @@ class FakeGateway:
             raise self.unreadable
         firsts = [self._names.get(name) for name, _ in names]
         return [
-            first and first[1]._replace(known=True, conflict=first[0] != said)
+            None if first is None else first[1]._replace(known=True, conflict=first[0] != said)
             for first, (_, said) in zip(firsts, names, strict=True)
         ]
 

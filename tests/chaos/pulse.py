@@ -72,8 +72,8 @@ async def _send(session: aiohttp.ClientSession, url: str, messages: list[dict[st
     while True:
         async with session.post(f"{url}/v1/messages:batch", json={"messages": messages}) as answer:
             said = await answer.json()
-        if answer.status != 503:
+        if answer.status not in (503, 504):
             assert answer.status == 200 and said["accepted"] == len(messages), said
             return
         again += [str(message["payload"]) for message in messages]
-        await asyncio.sleep(float(answer.headers["Retry-After"]))
+        await asyncio.sleep(float(answer.headers.get("Retry-After", 1)))

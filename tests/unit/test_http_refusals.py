@@ -163,11 +163,11 @@ def test_a_key_in_quotes_is_the_key_and_two_keys_are_none() -> None:
 def test_a_location_holds_behind_a_prefix() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         gateway.outcome = Outcome("m1", None)
-        for method, path, options in (
-            ("DELETE", "messages/order:17", {}), ("POST", "messages/order-17:deliver-now", {}),
-            ("POST", "dlq/m1:redrive", {}), ("PATCH", "messages/m1", {"json": {"deliver_after": 1}}),
+        for method, path, body in (
+            ("DELETE", "messages/order:17", None), ("POST", "messages/order-17:deliver-now", None),
+            ("POST", "dlq/m1:redrive", None), ("PATCH", "messages/m1", {"deliver_after": 1}),
         ):  # fmt: skip
-            answer = await ask(method, f"/v1/{path}", **options)
+            answer = await ask(method, f"/v1/{path}", json=body)
             assert answer.status_code == 202
             seen = answer.url.copy_with(path=f"/duemq/v1/{path}")
             assert seen.join(answer.headers["Location"]).path == "/duemq/v1/messages/m1"
@@ -202,3 +202,11 @@ def test_whatever_headers_say_they_are_taken_or_refused(headers: list[tuple[byte
             Border((), body=body, raw=raw).check(scope)
         except Rejected as error:
             assert CODES[error.code].status in (400, 415)
+
+
+def test_a_small_body_of_very_many_values_is_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.proxy.json_body.parse_json", None)
+    for path, values in (("messages:batch", 510_000), ("messages:cancel", 60_000), ("adoptions:batch", 210_000)):
+        endpoint = next(one for one in ENDPOINTS if one.path == f"/v1/{path}")
+        content = b'{"messages":[' + b",".join([b"[]"] * values) + b"]}"
+        refuses(endpoint, 413, "batch_too_large", content=content, headers=JSON)

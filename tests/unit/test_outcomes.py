@@ -132,9 +132,9 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
         async def failing(*asked: object) -> None:
             raise LogFailed("Kafka: no answer")
 
-        site.cluster.holder = failing  # type: ignore[method-assign,assignment]
-        site.cluster.state = failing  # type: ignore[method-assign,assignment]
-        site.bus.committer = failing  # type: ignore[method-assign,assignment]
+        site.cluster.holder = failing  # type: ignore[assignment]
+        site.cluster.state = failing  # type: ignore[method-assign]
+        site.bus.committer = failing  # type: ignore[assignment]
         (receipt,) = await site.receipts(later())
         for work in (
             site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.adopt_all(FILES),
@@ -153,7 +153,7 @@ def test_changes_that_were_made_are_told_although_nobody_says_when_others_ended(
         async def failing(*asked: object) -> list[int]:
             raise Unavailable("no replica answers")
 
-        site.cluster.when_ended = failing  # type: ignore[method-assign]
+        site.cluster.when_ended = failing  # type: ignore[assignment]
         changing = site.gateway.change(CANCEL, [receipt.id for receipt in receipts])
         said = [Answer.ACCEPTED, Answer.ACCEPTED, Answer.OK, Answer.DELIVERED]
         done, late = await when_appended(site, 0, 4, changing, said)

@@ -53,7 +53,9 @@ class Account:
             **{f"requests: {name}": self.requests.get(name, 0) for name in changes},
             "files adopted": self.files,
             "requests without an answer": sum(
-                count for name, count in self.requests.items() if name in ("no answer", "open 202", "open 503")
+                count
+                for name, count in self.requests.items()
+                if name in ("no answer", "open 202", "open 503", "open 504")
             ),
             "wrong by the senders' own records": 1 if self.failure else 0,
             "wrong by the Spark audit": sum(self.violations.values()),
