@@ -18,7 +18,7 @@ from duemq.client.values import CancelResult, MoveResult
 from duemq.pipeline import server
 
 T = TypeVar("T")
-Result = CancelResult | MoveResult | RejectedError | Unavailable
+Result = CancelResult | MoveResult | RejectedError | Unavailable | Unreachable
 Batches = Iterator[pa.RecordBatch]
 
 PENDING: Final = "pending"
@@ -95,7 +95,7 @@ def _told(result: Result) -> Told:
     if isinstance(result, CancelResult | MoveResult):
         detail = "not known yet: ask again" if result.status == PENDING else None
         return Told(result.status, result.at_ms, detail)
-    return Told(REFUSED, None, str(result))
+    return Told(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
 
 
 def cancelling(server: Server) -> Callable[[Batches], Batches]:

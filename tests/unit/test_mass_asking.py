@@ -47,6 +47,13 @@ def test_only_what_is_pending_is_asked_again() -> None:
     assert all(0 < pause < 1 for pause in script.slept)
 
 
+def test_one_that_nobody_knows_of_is_asked_again() -> None:
+    unknown = Unreachable("it may have been moved", outcome_unknown=True)
+    script = Script([unknown, CancelResult("b", "cancelled", 5)], [CancelResult("a", "cancelled", 6)])
+    assert script("a", "b") == [Told("cancelled", 6), Told("cancelled", 5)]
+    assert script.asked == [["a", "b"], ["a"]]
+
+
 def test_what_has_no_answer_is_asked_again_after_the_pause_the_server_asks_for() -> None:
     away = Unreachable("timed out", outcome_unknown=True)
     script = Script(Unavailable("busy", 3), away, away, [CancelResult("a", "cancelled", 5)])
