@@ -58,7 +58,10 @@ class BlockingConsumer:
 
         def begin(message: Message) -> object:
             queued.discard(message)
-            return handler(message)
+            try:
+                return handler(message)
+            except StopIteration as error:  # no future can hold it: the message would look as if it hung
+                raise RuntimeError("the handler raised StopIteration") from error
 
         async def in_thread(message: Message) -> None:
             queued.add(message)

@@ -26,7 +26,7 @@ from duemq.client.consumer.book import Book
 from duemq.client.consumer.ending import within
 from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.groups import Mismatch, assignor
-from duemq.client.consumer.headers import error_text
+from duemq.client.consumer.headers import error_text, header_bytes
 from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.names import checked_group, retry_topic
@@ -130,7 +130,7 @@ class Consumer:
 
     @property
     def in_hand_bytes(self) -> int:
-        """Bytes of their keys, values and headers."""
+        """Bytes of their keys, values and headers; those of the headers are estimated."""
         return self._room.bytes
 
     @property
@@ -304,14 +304,12 @@ class Consumer:
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
         works: list[Work] = []
-        total = 0
+        total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
         for record in records:
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._routes.of(message, retried)
             if route is not None:
-                size = len(record.value or b"") + len(record.key or b"")
-                if record.headers:
-                    size += sum([len(name) + len(value or b"") for name, value in record.headers])
+                size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
                 works.append(Work(message, route, book, record.offset, size, self._key(message) if keyed else None))
                 total += size
         self._room.add(len(works), total)

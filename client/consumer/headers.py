@@ -28,7 +28,7 @@ SIZE: Final = "x-duemq-size"
 _OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, NULL, SIZE))
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
-_ERROR_BYTES = 1_000
+_ERROR_BYTES, _HEADER_BYTES = 1_000, 32
 ERRORS: Final = ("text", "class")
 """What the headers and the log tell of an error: its text, or no more than its class."""
 
@@ -73,6 +73,12 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))
+
+
+def header_bytes(headers: Headers) -> int:
+    """Of one header, on average."""
+    sizes = [len(name) + len(value or b"") for name, value in headers]
+    return sum(sizes) // len(sizes) if sizes else _HEADER_BYTES
 
 
 def error_text(error: BaseException, tell: str) -> str:

@@ -27,7 +27,7 @@ class ConsumerCollector(Collector):
         in_hand = GaugeMetricFamily("duemq_consumer_in_hand", "Messages pulled and not done.", labels=("group",))
         held = GaugeMetricFamily(
             "duemq_consumer_in_hand_bytes",
-            "Bytes of their keys, values and headers.",
+            "Bytes of their keys, values and (estimated) headers.",
             labels=("group",),
         )
         paused = GaugeMetricFamily("duemq_consumer_paused", "1 while a handler's pause lasts.", labels=("group",))

@@ -12,14 +12,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from contextlib import suppress
 from struct import error as StructError
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import (
+    BrokerResponseError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
 from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.stop import stop
 from duemq.client.consumer.headers import SIZE, returned
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
@@ -30,17 +36,27 @@ from duemq.model.record import pack_headers
 
 log = logging.getLogger(__name__)
 
-_SEND_S, _STOP_S = 15.0, 5.0
+_SEND_S = 15.0
 _AT_ONCE = Wait("level", 0)
 _BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 _REQUEST_BYTES = 64 << 20  # the broker's own limits decide
 
 TOO_LARGE: Final = "too_large"
 MALFORMED: Final = "malformed"
+_NOT_ALLOWED: Final = "not_authorized"
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 _NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot make a record of it
 
 Pairs = list[tuple[str, bytes]]
+
+
+class _Letter(NamedTuple):
+    """A record to write. `topic`: None for duemq's buffer, to which its headers are a command."""
+
+    topic: str | None
+    key: bytes | None
+    value: bytes
+    headers: Pairs
 
 
 class Returns:
@@ -63,61 +79,60 @@ class Returns:
 
         Tries until it succeeds; a cancel ends it, with an unknown outcome.
         """
-        headers = self._headers(message, to, error)
-        name = dict(headers)["duemq-name"]
-        partition = shard_of_name(CLIENT_NAME + name, self._partitions)
-        value, key = message.record.value or b"", message.record.key
-        refused = _unfit(key, headers)
-        if refused is None:
-            refused = await self._append(message, self._options.buffer_topic, partition, key, value, headers)
+        record = message.record
+        letter = _Letter(None, record.key, record.value or b"", self._headers(message, to, error))
+        refused = _unfit(letter) or await self._append(message, letter)
         if refused is None:
             return to
         await self._bury(message, refused, error)
         return Dead(refused)
 
     def _headers(self, message: Message, to: Wait | Dead, error: str) -> Pairs:
-        origin = message.origin
+        reason = to.reason if isinstance(to, Dead) else "failed"
+        origin = message.origin if isinstance(to, Dead) or not to.counts else message.origin.again()
+        back = returned(message.record.headers, origin, reason, error, message.value is None)
+        return [*self._to(message, to), *back]
+
+    def _to(self, message: Message, to: Wait | Dead) -> Pairs:
+        """The headers by which duemq delivers it."""
         if isinstance(to, Dead):
-            kind, topic, when, reason, following = "dead", dead_letter_topic(self._group), _AT_ONCE, to.reason, origin
+            kind, topic, when = "dead", dead_letter_topic(self._group), _AT_ONCE
         else:
-            kind, topic, when, reason = "retry", retry_topic(self._group), to, "failed"
-            following = origin.again() if to.counts else origin
+            kind, topic, when = "retry", retry_topic(self._group), to
         record = message.record
         # The record at hand, not the one it was first: each time that it comes back its name is another one.
         place = kind, self._group, record.topic, record.partition, record.offset, record.timestamp
         digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()
-        name = f"{kind}-{digest[:40]}"
-        return [
-            ("duemq-topic", topic.encode()), when.header, ("duemq-name", name.encode()),
-            *returned(record.headers, following, reason, error, message.value is None),
-        ]  # fmt: skip
+        return [("duemq-topic", topic.encode()), when.header, ("duemq-name", f"{kind}-{digest[:40]}".encode())]
 
     async def _bury(self, message: Message, reason: str, error: str) -> None:
-        """Write a dead letter directly: whole, without the value, or with no more than where it was."""
-        record = message.record
-        value, key, null = record.value or b"", record.key, message.value is None
-        size = (SIZE, b"%d" % len(value))
-        headers = returned(record.headers, message.origin, reason, error, null)
-        bare = [*returned((), message.origin, reason, error, null), size]
-        shorter: list[tuple[bytes | None, bytes, Pairs]] = [(key, b"", [*headers, size]), (None, b"", bare)]
+        """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
+        written directly; through duemq, where this user may not do that."""
+        record, origin, null = message.record, message.origin, message.value is None
+        value, dead = record.value or b"", dead_letter_topic(self._group)
         log.error(
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
             self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
+        headers, size = returned(record.headers, origin, reason, error, null), (SIZE, b"%d" % len(value))
+        bare = [*returned((), origin, reason, error, null), size]
+        letters = [_Letter(dead, record.key, b"", [*headers, size]), _Letter(dead, None, b"", bare)]
         if reason != TOO_LARGE:
-            shorter.insert(0, (key, value, headers))
-        while True:
-            key, value, headers = shorter.pop(0) if len(shorter) > 1 else shorter[0]
-            refused = await self._append(message, dead_letter_topic(self._group), None, key, value, headers)
-            if refused is None:
+            letters.insert(0, _Letter(dead, record.key, value, headers))
+        letters.append(_Letter(None, None, b"", self._to(message, Dead(reason)) + bare))
+        for letter in letters[:-1]:
+            if await self._append(message, letter) is None:
                 return
-            if headers is bare:
-                await asyncio.sleep(_BACK_OFF_S[-1])  # a topic that takes nothing has to be mended
+        while await self._append(message, letters[-1]) is not None:  # noqa: ASYNC110  # a buffer that takes nothing
+            await asyncio.sleep(_BACK_OFF_S[-1])
 
-    async def _append(
-        self, message: Message, topic: str, partition: int | None, key: bytes | None, value: bytes, headers: Pairs
-    ) -> str | None:
+    async def _append(self, message: Message, letter: _Letter) -> str | None:
         """None once the log has it, or the reason why it never takes this one."""
+        topic, key, value, headers = letter
+        partition = None
+        if topic is None:
+            topic = self._options.buffer_topic
+            partition = shard_of_name(CLIENT_NAME + dict(headers)["duemq-name"], self._partitions)
         task, failures = asyncio.current_task(), 0
         while True:
             producer: AIOKafkaProducer | None = None
@@ -133,12 +148,15 @@ class Returns:
                     raise
                 if isinstance(failure, _NO_RECORD) and producer is not None:
                     return MALFORMED
+                if isinstance(failure, TopicAuthorizationFailedError) and letter.topic is not None:
+                    return _NOT_ALLOWED
                 log.error(
                     "consumer of group %s cannot send %r back, and will try again: %r", self._group, message, failure,
                     extra={"action": "return", "group": self._group},
                 )  # fmt: skip
-                # After what Kafka says of itself the producer goes on; nobody knows what is wrong in all other cases.
-                if producer is not None and not getattr(failure, "retriable", False):
+                # The producer goes on after what a broker answers or the network does. Else it may be past that.
+                passing = isinstance(failure, BrokerResponseError) or getattr(failure, "retriable", False)
+                if producer is not None and not passing:
                     await self._close(producer)
             await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
             failures += 1
@@ -156,7 +174,7 @@ class Returns:
                 try:
                     await producer.start()
                 except BaseException:
-                    await self._stop(producer)
+                    await stop(producer, failed=True)
                     raise
                 self._producer = producer
             return self._producer
@@ -164,24 +182,25 @@ class Returns:
     async def _close(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
             self._producer = None
-            await self._stop(producer)
-
-    async def _stop(self, producer: AIOKafkaProducer) -> None:
-        with suppress(KafkaError, TimeoutError):
-            async with asyncio.timeout(_STOP_S):
-                await producer.stop()
+            await stop(producer)
 
     async def stop(self) -> None:
-        if self._producer is not None:
-            await self._close(self._producer)
+        """Take a few seconds at most, also where brokers are away."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await stop(producer)
+            except asyncio.CancelledError:
+                await stop(producer, failed=True)
+                raise
 
 
-def _unfit(key: bytes | None, headers: Pairs) -> str | None:
-    """The reason why duemq would take the record for malformed (`model/plain.py`), whatever it is sent with."""
-    if (key is not None and len(key) >= NO_KEY) or len(headers) > MOST_HEADERS:
+def _unfit(letter: _Letter) -> str | None:
+    """The reason why duemq would take the record for malformed (`model/plain.py`), whatever it says."""
+    if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MOST_HEADERS:
         return MALFORMED
     try:
-        pack_headers(headers)
+        pack_headers(letter.headers)
     except (UnicodeEncodeError, StructError):  # no text, or a name beyond 65,535 bytes
         return MALFORMED
     return None

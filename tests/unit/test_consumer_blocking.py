@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -10,6 +11,19 @@ from duemq.client.consumer import BlockingConsumer, ConsumerOptions, Message
 from tests.unit.test_consumer_whole import TOPIC, Log, until, working
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("error", [StopIteration(), asyncio.CancelledError(), ValueError("boom")], ids=repr)
+async def test_whatever_a_handler_in_a_thread_raises_is_a_failure(error: BaseException) -> None:
+    blocking = BlockingConsumer("g", options=ConsumerOptions(concurrency=1))
+
+    @blocking.on("orders")
+    def fail(message: Message) -> None:
+        raise error
+
+    async with working(blocking._consumer, Log({TOPIC: 2})) as back:
+        await until(lambda: len(back.sent) == 2)
+    blocking._threads.shutdown()
 
 
 async def test_a_message_that_waits_for_a_thread_uses_up_no_retries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     NotEnoughReplicasError,
     RecordListTooLargeError,
+    TopicAuthorizationFailedError,
 )
 
 from duemq.client.consumer.headers import Origin, returned
@@ -27,7 +28,9 @@ SOON = Wait("after", 5)
 
 
 class Producer:
-    """Raises these errors, one a time, and those of `refuses` for what is larger than `most`."""
+    """Raises these errors, one a time, and takes nothing larger than `most`."""
+
+    _txn_manager = None
 
     def __init__(self, *errors: BaseException, most: int = 1 << 30) -> None:
         self.errors, self.most = list(errors), most
@@ -87,6 +90,22 @@ async def test_a_key_and_headers_that_are_too_large_stay_behind_as_well(monkeypa
     assert await returns_to(producer, monkeypatch).send(message, Dead("retries"), "boom") == Dead("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["x-duemq-offset"]) == ("dlq.g", None, b"", b"42") and "trace" not in headers
+
+
+async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = TopicAuthorizationFailedError("dlq.g")
+    producer = Producer(MessageSizeTooLargeError(), denied, denied)
+    message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
+    assert await returns_to(producer, monkeypatch).send(message, SOON, "boom") == Dead("too_large")
+    ((topic, key, value, headers),) = producer.sent
+    assert (topic, key, value, headers["duemq-topic"], headers["DELAY"]) == ("duemq.buffer", None, b"", b"dlq.g", b"0")
+    assert (headers["x-duemq-reason"], headers["x-duemq-size"]) == (b"too_large", b"900")
+
+
+async def test_a_right_that_is_missing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(TopicAuthorizationFailedError("duemq.buffer"))
+    assert await returns_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
+    assert [topic for topic, *_ in producer.sent] == ["duemq.buffer"] and not producer.stopped
 
 
 @pytest.mark.parametrize(

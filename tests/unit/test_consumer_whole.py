@@ -206,6 +206,19 @@ async def test_a_stop_waits_for_partitions_that_just_go(fails: bool) -> None:
     assert len(back.sent) == (2 if fails else 0)
 
 
+async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = Consumer("g")
+    consumer.add("orders", seen_by_nobody)
+    with pytest.raises(ExceptionGroup):
+        async with working(consumer, Log({TOPIC: 1})):
+            await until(lambda: consumer.counts.total() == 1)
+            lane, running = consumer._lanes._lanes[0].task, consumer._running
+            assert lane is not None and running is not None
+            lane.cancel()
+            await asyncio.wait([running])
+    assert "consumer of group g ends" in caplog.text
+
+
 async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, ends = Consumer("g"), list[str]()
     consumer.add("orders", seen_by_nobody)
@@ -307,7 +320,7 @@ async def test_keys_and_headers_count_as_well() -> None:
 
     @consumer.on("orders")
     async def handle(message: Message) -> None:
-        assert consumer.in_hand_bytes == 1 + 3 + len("name" + "12345" + "null")
+        assert consumer.in_hand_bytes == 1 + 3 + 2 * (len("name" + "12345" + "null") // 2)
 
     async with working(consumer, log):
         await until(lambda: consumer.counts.total() == 1)
