@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each kind there is at a time. `reopen_s`: in this time a crowd opens as many connections as it has."""
+    """How much of each kind there is at a time. `reopen_s`: a crowd opens as many connections as it has in so long."""
 
     idle: int = 5_000
     streams: int = 2_000
