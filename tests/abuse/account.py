@@ -80,13 +80,13 @@ class Account:
         sent, received, kept = self.sent, self.received, self.kept
 
         def of(times: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-            return (times >= self.abused_from) == abused
+            chosen: npt.NDArray[np.bool_] = (times >= self.abused_from) == abused
+            return chosen
 
         visits = [(took, ok) for at, took, ok in self.visits if (at >= self.abused_from) == abused]
-        chosen = of(sent.dues)
         return Phase(
-            messages=int(np.count_nonzero(chosen)),
-            accepted=int(np.count_nonzero(sent.fate[chosen] == ACCEPTED)),
+            messages=int(np.count_nonzero(of(sent.dues))),
+            accepted=int(np.count_nonzero(sent.fate[of(sent.dues)] == ACCEPTED)),
             answered=spread(sent.wait_ms[of(sent.answered_ms)]),
             committed=spread((kept.at - kept.due)[of(kept.due)].astype(np.float64)),
             read=spread((received.at - received.due)[of(received.due)]),
@@ -159,7 +159,7 @@ class Account:
             lines.append("")
         for name, counts in self.counts.items():
             lines.append(f"{name:16}" + ", ".join(f"{key} {count:,}" for key, count in sorted(counts.items())))
-        lines.append("")
+        lines += ["", *filter(None, (self.failure,))]
         for check in self.checks():
             lines.append(f"{'ok ' if check.holds else 'NOT'}  {check.text}: {check.found}")
         return "\n".join(lines)

@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each kind there is at a time. `opens_per_s`: how fast one crowd opens connections again."""
+    """How much of each kind there is at a time. `reopen_s`: a crowd opens as many connections as it has in so long."""
 
     idle: int = 5_000
     streams: int = 2_000
@@ -24,11 +24,12 @@ class Sizes:
     head_bytes: int = 100 << 20
     batch_bytes: int = 32 << 20
     topics_per_minute: int = 1_000
-    opens_per_s: int = 500
+    reopen_s: float = 10.0
 
     def scaled(self, share: float) -> Sizes:
-        """This share of each size, one at least."""
-        return Sizes(*(max(int(size * share), 1) for size in astuple(self)))
+        """This share of each size, one at least, in the same time."""
+        *sizes, reopen_s = astuple(self)
+        return Sizes(*(max(int(size * share), 1) for size in sizes), reopen_s)
 
     @property
     def files(self) -> int:

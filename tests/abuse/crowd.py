@@ -49,15 +49,17 @@ class Crowd:
         self._held: dict[int, _Held] = {}  # by file descriptor, the oldest first
 
     def run(self, stop: Event) -> None:
-        opens = max(int(self._abuser.sizes.opens_per_s * _TURN_S), 1)
-        trickle_at = time.monotonic() + _TRICKLE_S
+        looked_at = time.monotonic()
+        per_s, allowed, trickle_at = self._count / self._abuser.sizes.reopen_s, 0.0, looked_at + _TRICKLE_S
         with select.epoll() as events:
             try:
                 while not stop.wait(_TURN_S):
                     now = time.monotonic()
                     self._give_up(now)
-                    for _ in range(min(self._count - len(self._held), opens)):
+                    allowed, looked_at = min(allowed + (now - looked_at) * per_s, self._count), now
+                    for _ in range(min(self._count - len(self._held), int(allowed))):
                         self._open(events, now)
+                        allowed -= 1
                     for fd, event in events.poll(0, self._count):
                         self._hear(events, fd, event)
                     if self._trickle is not None and now >= trickle_at:

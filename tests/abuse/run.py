@@ -44,8 +44,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Account
     try:
         with AbusedServer(folder, plan.files) as server:
             _Run(plan, account, server, say).play()
-    except Exception:
-        account.failure = traceback.format_exc(limit=-20)
+    except Exception as error:
+        account.failure = f"{type(error).__name__}: {error}\n\n{traceback.format_exc(limit=-20)}"
     return account
 
 

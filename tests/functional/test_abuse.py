@@ -11,7 +11,7 @@ from tests.abuse.run import Plan, run
 
 SMALL = Sizes(
     idle=60, streams=20, polls=5, slow_heads=10, head_bytes=1 << 20, batch_bytes=1 << 20, topics_per_minute=600,
-    opens_per_s=100,
+    reopen_s=1.0,
 )  # fmt: skip
 
 

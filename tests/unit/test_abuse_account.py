@@ -29,7 +29,7 @@ def account() -> Account:
     made.visits = [(1_000.0, 2.0, True), (1_600.0, 3.0, True), (1_700.0, 5_000.0, False)]
     made.counts, made.exit_code = {"idle": {"tried": 5_000}}, 0
     made.sent = Sent(
-        DUES, np.full(len(DUES), ACCEPTED, np.int8), [], DUES - 1_000.0, np.full(len(DUES), 4.0),
+        DUES, np.full(len(DUES), ACCEPTED, np.int8), [], (DUES - 1_000).astype(np.float64), np.full(len(DUES), 4.0),
         np.ones(len(DUES), int), 0.0, 1_000.0, 0, 0, None,
     )  # fmt: skip
     made.received = Received(seq, DUES, DUES + 5.0 * late, np.zeros(len(DUES), int), [], 1, 0)

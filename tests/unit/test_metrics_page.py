@@ -65,7 +65,7 @@ def values(node: ast.expr) -> Iterator[str]:
 def reasons_in(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+            name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
             at = 0 if name == "Rejected" and path.name == "topics.py" else REASON_AT.get(name)
             if at is not None and len(node.args) > at:
                 yield from values(node.args[at])
