@@ -32,17 +32,18 @@ class Site:
     def __init__(self, store: Store, topic: str, bootstrap: str, leave: Any) -> None:
         self.topic, self.group, self.bootstrap = topic, new_group(), bootstrap
         self.effects, self.attempts = Counter[str](), set[int]()
-        self.paused = asyncio.Event()
-        left = False
+        self.paused, self._left = asyncio.Event(), False
+        leaving = False
 
         @once(store, scope=self.group, at_most_once=True, store_timeout=BRIEF)
         async def pay(message: Message) -> str:
-            nonlocal left
+            nonlocal leaving
             await asyncio.sleep(0)
             self.effects[message.text] += 1
-            if not left and len(self.effects) == BEFORE:
-                left = True
+            if not leaving and len(self.effects) == BEFORE:
+                leaving = True
                 await asyncio.to_thread(leave)
+                self._left = True
             return message.text
 
         async def handle(message: Message) -> None:
@@ -50,7 +51,8 @@ class Site:
             try:
                 await pay(message)
             except Pause:
-                self.paused.set()
+                if self._left:
+                    self.paused.set()
                 raise
 
         self._handle = handle
