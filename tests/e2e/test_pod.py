@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -47,7 +48,7 @@ def need_namespaces() -> None:
 
 def services() -> dict[str, str]:
     """What Kubernetes sets for each of them."""
-    found = {}
+    found: dict[str, str] = {}
     for name in SERVICES:
         own, url = name.upper().replace("-", "_"), "tcp://10.96.0.7:8787"
         found |= {
@@ -64,7 +65,7 @@ class Pod(Server):
     def __init__(self, data: Path, *options: str) -> None:
         super().__init__(data, *options)
         data.mkdir()
-        data.chmod(0o770)
+        data.chmod(0o770)  # as a volume of Kubernetes with an fsGroup
         # That right to read lets it find an interpreter that only root may look for; it writes nothing by it.
         read = "-all,+dac_read_search"
         self.command = [
@@ -89,10 +90,12 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
+def pod() -> Iterator[Pod]:
     need_namespaces()
-    with Pod(tmp_path / "data") as made:
-        yield made
+    with TemporaryDirectory() as folder:  # pytest's own is for root alone
+        Path(folder).chmod(0o755)
+        with Pod(Path(folder) / "data") as made:
+            yield made
 
 
 @pytest.mark.slow
