@@ -200,11 +200,11 @@ def test_a_server_keeps_its_files_to_itself_and_outlives_its_terminal(new_server
     wait_for(lambda: "SIGHUP is ignored" in server.log, "the signal to be heard")
     assert server.is_ready()
     assert health(server) == (0, "ready\n")
-    assert private(server.data) == {os.geteuid()}
-    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
     assert all(LINE.match(line) for line in server.log.splitlines())
     assert server.stop() == 0, server.log
     assert health(server)[0] == 1
+    assert private(server.data) == {os.geteuid()}
+    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
 
 
 def health(server: Server) -> tuple[int, Any]:
