@@ -170,10 +170,10 @@ def _explain(problem: ErrorDetails) -> str:
         section = type(getattr(Settings(), path[0])) if path else Settings
         return f"{key} is not a setting; {_known(section)}"
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    section = None if path else getattr(Settings(), last, None)
-    whole = isinstance(section, BaseModel)  # it may hold secrets
-    if isinstance(section, BaseModel) and problem["type"] == "model_type":
-        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(section).model_fields))}"
+    given = None if path else getattr(Settings(), last, None)
+    whole = isinstance(given, BaseModel)  # a section: it may hold secrets
+    if isinstance(given, BaseModel) and problem["type"] == "model_type":
+        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(given).model_fields))}"
     was = "" if whole or last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
     return f"{key}{was}: {rule}"
 

@@ -15,7 +15,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 class Lines(logging.Formatter):
     """Text, with a time such as 2026-11-22T13:30:34.049Z: comparable among machines, and when clocks change."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -47,7 +48,7 @@ def need_namespaces() -> None:
 
 def services() -> dict[str, str]:
     """What Kubernetes sets for each of them."""
-    found = {}
+    found: dict[str, str] = {}
     for name in SERVICES:
         own, url = name.upper().replace("-", "_"), "tcp://10.96.0.7:8787"
         found |= {
@@ -64,7 +65,7 @@ class Pod(Server):
     def __init__(self, data: Path, *options: str) -> None:
         super().__init__(data, *options)
         data.mkdir()
-        data.chmod(0o770)
+        data.chmod(0o770)  # as a volume of Kubernetes with an fsGroup
         # That right to read lets it find an interpreter that only root may look for; it writes nothing by it.
         read = "-all,+dac_read_search"
         self.command = [
@@ -89,10 +90,12 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
+def pod() -> Iterator[Pod]:
     need_namespaces()
-    with Pod(tmp_path / "data") as made:
-        yield made
+    with TemporaryDirectory() as folder:  # pytest's own is for root alone
+        Path(folder).chmod(0o755)
+        with Pod(Path(folder) / "data") as made:
+            yield made
 
 
 @pytest.mark.slow
@@ -197,11 +200,11 @@ def test_a_server_keeps_its_files_to_itself_and_outlives_its_terminal(new_server
     wait_for(lambda: "SIGHUP is ignored" in server.log, "the signal to be heard")
     assert server.is_ready()
     assert health(server) == (0, "ready\n")
-    assert private(server.data) == {os.geteuid()}
-    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
     assert all(LINE.match(line) for line in server.log.splitlines())
     assert server.stop() == 0, server.log
     assert health(server)[0] == 1
+    assert private(server.data) == {os.geteuid()}
+    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
 
 
 def health(server: Server) -> tuple[int, Any]:

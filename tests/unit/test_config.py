@@ -138,7 +138,7 @@ def test_a_settings_file_must_be_there() -> None:
 
 def services(*names: str) -> dict[str, str]:
     """What Kubernetes sets in a pod for services of these names, each with a port called http."""
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         own, url = name.upper().replace("-", "_"), "tcp://10.96.0.7:8787"
         found |= {
