@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -27,7 +27,8 @@ class Connection(HttpToolsProtocol):
     """A server makes a subclass of it, with its connections as an attribute of the class: see `bounded`."""
 
     among: ClassVar[Connections]
-    cycle: RequestResponseCycle | None  # of the newest request, which is not always the one that is served
+    # That of the newest request, which is not always the one that is served.
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -73,6 +74,9 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.among.remove(self)
         self.among.held -= self._held
+        if self._served is not None and not self._served.response_complete:  # the newest learns it below
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -141,7 +145,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self.headers = []  # fields that follow a body are no headers (RFC 9110, 6.5.1)
         if self.among.draining:
-            self.scope[DRAINING] = True  # type: ignore[literal-required]
+            cast(Any, self.scope)[DRAINING] = True
             self.close_after_answer()
 
     def on_body(self, body: bytes) -> None:
@@ -193,6 +197,7 @@ class Connection(HttpToolsProtocol):
         if cycle is not None and cycle.more_body:
             answered = cycle.response_started
             cycle.disconnected = True
+            cycle.waiting_for_100_continue = False  # it would be written behind the end
             cycle.message_event.set()
             if answered:
                 self.transport.close()

@@ -57,9 +57,10 @@ async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
         pytest.param(POST.replace(b"content-length: 14", b"content-length: -1"), id="negative length"),
         pytest.param(CHUNKED + b"zz\r\n", id="no chunk"),
         pytest.param(CHUNKED + b"1\r\nabc\r\n", id="chunk too long"),
+        pytest.param(CHUNKED.replace(b"x\r\n", b"x\r\nexpect: 100-continue\r\n") + b"zz\r\n", id="before the 100"),
     ],
 )
-async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes) -> None:
+async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with site() as at, asyncio.timeout(300):
         status, fields, problem = parts(await at.rest_of(sends))
         assert (status, problem["code"], problem["status"]) == (400, "malformed_request", 400)
@@ -67,6 +68,7 @@ async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes) -> No
         assert fields["x-request-id"]
         assert at.gateway.sent == []
         await until(lambda: at.door.admission.requests == 0)
+    assert caplog.records == []
 
 
 async def test_what_is_too_large_for_a_head_is_answered_with_a_problem() -> None:
@@ -143,11 +145,13 @@ async def test_who_has_closed_his_half_gets_his_answers() -> None:
         assert len(at.gateway.sent) == 2
 
 
-async def test_a_reader_that_has_gone_is_not_waited_for() -> None:
+async def test_a_reader_that_has_gone_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     async with site() as at, asyncio.timeout(300):
         for accept in (b"", b"accept: text/event-stream\r\n"):
-            await at.rest_of(POLL.replace(b"host", accept + b"host"), half_closed=True)
-            await until(lambda: at.door.admission.requests == 0)
+            for ahead in (b"", GET):
+                await at.rest_of(POLL.replace(b"host", accept + b"host") + ahead, half_closed=True)
+                await until(lambda: at.door.admission.requests == 0)
+    assert caplog.records == []
 
 
 async def test_the_time_for_a_head_does_not_count_between_requests() -> None:

@@ -119,7 +119,7 @@ def test_without_keys_only_its_own_names_are_answered(host: str, known: bool) ->
         "12345678,,87654321",
         "1234567",
         "1234 5678",
-        "12345678\n",
+        ["12345678\n"],
         "schlüssel",
         [""],
         ["a,b,c,d,e"],
@@ -180,7 +180,13 @@ def test_what_the_server_as_a_whole_knows() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "OPTIONS", "path": "*", "headers": [(b"host", b"x")], "query_string": b""}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "OPTIONS",
+            "path": "*",
+            "headers": [(b"host", b"x")],
+            "query_string": b"",
+        }
         await app_over(FakeGateway())(scope, cast(Any, None), send)
         headers = dict(sent[0]["headers"])
         assert sent[0]["status"] == 204 and b"PATCH" in headers[b"allow"] and headers[b"x-request-id"]
