@@ -10,9 +10,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 from aiokafka.structs import TopicPartition
 
-from duemq.client.consumer.positions import metadata_of, pull_in
+from duemq.client.consumer.names import retry_topic
+from duemq.client.consumer.positions import metadata_of, pull_in, topics_in
 
 WITHIN_S = 300.0
 
@@ -104,10 +106,23 @@ async def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
 
 async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
     """The offset a group has committed, with how far it had pulled as the metadata tells it."""
-    async with admin_of(bootstrap) as admin:
-        found = await admin.list_consumer_group_offsets(group)
-    place = found.get(TopicPartition(topic, partition))
-    if place is None or place.offset < 0:
+    place = await _place(bootstrap, group, TopicPartition(topic, partition))
+    if place is None:
         return None
-    pull = pull_in(place.metadata)
-    return place.offset, place.metadata if pull is None else metadata_of(pull)
+    pull = pull_in(place[1])
+    return place[0], place[1] if pull is None else metadata_of(pull)
+
+
+async def known_to(bootstrap: str, group: str, *topics: str) -> bool:
+    """Whether a group has stored that it knows these topics."""
+    place = await _place(bootstrap, group, TopicPartition(retry_topic(group), 0))
+    return place is not None and topics_in([place[1]], topics) == set(topics)
+
+
+async def _place(bootstrap: str, group: str, partition: TopicPartition) -> tuple[int, str] | None:
+    async with admin_of(bootstrap) as admin:
+        try:
+            found = (await admin.list_consumer_group_offsets(group)).get(partition)
+        except GroupCoordinatorNotAvailableError:  # the first group of a cluster waits until there is one
+            return None
+    return None if found is None or found.offset < 0 else (found.offset, found.metadata)

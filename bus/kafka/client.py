@@ -126,6 +126,9 @@ class _Batches:
 class _Records(PartitionRecords):  # type: ignore[misc]
     """As aiokafka's own, until that stops at a header."""
 
+    _records_iterator: Iterator[Any]
+    next_fetch_offset: int
+
     def __next__(self) -> Any:
         try:
             return next(self._records_iterator)

@@ -72,7 +72,7 @@ class MetadataRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
     API_KEY: ClassVar[int] = 3
 
     def __init__(self, topics: Collection[str]) -> None:
-        self._topics = [(0, 0, topic, {}) for topic in topics]
+        self._topics: list[Any] = [(0, 0, topic, {}) for topic in topics]
 
     def build(self, request_struct_class: Any) -> Any:
         return request_struct_class(self._topics, False, False, {})

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.topic_ids import topic_ids
 from duemq.client.consumer.changes import Changes
@@ -29,8 +31,11 @@ _MOVING_S = 0.1
 class Identity:
     """Of the topics of one aiokafka consumer in a group."""
 
-    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, parking: Parking, changes: Changes) -> None:
-        self._kafka, self._starts, self._parking, self._changes = kafka, starts, parking, changes
+    def __init__(
+        self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Changes
+    ) -> None:
+        self._kafka, self._topics, self._starts = kafka, topics, starts
+        self._parking, self._changes = parking, changes
 
     @property
     def known(self) -> bool:
@@ -58,7 +63,7 @@ class Identity:
         turn, partitions, seen = self._changes.turn, self._kafka.assignment(), self._starts.ids
         async with asyncio.timeout(_ASK_S):
             ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
-        places = await self._starts.places(partitions)
+        places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
         if turn != self._changes.turn:
             return False
         anew = []
@@ -68,6 +73,7 @@ class Identity:
             if now is not None and not same:
                 anew.append(each)
         self._parking.park(dict.fromkeys(anew, ANEW))
+        self._starts.known.update(each.topic for each in places)
         seen.update(ids)
         self._changes.gained.clear()
         return True

@@ -90,9 +90,11 @@ class Source:
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
         self._parking = Parking(self._kafka, self._starts, changes, self._store)
-        self._identity = Identity(self._kafka, self._starts, self._parking, changes)
+        self._identity = Identity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._held: frozenset[TopicPartition] = frozenset()
+        self._saving = asyncio.Lock()
+        self._marked: tuple[int, Place, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
         """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
@@ -178,20 +180,26 @@ class Source:
             offsets = {each: place.commit for each, place in sure.items()}
             await asyncio.to_thread(self._file.save, offsets, self._starts.known)
             return len(sure) == len(places)
+        async with self._saving:
+            return await self._commit(sure) and len(sure) == len(places)
+
+    async def _commit(self, places: Mapping[TopicPartition, Place]) -> bool:
+        """As `save`. With the mark, where the group knows other topics by now than those that it was stored with."""
         if not self._identity.known:
             return False
-        known, mark, ids = self._starts.known.intersection(self._topics), self._starts.mark, self._starts.ids
-        commits: dict[TopicPartition, OffsetAndMetadata] = {}
-        for each, place in sure.items():
-            if self._kafka.partitions_for_topic(each.topic) is not None:  # a topic that is gone has no offsets
-                metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
-                commits[each] = OffsetAndMetadata(place.commit, metadata)
-        if not commits:
-            return not places
+        turn, known, mark, ids = self._changes.turn, self._known(), self._starts.mark, self._starts.ids
+        kept = {each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)}
+        if self._marked is not None and self._marked[0] == turn and self._marked[2] != known and mark is not None:
+            kept.setdefault(mark, self._marked[1])
+        commits = {}
+        for each, place in kept.items():
+            metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
+            commits[each] = OffsetAndMetadata(place.commit, metadata)
         try:
             if not commits.keys() <= self._kafka.assignment():
                 raise CommitFailedError("they are not assigned")
-            await commit_once(self._kafka, commits, lambda: True)
+            if commits:
+                await commit_once(self._kafka, commits, lambda: True)
         except _OTHERS as error:
             log.info(
                 "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
@@ -200,7 +208,12 @@ class Source:
         except (KafkaError, TimeoutError) as error:
             log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
             return False
-        return len(commits) == len(places)
+        if mark in kept:
+            self._marked = turn, kept[mark], known
+        return places.keys() <= kept.keys()  # a topic that is gone has no offsets
+
+    def _known(self) -> frozenset[str]:
+        return frozenset(self._starts.known.intersection(self._topics))
 
     async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """See `Store`."""
@@ -272,6 +285,8 @@ class Source:
         if self._file is not None:
             return await self._take_all({})
         await self._identity.compare()
+        async with self._saving:
+            await self._commit({})
         if missing := self._unknown():
             await self._kafka._client.force_metadata_update()
             missing = self._unknown()

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
+from duemq.client.consumer.consumer import Handler
 from duemq.client.idempotency import RedisStore, once
 
 MAX_IN_HAND = 500
@@ -44,7 +45,7 @@ async def main(bootstrap: str, group: str, topic: str, folder: str, name: str, r
             raise ValueError("not yet")
         os.write(log, f"d {time.time_ns()} {generation} {number}\n".encode())
 
-    handler = work
+    handler: Handler = work
     if redis:
         handler = once(await RedisStore.open(redis), key=lambda message: message.payload, scope=group)(work)
     consumer.add(topic, handler)

@@ -28,6 +28,7 @@ from tests.consumer_site import (
     admin_of,
     committed,
     delete_topic,
+    known_to,
     make_topic,
     new_group,
     new_topic,
@@ -143,7 +144,7 @@ async def test_a_topic_that_is_made_while_nobody_runs_is_read_from_its_first_rec
     async with member(there, absent) as first:
         await until(lambda: first.has(TopicPartition(there, 0)), "it has begun")
         if mode == "clustering":
-            await until(lambda: committed(kafka.bootstrap, group, retry_topic(group)), "what the group knows is stored")
+            await until(lambda: known_to(kafka.bootstrap, group, there, absent), "what the group knows is stored")
     await make_topic(kafka.bootstrap, absent)
     await send(kafka.bootstrap, absent, [b"while nobody ran"])
     async with member(there, absent, old) as second:  # `old` is new to the group, and begins as the options say
@@ -154,19 +155,19 @@ async def test_a_topic_that_is_made_while_nobody_runs_is_read_from_its_first_rec
     assert second.seen == ["while nobody ran", "new"]
 
 
-async def test_a_group_that_begins_skips_nothing_when_its_members_die_at_once(kafka: KafkaServers, buffer: str) -> None:
+async def test_a_group_that_begins_skips_nothing_when_its_members_die_at_once(
+    kafka: KafkaServers, buffer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A partition was there when the group began, and its member died before it stored anything."""
     topic, group = await new_topic(kafka.bootstrap, 4), new_group()
     for partition in range(4):
         await send(kafka.bootstrap, topic, [b"old"] * (partition + 1), partition=partition)
     async with Member(kafka.bootstrap, buffer, group, topic, commit_interval_s=3600.0) as first:
-        source = first.consumer._source
-        assert source is not None
 
         async def nothing(*_: object) -> bool:
             return False
 
-        source.save = nothing  # type: ignore[method-assign]
+        monkeypatch.setattr(first.consumer._source, "save", nothing)
         await until(lambda: committed(kafka.bootstrap, group, topic, 0), "the group has begun")
     places = [await committed(kafka.bootstrap, group, topic, partition) for partition in range(4)]
     assert [place and place[0] for place in places] == [1, 2, 3, 4]
@@ -205,7 +206,7 @@ async def test_a_topic_made_anew_is_read_from_its_first_record(running: bool, ka
         await until(lambda: member.has(TopicPartition(topic, 0), TopicPartition(other, 0)), "it has begun")
         await send(kafka.bootstrap, topic, [b"old-%d" % number for number in range(5)])
         await until(lambda: len(member.seen) == 5, "the old ones")
-        await until(lambda: committed(kafka.bootstrap, group, retry_topic(group)), "what the group knows is stored")
+        await until(lambda: known_to(kafka.bootstrap, group, topic, other), "what the group knows is stored")
         if running:
             await anew()
             await until(lambda: len(member.seen) == 7, "the new ones")
