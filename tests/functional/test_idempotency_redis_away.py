@@ -110,7 +110,8 @@ async def test_a_consumers_worth_of_handlers_goes_on_when_the_server_does(node: 
         async with asyncio.timeout(60):
             while True:
                 try:
-                    return await handle(Mail(f"{number}"))
+                    await handle(Mail(f"{number}"))
+                    return
                 except Pause:
                     paused.set()
                     await asyncio.sleep(0.02)

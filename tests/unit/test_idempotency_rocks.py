@@ -126,7 +126,12 @@ async def test_closing_finishes_what_waits_and_refuses_what_comes(tmp_path: Path
 
 async def test_all_who_close_wait_for_the_end_also_behind_one_who_was_cancelled(tmp_path: Path) -> None:
     gate = Event()
-    store = await RocksStore.open(tmp_path, lambda step: gate.wait() if step == "before_write" else None)
+
+    def fault(step: str) -> None:
+        if step == "before_write":
+            gate.wait()
+
+    store = await RocksStore.open(tmp_path, fault)
     waiting = asyncio.ensure_future(store.begin(b"k", "a", T0, MINUTE, MINUTE))
     await asyncio.sleep(0)
     first, second = (asyncio.ensure_future(store.close()) for _ in range(2))
