@@ -150,7 +150,7 @@ def leave_orphan(pod: Pod) -> None:
     (server,) = children(pod.first)
     read, write = os.pipe()
     enter = ["nsenter", "--target", str(pod.first), "--pid", "--mount", "sh", "-c"]
-    subprocess.run([*enter, f"sh -c 'read line; exit 3' <&{read} &"], check=True, pass_fds=[read])
+    subprocess.run([*enter, "exec 3<&0; sh -c 'read line; exit 3' <&3 &"], check=True, stdin=read)
     wait_for(lambda: len(children(pod.first)) == 2, "process 1 to inherit the orphan")
     os.close(read)
     os.close(write)

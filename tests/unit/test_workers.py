@@ -16,8 +16,8 @@ ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 def orphan(code):
     # Its parent ends first, then it; comes back once its new parent has waited for it.
     read, write = os.pipe()
-    script = f"sh -c 'read line; exit {code}' <&{read} >/dev/null & echo $!"
-    pid = subprocess.check_output(["sh", "-c", script], pass_fds=[read]).decode().strip()
+    script = f"exec 3<&0; sh -c 'read line; exit {code}' <&3 >/dev/null & echo $!"
+    pid = subprocess.check_output(["sh", "-c", script], stdin=read).decode().strip()
     os.close(read)
     os.close(write)
     while os.path.exists("/proc/" + pid): time.sleep(0.01)
