@@ -191,7 +191,7 @@ class Site:
         write_messages(self.history.file, rows)
         answer = self.server.call("POST", "/v1/adoptions", {"path": str(self.history.file)})
         assert answer.status_code == 202, answer.text
-        where = answer.headers["Location"]
+        where = answer.url.join(answer.headers["Location"]).path
         wait_for(lambda: self.server.call("GET", where).json()["state"] == "adopted", "the adoption")
         listed = self.server.call("GET", "/v1/messages?topic=orders&limit=1000").json()["messages"]
         near, gone = [one["id"] for one in listed if one["deliver_at_ms"] >= window + 10][:2]

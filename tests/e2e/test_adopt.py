@@ -41,7 +41,7 @@ def test_adopted_messages_are_messages(new_server: Callable[..., Server], shared
     write_messages(shared / "a.parquet", drafts(window))
     answer = server.call("POST", "/v1/adoptions", {"path": str(shared / "a.parquet")})
     assert (answer.status_code, answer.json()["state"], answer.json()["rows"]) == (202, "wanted", COUNT)
-    where = answer.headers["Location"]
+    where = answer.url.join(answer.headers["Location"]).path
     wait_for(lambda: server.call("GET", where).json().get("state") == "adopted", "the adoption")
     (shared / "a.parquet").unlink()
     server.kill()
