@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _AS_THE_BROKER_LIKES = -1
 _LIMIT = "max.message.bytes"
 _HEADERS_BYTES = 64 << 10  # that a message may grow by on its way: what the buffer took, these have to take
-_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes its time to have a coordinator
 _PASSES = (errors.NotControllerError, errors.RequestTimedOutError)
 
 T = TypeVar("T")
@@ -97,15 +97,17 @@ async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOK
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again for a few seconds where a broker is just starting. Raises KafkaError."""
+    """Ask again for half a minute where brokers are just starting. Raises KafkaError."""
     for pause_s in _AGAIN_S:
         try:
             return await ask()
         except KafkaError as error:
             if not error.retriable:
                 raise
-        except (TimeoutError, AttributeError):  # aiokafka's, of a broker that is away, and of no controller
+        except AttributeError:  # aiokafka's, where no broker is the controller
             pass
+        except TimeoutError as error:  # aiokafka's, of a broker that is away: it has waited long enough
+            raise errors.RequestTimedOutError("no broker answers") from error
         await asyncio.sleep(pause_s)
     try:
         return await ask()
