@@ -24,6 +24,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
 
 from duemq.proxy.bench.usage import usage
@@ -63,7 +64,7 @@ class Fuzzer:
             hypothesis.seed(number)(_SETTINGS(hypothesis.given(case=cases)(self._one(name))))()
         except Unsatisfiable:  # nothing about this request can be wrong
             pass
-        except Exception as error:  # whatever it is, the others go on
+        except (FailureGroup, Exception) as error:  # whatever it is, the others go on
             self.failures[name] = f"seed {number}: {error}"
 
     def _one(self, name: str) -> Callable[..., None]:

@@ -153,9 +153,9 @@ class Account:
         lines = []
         without, under = self.phase(abused=False), self.phase(abused=True)
         if without is not None and under is not None:
-            lines.append(f"{'':34}{'without abuse':>26}{'with abuse':>26}")
+            lines.append(f"{'':34}{'without abuse':>32}{'with abuse':>32}")
             for name, (left, right) in _rows(without, under):
-                lines.append(f"{name:34}{left:>26}{right:>26}")
+                lines.append(f"{name:34}{left:>32}{right:>32}")
             lines.append("")
         for name, counts in self.counts.items():
             lines.append(f"{name:16}" + ", ".join(f"{key} {count:,}" for key, count in sorted(counts.items())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Event
 from typing import ClassVar
 
@@ -28,8 +28,9 @@ class Sizes:
 
     def scaled(self, share: float) -> Sizes:
         """This share of each size, one at least, in the same time."""
-        *sizes, reopen_s = astuple(self)
-        return Sizes(*(max(int(size * share), 1) for size in sizes), reopen_s)
+        sizes = asdict(self)
+        reopen_s = sizes.pop("reopen_s")
+        return Sizes(**{name: max(int(size * share), 1) for name, size in sizes.items()}, reopen_s=reopen_s)
 
     @property
     def files(self) -> int:
