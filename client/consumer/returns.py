@@ -164,7 +164,7 @@ class Returns:
     async def _open(self) -> AIOKafkaProducer:
         async with self._opening:
             if self._producer is None:
-                settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka}
+                settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}
                 # Not idempotent: duemq delivers one message of a name, and after a refusal of one message an idempotent
                 # producer could send no other to that partition.
                 producer = AIOKafkaProducer(
