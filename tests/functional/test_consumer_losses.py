@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
@@ -41,10 +39,13 @@ async def forget(bootstrap: str, topic: str, group: str) -> None:
     await admin.start()
     try:
         await admin.delete_topics([topic])
-        with suppress(KafkaError):
-            await admin.delete_consumer_groups([group])
     finally:
         await admin.close()
+
+    async def forgotten() -> bool:
+        return await committed(bootstrap, group, topic) is None
+
+    await until(forgotten, "the end of the offsets of a topic that was deleted")
 
 
 async def test_a_topic_made_anew_keeps_its_retries_and_dead_letters(kafka_with_duemq: str) -> None:
