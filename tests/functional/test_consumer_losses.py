@@ -4,7 +4,6 @@ any size, what waits behind a partition that is stuck, what a pause keeps, and w
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 
 import pytest
@@ -204,7 +203,6 @@ async def test_what_does_not_count_comes_back_as_often_as_it_takes(kafka_with_du
 @pytest.mark.slow
 async def test_a_stop_ends_while_kafka_is_away(own_kafka: KafkaServers, caplog: pytest.LogCaptureFixture) -> None:
     """And what it could not store or send back comes again."""
-    caplog.set_level(logging.CRITICAL, "aiokafka")
     bootstrap, seen, gone = own_kafka.bootstrap, Counter[str](), asyncio.Event()
     await make(bootstrap, "duemq.buffer")
     topic, group = await new_topic(bootstrap), new_group()
