@@ -4,14 +4,11 @@ any size, what waits behind a partition that is stuck, what a pause keeps, and w
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
@@ -41,10 +38,13 @@ async def forget(bootstrap: str, topic: str, group: str) -> None:
     await admin.start()
     try:
         await admin.delete_topics([topic])
-        with suppress(KafkaError):
-            await admin.delete_consumer_groups([group])
     finally:
         await admin.close()
+
+    async def forgotten() -> bool:
+        return await committed(bootstrap, group, topic) is None
+
+    await until(forgotten, "the end of the offsets of a topic that was deleted")
 
 
 async def test_a_topic_made_anew_keeps_its_retries_and_dead_letters(kafka_with_duemq: str) -> None:
@@ -203,7 +203,6 @@ async def test_what_does_not_count_comes_back_as_often_as_it_takes(kafka_with_du
 @pytest.mark.slow
 async def test_a_stop_ends_while_kafka_is_away(own_kafka: KafkaServers, caplog: pytest.LogCaptureFixture) -> None:
     """And what it could not store or send back comes again."""
-    caplog.set_level(logging.CRITICAL, "aiokafka")
     bootstrap, seen, gone = own_kafka.bootstrap, Counter[str](), asyncio.Event()
     await make(bootstrap, "duemq.buffer")
     topic, group = await new_topic(bootstrap), new_group()

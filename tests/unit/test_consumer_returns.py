@@ -62,7 +62,7 @@ def returns_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Returns:
     returns._partitions = 4
 
     async def open_() -> Any:
-        returns._producer = producer  # type: ignore[assignment]
+        returns._producer = producer
         return producer
 
     monkeypatch.setattr(returns, "_open", open_)

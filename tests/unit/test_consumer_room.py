@@ -48,7 +48,7 @@ def test_one_partition_may_have_all_the_room() -> None:
 
 def test_more_partitions_than_room_get_one_message_each() -> None:
     assert shared(10, 4, {"a": 1, "b": 0, "c": 0}) == (1, frozenset())
-    assert shared(10, 4, {"a": 2, "b": 0, "c": 0}) == (1, {"a"})
+    assert shared(10, 4, {"a": 2, "b": 0, "c": 0}) == (1, frozenset({"a"}))
 
 
 def room(in_place: bool, **options: int) -> Room:
@@ -68,11 +68,11 @@ def test_where_messages_are_tried_again_in_place_a_partition_has_its_share() -> 
     here.add(68, 0)
     assert here.admitted({"a": range(68)}, lambda: {"a", "b"}) == (7, frozenset())
     here.add(7, 0)
-    assert here.admitted({"a": range(75)}, lambda: {"a", "b"}) == (25, {"a"})
+    assert here.admitted({"a": range(75)}, lambda: {"a", "b"}) == (25, frozenset({"a"}))
     # As much in bytes: those in hand are large.
     here = room(True, max_in_hand=10_000, max_in_hand_bytes=100_000)
     here.add(75, 75_000)
-    assert here.admitted({"a": range(75)}, lambda: {"a", "b"}) == (25, {"a"})
+    assert here.admitted({"a": range(75)}, lambda: {"a", "b"}) == (25, frozenset({"a"}))
 
 
 @pytest.mark.anyio

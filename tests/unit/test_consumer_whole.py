@@ -73,7 +73,7 @@ class Log:
 
 
 def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, object]) -> Plain:
-    return Plain(headers.get(offset, ()), None, b"x", *partition, offset)  # type: ignore[arg-type]
+    return Plain(headers.get(offset, ()), None, b"x", partition.topic, partition.partition, offset)  # type: ignore[arg-type]
 
 
 class Back:
