@@ -17,6 +17,8 @@ from duemq.proxy.request_id import RequestIds
 _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
 _WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
 LEAST_PAGE_BYTES: Final = 256 << 10
+_SMALL_BYTES: Final = 256 << 10  # of a body that may have of the reserve
+_RESERVE: Final = 4  # this part of all bytes is for small bodies: large ones, and pages nobody reads, leave it alone
 
 
 class Admission:
@@ -38,9 +40,11 @@ class Admission:
     def left(self) -> int:
         return self._max_bytes - self.bytes
 
-    def room(self, own: int) -> int:
+    def room(self, own: int, *, small: bool = False) -> int:
         """How many bytes a request may still take that has `own`. Alone, it may take what its own limits allow."""
-        return self.left if self.bytes > own else 1 << 62
+        if self.bytes <= own:
+            return 1 << 62
+        return self.left if small else self.left - self._max_bytes // _RESERVE
 
 
 class Share:
@@ -52,10 +56,17 @@ class Share:
         self._admission = admission
         self.bytes = 0
 
+    def take_body(self, size: int) -> None:
+        """As `take`, for a body of a size that is known: a small one may have of the reserve."""
+        self._take(size, small=size <= _SMALL_BYTES)
+
     def take(self, size: int) -> None:
         """Raises Unavailable where so many bytes are too many, with those of all other requests."""
+        self._take(size, small=False)
+
+    def _take(self, size: int, *, small: bool) -> None:
         admission = self._admission
-        if size > admission.room(self.bytes):
+        if size > admission.room(self.bytes, small=small):
             raise Unavailable(
                 f"requests with {admission.bytes} bytes are under way here, and http.max_inflight_bytes has no room "
                 f"for {size} more"
@@ -65,7 +76,7 @@ class Share:
 
     def take_page(self, most: int) -> int:
         """Take bytes for records that will be read, up to `most`, half of what is left at most. Raises Unavailable."""
-        size = max(min(most, self._admission.left // 2), LEAST_PAGE_BYTES)
+        size = max(min(most, self._admission.room(self.bytes) // 2), LEAST_PAGE_BYTES)
         self.take(size)
         return size
 

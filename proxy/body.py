@@ -41,7 +41,8 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
     if announced > limit:
         raise _too_large(limit, code)
     share, receive = share_of(request), request.receive
-    share.take(announced)
+    if announced:
+        share.take_body(announced)
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):

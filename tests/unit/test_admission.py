@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
+
 from duemq.delay.gateway import Receipt
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.message import Draft
+from duemq.proxy.admission import Admission, Share
 from duemq.proxy.sections import HttpSettings
 from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
@@ -99,3 +102,27 @@ def test_requests_beyond_the_bound_are_refused_and_health_is_answered() -> None:
         assert (await ask("GET", "/v1/messages/m1")).status_code == 200
 
     with_app(scenario, HttpSettings(max_requests=3))
+
+
+def test_large_bodies_and_pages_that_nobody_reads_leave_room_for_small_bodies() -> None:
+    """Under abuse six of a hundred honest batches were refused: batches of 32 MiB and pages had taken all there was."""
+    admission = Admission(max_bytes=64 * MIB)
+
+    def share() -> Share:
+        return admission.enter({"path": "/v1/messages"})
+
+    share().take_body(32 * MIB)
+    share().take(15 * MIB)
+    for take in (share().take_body, share().take):
+        with pytest.raises(Unavailable):
+            take(2 * MIB)
+    small = [share() for _ in range(64)]
+    for each in small:
+        each.take_body(256 << 10)
+    with pytest.raises(Unavailable):
+        share().take_body(2 * MIB)
+    assert admission.left == MIB
+    for each in small:
+        each.close()
+    share().take_page(MIB)
+    assert admission.left == 16 * MIB
