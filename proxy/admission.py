@@ -40,11 +40,16 @@ class Admission:
     def left(self) -> int:
         return self._max_bytes - self.bytes
 
+    @property
+    def spare(self) -> int:
+        """What is left without the reserve."""
+        return self.left - self._max_bytes // _RESERVE
+
     def room(self, own: int, *, small: bool = False) -> int:
         """How many bytes a request may still take that has `own`. Alone, it may take what its own limits allow."""
         if self.bytes <= own:
             return 1 << 62
-        return self.left if small else self.left - self._max_bytes // _RESERVE
+        return self.left if small else self.spare
 
 
 class Share:
@@ -75,8 +80,8 @@ class Share:
         admission.bytes += size
 
     def take_page(self, most: int) -> int:
-        """Take bytes for records that will be read, up to `most`, half of what is left at most. Raises Unavailable."""
-        size = max(min(most, self._admission.room(self.bytes) // 2), LEAST_PAGE_BYTES)
+        """Take bytes for records that will be read, up to `most`, half of what is spare at most. Raises Unavailable."""
+        size = max(min(most, self._admission.spare // 2), LEAST_PAGE_BYTES)
         self.take(size)
         return size
 
