@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.outbox import Outbox
-from duemq.delay.targets import PASSING
+from duemq.delay.targets import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
 from duemq.delay.watermarks import Level
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
@@ -29,8 +29,8 @@ _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
 
 _OF_TARGETS = PASSING | {
-    "unknown_topic", "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made", "failed", "too_large",
-    "needs_key", "refused",
+    UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY, "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made",
+    "failed", "refused",
 }  # fmt: skip
 DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
 DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}

@@ -134,11 +134,10 @@ class Targets:
             about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
             if about is None or len(about.trouble) == about.partitions:
                 refused[topic] = refusal
-        # A look-up that failed after its time was up has answered by now. A new one would take as long, unheard.
-        answered = {topic for topic in topics if topic not in refused and self._has_answer(topic)}
-        known = {topic: about for topic in answered if (about := self._bus.target(topic)) is not None}
-        unasked = [topic for topic in topics if topic not in refused and topic not in answered]
-        known |= await self.resolve(unasked, patience_s)
+        # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
+        answered = self._unheard(topics)
+        known = await self.resolve([topic for topic in topics if topic not in refused.keys() | answered], patience_s)
+        known |= {topic: about for topic in answered if (about := self._bus.target(topic)) is not None}
         for topic in topics:
             about = known.get(topic)
             if about is None and topic not in refused:
@@ -154,10 +153,10 @@ class Targets:
         reason, detail, _ = self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC], 0.0))
         return reason, detail
 
-    def _has_answer(self, topic: str) -> bool:
-        """Whether a look-up has failed that nobody has heard of yet, and not long ago."""
-        found = self._answers.get(topic)
-        return found is not None and asyncio.get_running_loop().time() - found[2] < _ANSWER_S
+    def _unheard(self, topics: Collection[str]) -> set[str]:
+        """Those whose look-up failed not long ago, and nobody has asked for the answer yet."""
+        since = asyncio.get_running_loop().time() - _ANSWER_S
+        return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
 
     def _unknown(self, topic: str, now: int, waits_ms: Sequence[int]) -> Refusal:
         if topic in self._lookups:
