@@ -17,8 +17,8 @@ from duemq.proxy.request_id import RequestIds
 _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
 _WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
 LEAST_PAGE_BYTES: Final = 256 << 10
-_SMALL_BYTES: Final = 256 << 10  # of a body that may have of the reserve
-_RESERVE: Final = 4  # this part of all bytes is for small bodies: large ones, and pages nobody reads, leave it alone
+_SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
+_RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
 
 
 class Admission:
@@ -62,14 +62,11 @@ class Share:
         self.bytes = 0
 
     def take_body(self, size: int) -> None:
-        """As `take`, for a body of a size that is known: a small one may have of the reserve."""
-        self._take(size, small=size <= _SMALL_BYTES)
+        """As `take`, for a body of a known size: a small one may use the reserve."""
+        self.take(size, small=size <= _SMALL_BYTES)
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, *, small: bool = False) -> None:
         """Raises Unavailable where so many bytes are too many, with those of all other requests."""
-        self._take(size, small=False)
-
-    def _take(self, size: int, *, small: bool) -> None:
         admission = self._admission
         if size > admission.room(self.bytes, small=small):
             raise Unavailable(

@@ -41,8 +41,7 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
     if announced > limit:
         raise _too_large(limit, code)
     share, receive = share_of(request), request.receive
-    if announced:
-        share.take_body(announced)
+    share.take_body(announced)
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
