@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.book import Book
+from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.ending import within
 from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.groups import Mismatch, assignor
@@ -36,7 +37,7 @@ from duemq.client.consumer.returns import Returns
 from duemq.client.consumer.room import Room
 from duemq.client.consumer.routes import Routes
 from duemq.client.consumer.signals import stopped_by_signals
-from duemq.client.consumer.source import Changes, Place, Source
+from duemq.client.consumer.source import Place, Source
 from duemq.client.consumer.tags import ALL, TagFilter
 from duemq.client.consumer.topics import prepare
 from duemq.model.errors import Rejected

@@ -185,7 +185,7 @@ class Lanes:
                     if work.book.closed:
                         self._finished.set()
                     if lane.timed_out:
-                        self._settle(lane)
+                        self._clear_cancel(lane)
                 if work is pauses.tried:
                     pauses.ended(work)
                 work = self._following(work) if work.holds_key and not stays else None
@@ -197,7 +197,7 @@ class Lanes:
         late = lane.timed_out
         lane.failing = True
         try:
-            self._settle(lane)
+            self._clear_cancel(lane)
             if isinstance(error, asyncio.CancelledError):
                 error = _cancelled(error, work.route.timeout_s if late else None)
             if isinstance(error, Pause):
@@ -215,7 +215,7 @@ class Lanes:
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
         return True
 
-    def _settle(self, lane: _Lane) -> None:
+    def _clear_cancel(self, lane: _Lane) -> None:
         """A lane goes on as new after a cancel that was not the stop's, and ends after one that was."""
         lane.timed_out = False
         if self._ending:

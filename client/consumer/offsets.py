@@ -14,7 +14,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.model.errors import CorruptStore, Rejected, StoreFailed
 from duemq.model.foreign import translated
-from duemq.storage.durable import sync_folder
+from duemq.storage.durable import make_folder, write_durably
 
 _FORMAT = 1
 
@@ -38,7 +38,7 @@ class FileOffsets:
     def lock(self) -> None:
         """Keep other processes from being the same member, until `unlock`. Raises Rejected `member_taken`."""
         with translated(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,13 +93,7 @@ class FileOffsets:
             topics: dict[str, dict[str, int]] = {}
             for (topic, partition), offset in sorted(self._offsets.items()):
                 topics.setdefault(topic, {})[str(partition)] = offset
-            temporary = self.path.with_suffix(".new")
+            document = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
             with translated(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as file:
-                    found = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
-                    file.write(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.rename(self.path)
-                sync_folder(self.path.parent)
+                make_folder(self.path.parent)
+                write_durably(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))

@@ -22,7 +22,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
 from duemq.bus.kafka.topic_ids import topic_ids
-from duemq.client.consumer.changes import Changes as Changes
+from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.identity import Identity
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions

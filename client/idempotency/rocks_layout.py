@@ -22,6 +22,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 from duemq.client.idempotency.states import Row
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.foreign import translate, translated
+from duemq.storage.durable import make_folder
 
 VERSION = 1
 MINUTE_MS = 60_000
@@ -38,7 +39,7 @@ class SessionOver(FolderRefused):
 def open_folder(folder: Path) -> tuple[Rdict, int]:
     """The database, and the number of a new session. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed."""
     with translated(f"opening the store of idempotency keys in {folder}"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # results are in it, as handlers gave them
+        make_folder(folder)  # its owner's alone: results are in it, as handlers gave them
         db = Rdict(str(folder), _options())
         try:
             session = _last_session(db, folder) + 1

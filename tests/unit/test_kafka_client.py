@@ -12,9 +12,10 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 
 from duemq.bus.kafka.client import mend_timeouts
+from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.returns import Returns
-from duemq.client.consumer.source import Changes, Source
+from duemq.client.consumer.source import Source
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
 from duemq.pipeline.ranges import Logs
