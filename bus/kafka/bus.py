@@ -59,7 +59,7 @@ class KafkaBus:
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
         self._ends = Ends()
-        self._catalog = Catalog(self._wire, self._gone)
+        self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)
         self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown, self._ends.known)
         self._reader = Reader(self._wire, self._saw_end)
@@ -372,8 +372,8 @@ class KafkaBus:
             self._reader.drop(where)
             self._tails.trimmed(where, offset)
 
-    def _gone(self, topic: str) -> None:
-        """Nothing that is known of a topic holds for a later one of that name."""
+    def _drop_topic(self, topic: str) -> None:
+        """A later topic of that name has other ends and other records."""
         if topic not in self._own:
             self._ends.forget(topic)
             self._reader.forget(topic)

@@ -75,11 +75,11 @@ class Known(NamedTuple):
 class Catalog:
     """Topics in use are looked at every few seconds, several times a second while something is wrong with one.
 
-    `gone` is called for each topic that is forgotten: it does not exist, or nobody used it for an hour.
+    `drop_topic` is called for each topic that leaves the catalog: it does not exist, or was not used for an hour.
     """
 
-    def __init__(self, wire: Wire, gone: Callable[[str], None] = lambda topic: None) -> None:
-        self._wire, self._gone = wire, gone
+    def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
+        self._wire, self._drop_topic = wire, drop_topic
         self._known: dict[str, Known] = {}
         self._used: set[str] = set()  # since they were looked at last
         self._renewal: asyncio.Task[None] | None = None
@@ -205,7 +205,7 @@ class Catalog:
 
     def _forget(self, topic: str) -> None:
         self._known.pop(topic, None)
-        self._gone(topic)
+        self._drop_topic(topic)
 
     def _forget_unused(self) -> None:
         """What is used is looked at every few seconds."""

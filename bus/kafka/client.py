@@ -13,7 +13,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 
-_HEAD_BYTES = 12  # base offset and length, before what the length counts
+BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
 
 
 def mend_timeouts(client: Any) -> None:
@@ -119,8 +119,8 @@ class _Batches:
         while True:
             base, length, _, _, _, _, last, *_ = _DefaultRecordBatchPy.HEADER_STRUCT.unpack_from(self.raw, at)
             if base + last >= offset:
-                return memoryview(self.raw)[at : at + _HEAD_BYTES + length], base + last + 1
-            at += _HEAD_BYTES + length
+                return memoryview(self.raw)[at : at + BATCH_HEAD_BYTES + length], base + last + 1
+            at += BATCH_HEAD_BYTES + length
 
 
 class _Records(PartitionRecords):  # type: ignore[misc]

@@ -6,7 +6,7 @@ from duemq.bus.base import Partition
 
 
 class Ends:
-    """Ends by topic, so that a topic that is gone takes all of its own with it."""
+    """Grouped by topic, so that all ends of a deleted topic are dropped at once."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, int]] = {}

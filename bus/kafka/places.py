@@ -22,8 +22,8 @@ from duemq.model.errors import Rejected, Unavailable
 _PIECE: Final = 4_000
 _MOST_PIECES: Final = 8
 MAX_CURSOR_BYTES: Final = _MOST_PIECES * _PIECE // 4 * 3
-# Without a time of its own a place is forgotten offsets.retention.minutes (a week) after it was stored, even if its
-# consumer looks every second and nothing comes.
+# Otherwise brokers delete a place offsets.retention.minutes (a week by default) after it was stored, even while its
+# consumer polls every second.
 _KEPT_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
 GROUPS: Final = "duemq-place-"

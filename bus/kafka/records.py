@@ -10,10 +10,8 @@ from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
 from duemq.bus.base import Stored
-from duemq.bus.kafka.client import leniently
+from duemq.bus.kafka.client import BATCH_HEAD_BYTES, leniently
 from duemq.bus.kafka.frames import to_frame
-
-_HEAD_BYTES = 12  # base offset and length, before what the length counts
 
 
 class Decoded(NamedTuple):
@@ -36,8 +34,8 @@ def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) 
     at, size = 0, 0
     while batches.has_next():
         batch = batches.next_batch()
-        length = int.from_bytes(message_set[at + 8 : at + _HEAD_BYTES], "big")
-        raw = memoryview(message_set)[at : at + _HEAD_BYTES + length]
+        length = int.from_bytes(message_set[at + 8 : at + BATCH_HEAD_BYTES], "big")
+        raw = memoryview(message_set)[at : at + BATCH_HEAD_BYTES + length]
         at += len(raw)
         if not batch.validate_crc():
             raise CorruptRecordException(f"a batch at offset {offset} has a wrong checksum")
