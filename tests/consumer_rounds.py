@@ -138,10 +138,14 @@ async def kill(now: Round) -> None:
 
 
 async def broker(now: Round) -> None:
+    await _away(now, now.servers.kafka.kill, now.servers.kafka.start)
+
+
+async def _away(now: Round, stop: Callable[[], None], start: Callable[[], None]) -> None:
     await now.pause(0.2, 0.6)
-    await asyncio.to_thread(now.servers.kafka.kill)
+    await asyncio.to_thread(stop)
     await asyncio.sleep(AWAY_S)
-    await asyncio.to_thread(now.servers.kafka.start)
+    await asyncio.to_thread(start)
     now.away_s = time.time() - now.broken[-1]
 
 
@@ -173,11 +177,7 @@ async def stop(now: Round) -> None:
 
 
 async def store(now: Round) -> None:
-    await now.pause(0.2, 0.6)
-    await asyncio.to_thread(now.servers.valkey.stop)
-    await asyncio.sleep(AWAY_S)
-    await asyncio.to_thread(now.servers.valkey.start)
-    now.away_s = time.time() - now.broken[-1]
+    await _away(now, now.servers.valkey.stop, now.servers.valkey.start)
 
 
 KINDS: dict[str, Callable[[Round], Awaitable[None]]] = {

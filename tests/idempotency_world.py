@@ -15,6 +15,7 @@ from duemq.client.idempotency.once import once
 from duemq.model.errors import Unavailable
 
 T0 = 1_800_000_000_000
+MINUTE = 60_000
 LEASE, KEEP = timedelta(minutes=5), timedelta(hours=1)
 BRIEF = timedelta(milliseconds=20)  # for a store that fails: it is not asked again meanwhile
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.record.util import calc_crc32c
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
@@ -54,3 +59,17 @@ def secure(servers: KafkaServers, mechanism: str, password: str | None = None) -
         servers.secure_bootstrap, protocol="SASL_SSL", mechanism=mechanism, user=user.name,
         password=password or user.password, ca=str(servers.ca_file),
     )  # fmt: skip
+
+
+def batch_with_a_bad_name(producer: AIOKafkaProducer, more: Sequence[tuple[str, bytes | None]] = ()) -> Any:
+    """Records `one`, `two` and `three`; a header name of the second is not UTF-8, which aiokafka would not write."""
+    batch = producer.create_batch()
+    for name, value in (("good", b"one"), ("NAME", b"two"), ("good", b"three")):
+        batch.append(timestamp=None, key=None, value=value, headers=[(name, b"1"), *more])
+    raw = batch._builder.build()
+    at = raw.index(b"NAME")
+    raw[at : at + 4] = b"a\xff\xfez"
+    raw[17:21] = calc_crc32c(raw[21:]).to_bytes(4, "big")
+    batch._buffer = raw
+    batch.close()
+    return batch

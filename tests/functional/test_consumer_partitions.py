@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
@@ -35,6 +34,7 @@ from tests.consumer_site import (
     send,
     until,
 )
+from tests.functional.kafka_bus import batch_with_a_bad_name
 
 pytestmark = pytest.mark.anyio
 
@@ -275,15 +275,7 @@ async def test_a_topic_that_goes_takes_no_other_with_it(kafka: KafkaServers, buf
 async def test_a_record_of_a_stranger_stops_nobody(kafka: KafkaServers, buffer: str) -> None:
     topic, group = await new_topic(kafka.bootstrap), new_group()
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
-        batch = producer.create_batch()
-        for name, value in (("good", b"one"), ("NAME", b"two"), ("good", b"three")):
-            batch.append(timestamp=None, key=None, value=value, headers=[(name, b"1")])
-        raw = batch._builder.build()
-        at = raw.index(b"NAME")
-        raw[at : at + 4] = b"a\xff\xfez"
-        raw[17:21] = calc_crc32c(raw[21:]).to_bytes(4, "big")
-        batch._buffer = raw
-        batch.close()
+        batch = batch_with_a_bad_name(producer)
         await (await producer.send_batch(batch, topic, partition=0))
     await send(kafka.bootstrap, topic, [b"four"])
     async with Member(kafka.bootstrap, buffer, group, topic, start="first") as member:

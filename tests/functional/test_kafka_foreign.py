@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.record.util import calc_crc32c
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.record import unpack_record
 from duemq.proxy.local.kafka import KafkaServers
-from tests.functional.kafka_bus import frames, own_log, values
+from tests.functional.kafka_bus import batch_with_a_bad_name, frames, own_log, values
 
 pytestmark = pytest.mark.anyio
 
@@ -35,15 +34,7 @@ async def test_a_header_name_that_is_not_text_is_replaced(bus: KafkaBus, produce
     """aiokafka's own reader stops at it, and would for ever."""
     log = await own_log(bus)
     await bus.append({(log, 0): frames("before")})
-    batch = producer.create_batch()
-    for name, value in (("good", b"one"), ("NAME", b"two"), ("good", b"three")):
-        batch.append(timestamp=None, key=None, value=value, headers=[(name, b"1"), ("more", None)])
-    raw = batch._builder.build()
-    at = raw.index(b"NAME")
-    raw[at : at + 4] = b"a\xff\xfez"
-    raw[17:21] = calc_crc32c(raw[21:]).to_bytes(4, "big")
-    batch._buffer = raw
-    batch.close()
+    batch = batch_with_a_bad_name(producer, [("more", None)])
     await (await producer.send_batch(batch, log, partition=0))
     await bus.append({(log, 0): frames("after")})
     assert await values(bus, log) == ["before", "one", "two", "three", "after"]

@@ -21,11 +21,6 @@ class Declined(Exception):
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def world() -> World:
     return World()
 

@@ -6,16 +6,9 @@ import pytest
 
 from duemq.client.idempotency.base import Done
 from duemq.client.idempotency.memory import MemoryStore
+from tests.idempotency_world import MINUTE, T0
 
 pytestmark = pytest.mark.anyio
-
-T0 = 1_800_000_000_000
-MINUTE = 60_000
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_keys_that_are_released_leave_nothing_behind() -> None:

@@ -19,11 +19,6 @@ FAULTS = ["away", "lost", "silent"]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def world() -> World:
     return World()
 

@@ -21,20 +21,13 @@ from duemq.client.idempotency.once import once
 from duemq.client.idempotency.rocks import RocksStore
 from duemq.client.idempotency.rocks_layout import open_folder
 from duemq.model.errors import CorruptStore, StoreFailed
-from tests.idempotency_world import Mail
+from tests.idempotency_world import MINUTE, T0, Mail
 
 pytestmark = pytest.mark.anyio
 
-T0 = 1_800_000_000_000
-MINUTE = 60_000
 STEPS = ["before_write", "after_write", "after_sync"]
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(autouse=True)

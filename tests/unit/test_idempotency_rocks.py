@@ -14,11 +14,9 @@ from duemq.client.idempotency.base import Busy, Done, Fresh, InDoubt, Running
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.rocks import RocksStore
 from duemq.model.errors import FolderRefused, Unavailable
+from tests.idempotency_world import MINUTE, T0
 
 pytestmark = pytest.mark.anyio
-
-T0 = 1_800_000_000_000
-MINUTE = 60_000
 
 
 def rows(folder: Path) -> int:

@@ -14,17 +14,9 @@ from duemq.client.consumer.policy import Pause
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore
 from duemq.model.errors import Unavailable
-from tests.idempotency_world import Mail
+from tests.idempotency_world import MINUTE, T0, Mail
 
 pytestmark = pytest.mark.anyio
-
-T0 = 1_800_000_000_000
-MINUTE = 60_000
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @asynccontextmanager
