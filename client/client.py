@@ -127,9 +127,9 @@ class Client:
         the results so far where a later request fails.
 
         A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
-        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. What has one of them and nobody
-        knows what became of is sent again by itself, up to three times; what an earlier attempt accepted is a
-        `duplicate` then. Of a request without any answer that holds only where all its drafts have one of them.
+        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. The client retries drafts of
+        unknown outcome that have one of the two, up to three times; one that an earlier attempt accepted is a
+        `duplicate` then. A request that got no answer at all is retried only where all its drafts have one of the two.
         """
         return self._run(plans.send_batch(drafts, lambda state: Message(self, state)))
 

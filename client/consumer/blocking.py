@@ -22,7 +22,7 @@ class BlockingConsumer:
     """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
 
     A handler that takes longer than its time-out has failed and its message comes back, but nobody can stop a thread:
-    it goes on beside. Work with time-outs of its own, or be ready for that (docs/idempotency.md). The time counts from
+    it keeps running. Work with time-outs of its own, or be ready for that (docs/idempotency.md). The time counts from
     when a thread begins with the message: where all threads hang, the others wait, and use up no retries.
     """
 
