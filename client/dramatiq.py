@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +23,9 @@ except ImportError as missing:
 
 from duemq.client.client import Client
 from duemq.client.held import AWAY, Held, Holder
-from duemq.client.lease import LEAST_S, LENGTH_S, Alone, Lease
-from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Relay, Start
+from duemq.client.lease import LEAST_S, LENGTH_S
+from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
+from duemq.client.relay_command import MOST_LEASE_S, RelayOptions, run_relay
 from duemq.client.values import Record
 from duemq.model.errors import DuemqError
 
@@ -172,29 +172,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 1 <= options.page <= MOST_PAGE:
         parser.error(f"argument --page: from 1 to {MOST_PAGE}, not {options.page}")
-    if not LEAST_S <= options.lease <= 600:
-        parser.error(f"argument --lease: from {LEAST_S:g} to 600, not {options.lease}")
+    if not LEAST_S <= options.lease <= MOST_LEASE_S:
+        parser.error(f"argument --lease: from {LEAST_S:g} to {MOST_LEASE_S:g}, not {options.lease}")
 
     from dramatiq.cli import import_broker
 
-    logging.basicConfig(level=options.loglevel.upper(), format="[%(asctime)s: %(levelname)s] %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
-    hold = hold_of(broker)
-    own = Alone() if options.alone else Lease(hold.client, hold.topic, options.consumer, length_s=options.lease)
-    outlet = BrokerOutlet(broker)
-    relay = Relay(hold.client, hold.topic, options.consumer, outlet, page=options.page, lease=own, start=options.start)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: relay.stop())
-    print(f"relay: from topic {hold.topic} to {type(broker).__name__}", file=sys.stderr)
+    relay = RelayOptions(options.consumer, options.page, options.lease, options.alone, options.start, options.loglevel)
     try:
-        relay.run()
+        run_relay(hold_of(broker), BrokerOutlet(broker), type(broker).__name__, relay)
     except NoPlace as error:
         print(f"relay: {error} (--start)", file=sys.stderr)
         return 1
-    finally:
-        hold.close()
-    print(f"relay: stopped; {relay.published} published, {relay.buried} to the dead letters", file=sys.stderr)
     return 0
 
 

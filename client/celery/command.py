@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 from typing import Any, get_args
 
 import click
@@ -13,8 +11,9 @@ from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
 from duemq.client.celery.outlet import BrokerOutlet
-from duemq.client.lease import LEAST_S, LENGTH_S, Alone, Lease
-from duemq.client.relay import MOST_PAGE, PAGE, NoPlace, Relay, Start
+from duemq.client.lease import LEAST_S, LENGTH_S
+from duemq.client.relay import MOST_PAGE, PAGE, NoPlace, Start
+from duemq.client.relay_command import MOST_LEASE_S, RelayOptions, run_relay
 
 EXAMPLES = """
 \b
@@ -25,25 +24,12 @@ Examples:
 """
 
 
-def run_relay(
-    app: Celery, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str
-) -> None:
-    """Until SIGTERM or SIGINT. Raises `ClickException` where it was not told where to begin."""
-    logging.basicConfig(level=loglevel.upper(), format="[%(asctime)s: %(levelname)s] %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    hold = hold_of(app)
-    own = Alone() if alone else Lease(hold.client, hold.topic, consumer, length_s=lease)
-    relay = Relay(hold.client, hold.topic, consumer, BrokerOutlet(app), page=page, lease=own, start=start)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: relay.stop())
-    click.echo(f"relay: from topic {hold.topic} to {app.connection_for_write().as_uri()}", err=True)
+def _run(app: Celery, options: RelayOptions) -> None:
+    """Raises `ClickException` where the relay was not told where to begin."""
     try:
-        relay.run()
+        run_relay(hold_of(app), BrokerOutlet(app), app.connection_for_write().as_uri(), options)
     except NoPlace as error:
         raise click.ClickException(f"{error} (--start)") from error
-    finally:
-        hold.close()
-    click.echo(f"relay: stopped; {relay.published} tasks published, {relay.buried} to the dead letters", err=True)
 
 
 def _options(command: Any) -> Any:
@@ -58,9 +44,10 @@ def _options(command: Any) -> Any:
         ),
         click.option(
             "--lease",
+            "lease_s",
             default=LENGTH_S,
             show_default=True,
-            type=click.FloatRange(LEAST_S, 600),
+            type=click.FloatRange(LEAST_S, MOST_LEASE_S),
             help="Seconds after which another relay takes over from one that died.",
         ),
         click.option("--alone", is_flag=True, help="No other relay of the consumer runs: take no lease."),
@@ -79,14 +66,12 @@ def _options(command: Any) -> Any:
 @click.command(cls=CeleryCommand, name="duemq-relay", epilog=EXAMPLES)
 @_options
 @click.pass_context
-def duemq_relay(
-    ctx: Any, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str
-) -> None:
+def duemq_relay(ctx: Any, /, **options: Any) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
     Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(ctx.obj.app, consumer, page, lease, alone, start, loglevel)
+    _run(ctx.obj.app, RelayOptions(**options))
 
 
 @click.group()
@@ -97,9 +82,9 @@ def main() -> None:
 @main.command(epilog=EXAMPLES)
 @click.option("-A", "--app", "name", required=True, help="The app, as for `celery -A`.")
 @_options
-def relay(name: str, consumer: str, page: int, lease: float, alone: bool, start: Start | None, loglevel: str) -> None:
+def relay(name: str, **options: Any) -> None:
     """Give tasks that duemq held to the broker when they are due.
 
     Of several relays one works; another one takes over when it ends or dies.
     """
-    run_relay(find_app(name), consumer, page, lease, alone, start, loglevel)
+    _run(find_app(name), RelayOptions(**options))
