@@ -106,7 +106,11 @@ class KafkaBus:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():
-            _check_frames(topic, partition, await self._catalog.recall(topic), frames)
+            try:
+                known = await self._catalog.recall(topic)
+            except LogFailed as error:
+                raise Unavailable(str(error)) from error  # nothing was sent: nobody has to wonder whether it was
+            _check_frames(topic, partition, known, frames)
         self._check()
         landed = await self._appender.append(batches)
         self._wire.answered()

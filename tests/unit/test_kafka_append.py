@@ -13,9 +13,10 @@ from aiokafka.errors import MessageSizeTooLargeError
 from duemq.bus.base import Appended, Partition
 from duemq.bus.kafka import append
 from duemq.bus.kafka.append import Appender
+from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.record import pack_record
 
 WHERE, BESIDE = ("t", 0), ("u", 0)
@@ -145,3 +146,20 @@ def test_what_is_over_the_bound_is_refused_whole(monkeypatch: pytest.MonkeyPatch
         await appender.append({BESIDE: [frame] * 20})  # alone, it may be larger
 
     with_appender(scenario, monkeypatch)
+
+
+def test_an_append_to_a_topic_of_which_no_broker_tells_did_nothing() -> None:
+    """It said that its outcome was unknown, which is 504 and not 503."""
+
+    class Silent:
+        async def recall(self, topic: str) -> Known:
+            raise LogFailed("no broker answers")
+
+    async def run() -> None:
+        bus = KafkaBus(KafkaOptions("nowhere:9092"), lambda: 0)
+        bus._catalog = cast(Catalog, Silent())
+        with pytest.raises(Unavailable, match="no broker answers") as refused:
+            await bus.append({WHERE: [SMALL]})
+        assert not isinstance(refused.value, OutcomeUnknown)
+
+    asyncio.run(run())
