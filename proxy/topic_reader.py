@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,13 +11,14 @@ from starlette.types import Receive
 
 from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
 from duemq.model.errors import Unavailable
+from duemq.proxy.admission import Share
 from duemq.proxy.cursor import encode_cursor
 from duemq.proxy.render import records_bytes
 
 Page = list[tuple[int, list[Stored]]]  # what was read, by partition
 
 PAGE_BYTES = 8 << 20
-_RECORDS_PER_TURN = 500  # how many are rendered before others get a turn: about 1 ms
+_RECORDS_PER_TURN, _BYTES_PER_TURN = 500, 256 << 10  # rendered before others get a turn: about 1 ms
 
 
 class TopicReader:
@@ -74,15 +75,30 @@ async def readable(bus: Bus, topic: str) -> TopicInfo | None:
     return info
 
 
-async def render_page(page: Page) -> list[bytes]:
+async def render_page(page: Page, share: Share) -> list[bytes]:
     """The records of a page as JSON texts, made in turns that are too short to delay a delivery."""
     texts: list[bytes] = []
+    if sum(len(stored) for _, stored in page) <= _RECORDS_PER_TURN and page_bytes(page) <= _BYTES_PER_TURN:
+        for partition, stored in page:
+            texts += records_bytes(partition, stored)
+        return texts
     for partition, stored in page:
-        for start in range(0, len(stored), _RECORDS_PER_TURN):
-            if texts:
-                await asyncio.sleep(0)
-            texts += records_bytes(partition, stored[start : start + _RECORDS_PER_TURN])
+        for some in _slices(stored):
+            async with share.turn():
+                texts += records_bytes(partition, some)
     return texts
+
+
+def _slices(stored: list[Stored]) -> Iterator[list[Stored]]:
+    """So many records as one turn may take; at least one."""
+    first = size = 0
+    for at, one in enumerate(stored):
+        size += len(one.frame)
+        if at > first and (size > _BYTES_PER_TURN or at - first == _RECORDS_PER_TURN):
+            yield stored[first:at]
+            first, size = at, len(one.frame)
+    if stored:
+        yield stored[first:]
 
 
 class Ending:

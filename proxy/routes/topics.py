@@ -59,8 +59,8 @@ async def get_records(service: Service, request: Request) -> Response:
     page = await _read(reader, most, share_of(request))
     if not page and wait_ms:
         page = await _wait(service, request, topic, reader, most, wait_ms / 1000)
-    records = b",".join(await render_page(page))
-    return PageResponse(b'{"records":[%b],"cursor":"%b"}' % (records, reader.cursor.encode()), media_type=JSON)
+    records = await render_page(page, share_of(request))
+    return PageResponse(b'{"records":[', records, b'],"cursor":"%b"}' % reader.cursor.encode(), media_type=JSON)
 
 
 async def get_place(service: Service, request: Request) -> Response:

@@ -17,11 +17,14 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected
 from duemq.model.record import pack_record
+from duemq.proxy.admission import Admission
 from duemq.proxy.app import create_app
 from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.render import records_bytes
+from duemq.proxy.reply import PageResponse
 from duemq.proxy.sections import HttpSettings
+from duemq.proxy.topic_reader import render_page
 
 ID = "Aa0-_" + "z" * 27
 SYSTEM = {"duemq-id": ID, "duemq-due": "1795255200000", "duemq-attempt": "1"}
@@ -293,3 +296,48 @@ def test_a_topic_that_no_cursor_could_speak_of_is_refused_and_the_largest_other_
         assert (await site.http.get("/v1/topics/more")).json()["cursor"] is None
 
     with_site(scenario)
+
+
+def test_a_page_is_sent_in_slices_however_large_its_records_are() -> None:
+    texts = [b'"%b"' % (b"x" * size) for size in (1, 300_000, 2, 700_000, 100_000, 100_000, 100_000, 3)]
+    page = PageResponse(b'{"records":[', texts, b"]}", "application/json")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(page({"type": "http"}, None, send))  # type: ignore[arg-type]
+    head, *bodies = sent
+    whole = b"".join(bytes(each["body"]) for each in bodies)
+    assert orjson.loads(whole) == {"records": [text[1:-1].decode() for text in texts]}
+    assert dict(head["headers"])[b"content-length"] == b"%d" % len(whole)
+    assert max(len(each["body"]) for each in bodies) <= 256 << 10
+    assert [each.get("more_body", False) for each in bodies] == [True] * (len(bodies) - 1) + [False]
+
+
+def test_long_pages_of_many_readers_take_turns() -> None:
+    """A slice of each of a hundred readers in one turn of the event loop delayed what was due by as much."""
+    frame = pack_record(None, (), b"x" * (64 << 10))
+    page = [(0, [Stored(number, 0, frame) for number in range(40)])]
+    admission = Admission()
+    rendered, longest = 0, 0
+
+    def counted(partition: int, some: list[Stored]) -> list[bytes]:
+        nonlocal rendered
+        rendered += 1
+        return records_bytes(partition, some)
+
+    async def run() -> None:
+        nonlocal longest
+        shares = [admission.enter({"type": "http", "path": "/"}) for _ in range(20)]
+        pages = asyncio.gather(*(render_page(page, share) for share in shares))
+        while not pages.done():
+            before = rendered
+            await asyncio.sleep(0)
+            longest = max(longest, rendered - before)
+        assert [len(texts) for texts in await pages] == [40] * 20
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.proxy.topic_reader.records_bytes", counted)
+        asyncio.run(run())
+    assert longest == 1 and rendered >= 20 * 10
