@@ -16,6 +16,7 @@ import json
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ class Members:
         self._redis = [redis] if redis else []
         self._names = 0
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.codes: list[int] = []
+        self.codes: dict[str, int] = {}
         self.lost: list[str] = []
         for _ in range(MEMBERS):
             self.start()
@@ -75,16 +76,20 @@ class Members:
         process.wait()
         self.lost.append(name)
 
-    def terminate(self, rng: random.Random) -> subprocess.Popen[bytes]:
-        process = self.processes.pop(rng.choice(sorted(self.processes)))
-        process.terminate()
-        return process
+    def stop_one(self, rng: random.Random) -> None:
+        self._stop([rng.choice(sorted(self.processes))])
 
     def stop(self) -> None:
-        for each in self.processes.values():
-            each.terminate()
-        self.codes += [each.wait(60) for each in self.processes.values()]
-        self.processes.clear()
+        self._stop(list(self.processes))
+
+    def _stop(self, names: list[str]) -> None:
+        for name in names:
+            self.processes[name].terminate()
+        for name in names:
+            code = self.processes.pop(name).wait(60)
+            begun = any(path.stat().st_size for path in self.seen.glob(f"{name}-*"))
+            if begun or code != -signal.SIGTERM:  # before it hears signals it has nothing to lose
+                self.codes[name] = code
 
     def end(self) -> None:
         for each in self.processes.values():
@@ -172,8 +177,7 @@ async def stop(now: Round) -> None:
         await now.pause(0.1, 0.4)
         now.members.start()
         await asyncio.sleep(now.rng.uniform(0.0, 1.5))
-        leaving = now.members.terminate(now.rng)
-        now.members.codes.append(await asyncio.to_thread(leaving.wait, 60))
+        await asyncio.to_thread(now.members.stop_one, now.rng)
 
 
 async def store(now: Round) -> None:
@@ -266,7 +270,7 @@ def judged(now: Round, seen: Seen) -> tuple[list[str], dict[str, Any]]:
         wrong.append(f"{early} retries came early, and {off} were due at a wrong time")
     if most_late > _LATE_MS + (now.away_s + 10.0 * bool(now.broken)) * 1_000:
         wrong.append(f"a retry came {most_late:.0f} ms late")
-    if any(now.members.codes):
+    if any(now.members.codes.values()):
         wrong.append(f"members ended with {now.members.codes}")
     figures = {
         "kind": now.kind, "messages": now.count, "doubled": len(doubled), "retries": len(late),
@@ -322,7 +326,7 @@ def main() -> int:
                     out.write(line + "\n")
             if wrong:
                 for log in folder.glob("*.log"):
-                    print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), flush=True)
+                    print("\n".join(log.read_text(errors="replace").splitlines()[-200:]), flush=True)
     print(f"{arguments.rounds} rounds, {failed} failed")
     return 1 if failed else 0
 

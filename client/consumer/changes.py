@@ -24,10 +24,15 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
         self._gained, self._lost = gained, lost
         self.turn = 0
         """How often partitions came or went."""
-        self.gained = asyncio.Event()
-        """Set whenever partitions came."""
         self.moving = False
         """They went, and it is not known yet which will come."""
+        self.doubts = 0
+        """How often there was a reason to ask whether the partitions are the logs that they were."""
+        self.in_doubt = asyncio.Event()
+        """Set until that is known."""
+        self.sure = asyncio.Event()
+        """The opposite."""
+        self.sure.set()
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         self.turn, self.moving = self.turn + 1, True
@@ -35,8 +40,21 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self.turn, self.moving = self.turn + 1, False
-        self.gained.set()
+        self.doubt()
         await self._gained(assigned)
+
+    def doubt(self) -> None:
+        """They may be other logs of the same names, because they just came, or because offsets do not fit."""
+        self.doubts += 1
+        self.sure.clear()
+        self.in_doubt.set()
+
+    def settle(self, doubts: int) -> bool:
+        """They were compared, since `doubts` was what it is. False where there is another reason by now."""
+        if doubts == self.doubts:
+            self.in_doubt.clear()
+            self.sure.set()
+        return self.sure.is_set()
 
     async def forget(self, partitions: Collection[TopicPartition]) -> None:
         """What is in hand of these is of a log that is gone. They stay this member's."""

@@ -2,17 +2,16 @@
 
 Its records have the same offsets again. Where the new log is shorter a fetch from an old offset fails; where it is
 longer by then, all before that offset would be skipped. So each commit says by the topic's id what it is of. It is
-compared whenever partitions come, before anything is stored, and every 30 s.
+compared whenever partitions come, before anything of them is handled or stored, whenever an offset is out of range, and
+every 30 s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.topic_ids import topic_ids
@@ -21,11 +20,7 @@ from duemq.client.consumer.parking import ANEW, Parking
 from duemq.client.consumer.positions import is_of, says_of
 from duemq.client.consumer.starts import Starts
 
-log = logging.getLogger(__name__)
-
 _ASK_S = 10.0
-_AGAIN_S = 1.0
-_MOVING_S = 0.1
 
 
 class Identity:
@@ -37,30 +32,16 @@ class Identity:
         self._kafka, self._topics, self._starts = kafka, topics, starts
         self._parking, self._changes = parking, changes
 
-    @property
-    def known(self) -> bool:
-        """Whether this member's partitions were compared since they came."""
-        return not self._changes.gained.is_set()
-
-    async def run(self) -> None:
-        """Compare whenever partitions come, until it is cancelled."""
-        while True:
-            await self._changes.gained.wait()
-            try:
-                pause_s = 0.0 if await self.compare() else _MOVING_S
-            except (KafkaError, TimeoutError) as error:
-                pause_s = _AGAIN_S
-                log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})
-            except Exception:  # nothing is stored until it succeeds
-                pause_s = _AGAIN_S
-                log.exception("consumer cannot look at its topics", extra={"action": "topics"})
-            await asyncio.sleep(pause_s)
-
     async def compare(self) -> bool:
-        """False where partitions moved meanwhile. Raises KafkaError or TimeoutError."""
+        """One at a time. False where partitions moved meanwhile, or have to be compared again.
+
+        Raises KafkaError or TimeoutError.
+        """
         if self._changes.moving:
             return False
-        turn, partitions, seen = self._changes.turn, self._kafka.assignment(), self._starts.ids
+        turn, doubts = self._changes.turn, self._changes.doubts
+        partitions, seen = self._kafka.assignment(), self._starts.ids
+        begins = {each for each, offset in self._parking.parked.items() if offset == ANEW}
         async with asyncio.timeout(_ASK_S):
             ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
         places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
@@ -70,10 +51,9 @@ class Identity:
         for each in partitions:
             metadata, now = places[each].metadata if each in places else None, ids.get(each.topic)
             same = is_of(metadata, now) if says_of(metadata) else seen.get(each.topic, now) == now
-            if now is not None and not same:
+            if now is not None and not same and each not in begins:
                 anew.append(each)
         self._parking.park(dict.fromkeys(anew, ANEW))
         self._starts.known.update(each.topic for each in places)
         seen.update(ids)
-        self._changes.gained.clear()
-        return True
+        return self._changes.settle(doubts)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -41,11 +41,19 @@ class Parking:
         self._parked: dict[TopicPartition, int | None] = {}
         self._turn = 0
         self._some = asyncio.Event()
+        self.times: Counter[TopicPartition] = Counter()
+        """How often each was parked: what was pulled before that does not count any more."""
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
         """Those that are parked now, with the offset that is out of their range, or `ANEW`; None: they have none."""
         return self._parked if self._turn == self._changes.turn else {}
+
+    @property
+    def unsure(self) -> Collection[TopicPartition]:
+        """Those of which nothing may be stored: what was read of them may be of a log that is gone. While partitions
+        move, these are the ones that were parked before."""
+        return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
         """`partitions`: as in `parked`. While partitions move nothing is parked: what has no place is met again."""
@@ -59,6 +67,7 @@ class Parking:
                     self._kafka.seek(partition, 0)  # without any position aiokafka asks for one all the time
                 self._kafka.pause(partition)
                 self._parked[partition] = offset
+                self.times[partition] += 1
                 self._some.set()
 
     async def run(self) -> None:
@@ -98,7 +107,7 @@ class Parking:
 
     async def _lost(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """Retention removed what was to come next, or the topic is another one by now."""
-        if not offsets:
+        if not offsets or self._changes.in_doubt.is_set():  # a commit has to say of which topic it is
             return
         firsts, lasts = await self._starts.firsts(offsets), await self._starts.lasts(offsets)
         for partition, offset in offsets.items():

@@ -38,6 +38,7 @@ _LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics ca
 _STOP_S = 10.0
 _ASK_S = 2.0
 _AGAIN_S = 2.0
+_MOVING_S = 0.1
 _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
@@ -93,7 +94,7 @@ class Source:
         self._identity = Identity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._held: frozenset[TopicPartition] = frozenset()
-        self._saving = asyncio.Lock()
+        self._saving, self._taking, self._comparing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._marked: tuple[int, Place, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
@@ -118,13 +119,15 @@ class Source:
             await self._kafka.start()
             mend_header_names(self._kafka._fetcher)
             await self._take_all(stored)
-        work = [("partitions", self._look_often), ("starts", self._parking.run)]
-        if self._file is None:
-            work.append(("topics", self._identity.run))
+        work = [("partitions", self._look_often), ("starts", self._parking.run), ("topics", self._compare_often)]
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
-        """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time."""
+        """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time.
+
+        Records of partitions that just came are kept back until it is known which logs these are.
+        """
+        parked = self._parking.times.copy()
         try:
             wanted = self._kafka.assignment() - self._held if self._held else ()
             pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
@@ -133,6 +136,7 @@ class Source:
         except NoOffsetForPartitionError as error:
             self._parking.park(dict.fromkeys(error.args))
         except OutOfRange as error:
+            self._changes.doubt()
             self._parking.park(error.args[0])
         except KafkaError as error:
             if not error.retriable:
@@ -140,7 +144,13 @@ class Source:
             log.warning("consumer cannot pull, and will again: %r", error, extra={"action": "pull"})
             await asyncio.sleep(_AGAIN_S)
         else:
-            return pulled
+            if not pulled or self._changes.sure.is_set():
+                return pulled
+            turn = self._changes.turn
+            await self._changes.sure.wait()
+            if self._file is None and turn != self._changes.turn:
+                return {}  # all that came since then begins at what was committed
+            return {each: some for each, some in pulled.items() if self._parking.times[each] == parked[each]}
         return {}
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
@@ -175,7 +185,7 @@ class Source:
     async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
         """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
         and where it is not known whether each is the log that it was."""
-        sure = {each: place for each, place in places.items() if each not in self._parking.parked}
+        sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
             await asyncio.to_thread(self._file.save, offsets, self._starts.known)
@@ -185,7 +195,7 @@ class Source:
 
     async def _commit(self, places: Mapping[TopicPartition, Place]) -> bool:
         """As `save`. With the mark, where the group knows other topics by now than those that it was stored with."""
-        if not self._identity.known:
+        if not self._changes.sure.is_set():
             return False
         turn, known, mark, ids = self._changes.turn, self._known(), self._starts.mark, self._starts.ids
         kept = {each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)}
@@ -280,11 +290,34 @@ class Source:
                 looks = looks + 1 if missing == self._missing else 0
                 self._missing = missing
 
+    async def _compare_often(self) -> None:
+        """Find out which logs the partitions are whenever that is in doubt. Nothing is stored until that succeeds."""
+        while True:
+            await self._changes.in_doubt.wait()
+            try:
+                pause_s = 0.0 if await self._compare() else _MOVING_S
+            except (KafkaError, TimeoutError) as error:
+                pause_s = _AGAIN_S
+                log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})
+            except Exception:
+                pause_s = _AGAIN_S
+                log.exception("consumer cannot look at its topics", extra={"action": "topics"})
+            await asyncio.sleep(pause_s)
+
+    async def _compare(self) -> bool:
+        """See `Identity.compare`."""
+        async with self._comparing:
+            if self._file is None:
+                return await self._identity.compare()
+            doubts = self._changes.doubts
+            await self._take_all({})
+            return self._changes.settle(doubts)
+
     async def _look(self) -> frozenset[str]:
         """The topics that are missing now."""
         if self._file is not None:
             return await self._take_all({})
-        await self._identity.compare()
+        await self._compare()
         async with self._saving:
             await self._commit({})
         if missing := self._unknown():
@@ -297,6 +330,10 @@ class Source:
 
     async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
         """Broadcasting: have all partitions there are. The topics that are missing."""
+        async with self._taking:
+            return await self._take_new(stored)
+
+    async def _take_new(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(self._kafka._client, self._topics)

@@ -322,11 +322,11 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
 
     async def use(source: Source) -> None:
         identity, source._changes.moving = source._identity, True
-        source._changes.gained.set()
-        assert not await identity.compare() and not identity.known
+        source._changes.doubt()
+        assert not await identity.compare() and source._changes.in_doubt.is_set()
         source._changes.moving = False
         kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
-        assert await identity.compare() and identity.known
+        assert await identity.compare() and not source._changes.in_doubt.is_set()
         assert source._parking.parked == {T0: ANEW}
         kafka.id <<= 40
         assert await identity.compare()
@@ -361,7 +361,7 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
 
     async def use(source: Source) -> None:
         source._starts.known |= {"t", "long ago"}
-        source._changes.gained.set()
+        source._changes.doubt()
         assert not await source.save({T0: Place(3, 5)}), "nobody knows yet which log this is"
         assert await source._identity.compare()
         assert await source.save({T0: Place(3, 5), RETRY: Place(1, 1)})
@@ -399,7 +399,7 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
         assert kafka.requests == requests, "only when it changes"
         source._starts.known.clear()
         await source._changes.on_partitions_assigned([RETRY])
-        source._changes.gained.clear()
+        source._changes.settle(source._changes.doubts)
         await source._look()
         assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
 
@@ -425,6 +425,108 @@ def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duemq.client.consumer.source._AGAIN_S", 0.0)
         with_source(kafka, use)
+
+
+def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_now() -> None:
+    """It was stored as one of the topic before: at the next look all that was read meanwhile was read once more."""
+    kafka: Any = Group()
+
+    async def getmany(*_: object, **__: object) -> Any:
+        raise OffsetOutOfRangeError({T0: 21})
+
+    async def use(source: Source) -> None:
+        assert await source._identity.compare()
+        assert await source.save({T0: Place(15, 15), T1: Place(15, 15)})
+        kafka.id <<= 40
+        kafka.getmany = getmany
+        assert await source.pull(0, 1) == {}
+        work = [asyncio.create_task(each) for each in (source._parking.run(), source._compare_often())]
+        async with asyncio.timeout(10):
+            while kafka.paused or source._changes.in_doubt.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        for each in work:
+            each.cancel()
+        await asyncio.wait(work)
+        assert kafka.places == {T0: 10, T1: 10, RETRY: 10}
+        anew = source._starts.ids["t"][:8]
+        assert kafka.commits[T0] == kafka.commits[T1] == OffsetAndMetadata(10, f"duemq pull=10 of={anew}")
+        assert await source._identity.compare() and not source._parking.parked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.client.consumer.parking._AGAIN_S", (0.0,))
+        with_source(kafka, use)
+
+
+def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> None:
+    """The log has grown past it when the answer is there."""
+    kafka: Any = Group()
+
+    async def use(source: Source) -> None:
+        source._starts.ids["t"] = "f" * 32
+        source._changes.doubt()
+
+        def meet() -> None:
+            kafka.on_ask = lambda: None
+            source._changes.doubt()
+            source._parking.park({T0: 15})
+
+        kafka.on_ask = meet
+        assert not await source._compare() and source._parking.parked[T0] == ANEW
+        assert await source._compare()
+        assert source._parking.parked[T0] == ANEW, "it is found once only: none of its offsets says what it is of"
+
+    with_source(kafka, use)
+
+
+def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move() -> None:
+    """It was stored as if it were of the new one, whose first records were skipped then."""
+    kafka = Group()
+
+    async def use(source: Source) -> None:
+        assert await source._compare()
+        kafka.id <<= 40
+        assert await source._compare() and source._parking.parked.keys() == {T0, T1, RETRY}
+        stored = list[bool]()
+
+        async def leave(_: object) -> None:
+            stored.append(await source.save({T0: Place(15, 15)}))
+
+        source._changes._lost = leave
+        await source._changes.on_partitions_revoked([T0, T1, RETRY])
+        assert stored == [False] and not kafka.commits
+        await source._changes.on_partitions_assigned([T0])
+        assert await source._compare() and await source.save({T0: Place(3, 3)})
+
+    with_source(kafka, use)
+
+
+def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
+    """What was read of a topic made anew was forgotten when that was found out, and handled twice."""
+    kafka: Any = Group()
+    records = {T0: ["of the old one"], T1: ["of the same"]}
+
+    async def getmany(*_: object, **__: object) -> Any:
+        return dict(records)
+
+    async def use(source: Source) -> None:
+        kafka.getmany = getmany
+        assert await source.pull(0, 1) == records
+        source._changes.doubt()
+        pulling = asyncio.create_task(source.pull(0, 1))
+        await asyncio.sleep(0)
+        assert not pulling.done()
+        source._parking.park({T0: ANEW})
+        source._changes.settle(source._changes.doubts)
+        assert await pulling == {T1: ["of the same"]}
+        source._changes.doubt()
+        pulling = asyncio.create_task(source.pull(0, 1))
+        await asyncio.sleep(0)
+        await source._changes.on_partitions_revoked([T0, T1])
+        await source._changes.on_partitions_assigned([T0, T1])
+        source._changes.settle(source._changes.doubts)
+        assert await pulling == {}, "they came again, and begin at what is committed"
+
+    with_source(kafka, use)
 
 
 def test_a_look_for_topics_goes_on_whatever_it_meets(
