@@ -19,6 +19,7 @@ Page = list[tuple[int, list[Stored]]]  # what was read, by partition
 
 PAGE_BYTES = 8 << 20
 _RECORDS_PER_TURN, _BYTES_PER_TURN = 500, 256 << 10  # rendered before others get a turn: about 1 ms
+_FEW_RECORDS, _FEW_BYTES = 50, 64 << 10  # so few need no turn of their own
 
 
 class TopicReader:
@@ -78,7 +79,7 @@ async def readable(bus: Bus, topic: str) -> TopicInfo | None:
 async def render_page(page: Page, share: Share) -> list[bytes]:
     """The records of a page as JSON texts, made in turns that are too short to delay a delivery."""
     texts: list[bytes] = []
-    if sum(len(stored) for _, stored in page) <= _RECORDS_PER_TURN and page_bytes(page) <= _BYTES_PER_TURN:
+    if sum(len(stored) for _, stored in page) <= _FEW_RECORDS and page_bytes(page) <= _FEW_BYTES:
         for partition, stored in page:
             texts += records_bytes(partition, stored)
         return texts

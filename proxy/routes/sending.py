@@ -157,11 +157,11 @@ async def _read_message(service: Service, request: Request) -> Sent:
             raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
         body = await read_body(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
         await check_values(body)
-        return Sent(parse_json(body), body)
+        return Sent(parse_json(body), bytes(body))
     if media is None and not dashed:
         raise not_json(media)
     body = await read_body(request, limits.max_payload_bytes)
-    return Sent(None, body, dashed)
+    return Sent(None, bytes(body), dashed)
 
 
 def _idempotency_key(request: Request) -> bytes | None:
