@@ -1,6 +1,6 @@
 """A node's own HTTP: its shards are read here by proxies, and its health and metrics by operators.
 
-It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it.
+It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it; and never a browser.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from duemq.proxy.wire import (
 )
 
 _INTERNAL = "/internal/"
+_BROWSER = frozenset((b"origin", b"sec-fetch-site"))
 _SEARCH_BYTES = 1 << 20
 _KEYS_BYTES = 4 << 20  # for 10,000 keys, in hexadecimal, four times what it takes
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -73,19 +74,23 @@ def create_door(
         ],
         exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
     )
-    return Admitted(_Guarded(app, token.encode()) if token else app, admission or Admission())
+    return Admitted(_Guarded(app, token.encode()), admission or Admission())
 
 
 class _Guarded:
-    """Lets nobody in who does not know the token."""
+    """Lets nobody in who does not know the token, if there is one, and no page that an operator's browser shows."""
 
     def __init__(self, app: ASGIApp, token: bytes) -> None:
         self._app, self._token, self._header = app, token, TOKEN_HEADER.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(_INTERNAL):
-            presented = dict(scope["headers"]).get(self._header, b"")
-            if not compare_digest(presented, self._token):
+            headers = dict(scope["headers"])
+            if not _BROWSER.isdisjoint(headers):
+                detail = "this is for proxies and nodes of the cluster, not for browsers"
+                await problem_response(problem("foreign_origin", detail))(scope, receive, send)
+                return
+            if not compare_digest(headers.get(self._header, b"") if self._token else b"", self._token):
                 detail = "this is for proxies and nodes of the cluster: node.token differs"
                 challenge = {"WWW-Authenticate": f'{TOKEN_HEADER} realm="duemq"'}
                 await problem_response(problem("unauthorised", detail), challenge)(scope, receive, send)

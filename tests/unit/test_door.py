@@ -126,3 +126,23 @@ def test_the_door_answers_those_who_know_the_token() -> None:
                 assert (await http.post("/internal/search", content=body)).status_code == 400
 
     with_held(scenario)
+
+
+@pytest.mark.parametrize("header", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "same-origin"}])
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_no_page_of_a_browser_reads_the_messages_of_a_node(header: dict[str, str], token: str) -> None:
+    """Neither one of another site, nor one whose own name was made to point to the node."""
+
+    async def scenario(held: Held) -> None:
+        held.apply(1)
+        app = create_door(cast(NodeBackend, SimpleNamespace(reader=held.reader)), CollectorRegistry(), token)
+        own = {TOKEN_HEADER: token} if token else {}
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url="http://node", headers=own
+        ) as http:
+            body = b'{"query":{},"after":{}}'
+            answer = await http.post("/internal/search", content=body, headers=header)
+            assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin")
+            assert (await http.post("/internal/search", content=body)).status_code != 403
+
+    with_held(scenario)
