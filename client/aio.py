@@ -15,6 +15,7 @@ from typing import Self, TypeVar, Unpack
 import httpx
 
 from duemq.client import plans
+from duemq.client.async_http import AsyncHttp
 from duemq.client.connection import http_options, stream_timeout
 from duemq.client.drafts import Draft, Filter, MessageOptions, Payload, When
 from duemq.client.errors import RejectedError, Unavailable, Unreachable
@@ -84,7 +85,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._timeout = timeout
-        self._http = httpx.AsyncClient(transport=transport, **http_options(url, api_key, timeout))
+        self._http = AsyncHttp(transport=transport, **http_options(url, api_key, timeout))
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import orjson
 
+from duemq.client.async_http import AsyncHttp
 from duemq.delay.cluster import ClusterView
 from duemq.delay.copies import Copy
 from duemq.delay.snapshot import fetch
@@ -34,7 +35,7 @@ class HttpPeers:
         self._view, self._name = view, name
         self._headers = token_headers(token)
         # A proxy of the environment is meant for the way out, not between nodes.
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), trust_env=False)
+        self._http: httpx.AsyncClient = AsyncHttp(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), trust_env=False)
 
     def have(self, shard: int) -> bool:
         return next(self._holders(shard), None) is not None

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import httpx
 import orjson
 
+from duemq.client.async_http import AsyncHttp
 from duemq.delay.cluster import ClusterView
 from duemq.delay.gateway import MessageState, Named, Query
 from duemq.delay.reads import Found
@@ -41,9 +42,7 @@ def node_client(
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
     # Nodes are asked directly, whatever proxy the environment names for other traffic.
-    return httpx.AsyncClient(
-        timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False
-    )
+    return AsyncHttp(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False)
 
 
 class RemoteReader:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from duemq.client.async_http import AsyncHttp
 from duemq.delay.snapshot import PART_BYTES, SnapshotGone, SnapshotServer
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.proxy.problem import problem, problem_response, unavailable_response
@@ -100,7 +101,7 @@ class HttpSnapshotSource:
     def __init__(
         self, url: str, headers: Mapping[str, str] | None = None, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        self._http = httpx.AsyncClient(
+        self._http = AsyncHttp(
             base_url=url,
             # A proxy of the environment is meant for the way out, not between nodes.
             trust_env=False,

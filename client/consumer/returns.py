@@ -31,6 +31,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.policy import Dead, Wait
+from duemq.client.consumer.topics import patiently
 from duemq.model.message import CLIENT_NAME, MOST_HEADERS, NO_KEY, shard_of_name
 from duemq.model.record import pack_headers
 
@@ -71,7 +72,7 @@ class Returns:
     async def start(self, partitions: int) -> None:
         """`partitions`: of the buffer topic."""
         self._partitions = partitions
-        await self._open()
+        await patiently(self._open)
 
     async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         """Send it back, or to the dead letters; where duemq cannot take it, to the dead letters in any case. Gives what

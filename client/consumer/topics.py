@@ -71,7 +71,7 @@ async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: C
         missing = frozenset(topic for topic, count in counts.items() if not count)
         if options.broadcasting:
             return Survey(missing, missing)
-        offsets = await _patiently(lambda: admin.list_consumer_group_offsets(group))
+        offsets = await patiently(lambda: admin.list_consumer_group_offsets(group))
         with_offsets = {partition.topic for partition, place in offsets.items() if place.offset >= 0}
         subscribed = topics_in((place.metadata for place in offsets.values()), topics)
         return Survey(missing, missing.union(with_offsets, subscribed))
@@ -90,20 +90,21 @@ async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOK
     mend_timeouts(admin._client)
     mend_missing_offsets(admin._client)
     try:
-        await admin.start()
+        await patiently(admin.start)
         yield admin
     finally:
         await admin.close()
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again for half a minute where brokers are just starting. Raises KafkaError."""
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again for half a minute where brokers are away or just starting. Raises KafkaError."""
     for pause_s in _AGAIN_S:
         try:
             return await ask()
         except KafkaError as error:
             if not error.retriable:
                 raise
+            log.warning("consumer cannot begin yet, and tries again: %r", error, extra={"action": "start"})
         except AttributeError:  # aiokafka's, where no broker is the controller
             pass
         except TimeoutError as error:  # aiokafka's, of a broker that is away: it has waited long enough
@@ -121,7 +122,7 @@ async def _described(
     """How many partitions each has; 0 where it does not exist. Those that may be hidden and are, are left out."""
     names = sorted(set(topics))
     request = MetadataRequest(names, allow_auto_topic_creation=False)  # what is spelled wrong is not to be made
-    answer = await _patiently(lambda: admin._send_request(request))
+    answer = await patiently(lambda: admin._send_request(request))
     known: dict[str, int] = {}
     for code, topic, _, partitions in answer.topics:
         error = errors.for_code(code)
@@ -138,7 +139,7 @@ async def _described(
 async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str, int]:
     """The largest message that each takes, bytes. Those that this user may not look at are left out."""
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
-    answers = await _patiently(lambda: admin.describe_configs(asked))
+    answers = await patiently(lambda: admin.describe_configs(asked))
     return {
         resource[3]: int(entry[1])
         for answer in answers
@@ -171,7 +172,7 @@ async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: in
                 raise Unavailable(f"topic {topic} cannot be made: {message or error.__name__}")
 
     try:
-        await _patiently(make)
+        await patiently(make)
     except KafkaError as error:
         raise Unavailable(f"topics {', '.join(topics)} cannot be made: {error!r}") from error
     if limit is None:

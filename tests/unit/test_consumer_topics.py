@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from duemq.client.consumer import topics as topics_module
 from duemq.client.consumer.options import ConsumerOptions
@@ -19,6 +20,7 @@ class Admin:
 
     topics: dict[str, int | None] = {}  # noqa: RUF012
     limits: dict[str, int] = {}  # noqa: RUF012
+    start_errors: list[Exception] = []  # noqa: RUF012
     make_errors: list[int] = []  # noqa: RUF012
     alter_error = 0
     made: list[Any] = []  # noqa: RUF012
@@ -28,7 +30,10 @@ class Admin:
         self._client: Any = self
 
     async def send(self, *_: object, **__: object) -> None: ...
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+
     async def close(self) -> None: ...
     async def force_metadata_update(self) -> None: ...
 
@@ -72,7 +77,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> type[Admin]:
     monkeypatch.setattr(ConsumerOptions, "kafka_of", lambda *_: {})
     for name, value in (
         ("topics", dict(ALL)), ("limits", dict(LIMITS)), ("make_errors", []), ("made", []), ("altered", []),
-        ("alter_error", 0),
+        ("alter_error", 0), ("start_errors", []),
     ):  # fmt: skip
         monkeypatch.setattr(Admin, name, value)
     return Admin
@@ -85,6 +90,15 @@ def prepared() -> int:
 def test_topics_that_are_there_are_left_alone(admin: type[Admin]) -> None:
     """A user who may not make topics needs no right to."""
     assert prepared() == 8 and not admin.made and not admin.altered
+
+
+def test_brokers_that_are_away_for_a_moment_stop_no_start(admin: type[Admin], caplog: pytest.LogCaptureFixture) -> None:
+    admin.start_errors = [KafkaConnectionError("nowhere"), KafkaConnectionError("nowhere")]
+    assert prepared() == 8
+    assert caplog.text.count("consumer cannot begin yet, and tries again: KafkaConnectionError('nowhere')") == 2
+    admin.start_errors = [KafkaConnectionError("nowhere")] * 3
+    with pytest.raises(KafkaConnectionError):
+        prepared()
 
 
 def test_only_what_is_missing_is_made_and_takes_what_the_buffer_takes(admin: type[Admin]) -> None:
