@@ -5,9 +5,6 @@ What is over a bound is refused at once with 503, before any of it is read: noth
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -30,8 +27,6 @@ class Admission:
     def __init__(self, max_requests: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.requests = self.bytes = 0
-        self.turn = asyncio.Lock()
-        """Held for each slice of long work, of any request: a hundred slices at a time would delay all that is due."""
 
     def enter(self, scope: Scope) -> Share:
         """The share of a request, which has to be closed. Raises Unavailable."""
@@ -65,13 +60,6 @@ class Share:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.bytes = 0
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """For a slice of long work, of about a millisecond. Of all requests one has its turn, then the event loop."""
-        async with self._admission.turn:
-            yield
-            await asyncio.sleep(0)
 
     def take_body(self, size: int) -> None:
         """As `take`, for a body of a known size: a small one may use the reserve."""

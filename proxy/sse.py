@@ -71,5 +71,5 @@ class EventStream(Response):
             for one in stored:
                 offsets[partition] = one.offset + 1
                 places.append(encode_cursor(self._topic, offsets).encode())
-        texts = await render_page(page, self._share)
+        texts = await render_page(page)
         return b"".join(b"id: %b\ndata: %b\n\n" % event for event in zip(places, texts, strict=True))

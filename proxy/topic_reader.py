@@ -11,7 +11,6 @@ from starlette.types import Receive
 
 from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
 from duemq.model.errors import Unavailable
-from duemq.proxy.admission import Share
 from duemq.proxy.cursor import encode_cursor
 from duemq.proxy.render import records_bytes
 
@@ -19,7 +18,6 @@ Page = list[tuple[int, list[Stored]]]  # what was read, by partition
 
 PAGE_BYTES = 8 << 20
 _RECORDS_PER_TURN, _BYTES_PER_TURN = 500, 256 << 10  # rendered before others get a turn: about 1 ms
-_FEW_RECORDS, _FEW_BYTES = 50, 64 << 10  # so few need no turn of their own
 
 
 class TopicReader:
@@ -76,17 +74,14 @@ async def readable(bus: Bus, topic: str) -> TopicInfo | None:
     return info
 
 
-async def render_page(page: Page, share: Share) -> list[bytes]:
+async def render_page(page: Page) -> list[bytes]:
     """The records of a page as JSON texts, made in turns that are too short to delay a delivery."""
     texts: list[bytes] = []
-    if sum(len(stored) for _, stored in page) <= _FEW_RECORDS and page_bytes(page) <= _FEW_BYTES:
-        for partition, stored in page:
-            texts += records_bytes(partition, stored)
-        return texts
     for partition, stored in page:
         for some in _slices(stored):
-            async with share.turn():
-                texts += records_bytes(partition, some)
+            if texts:
+                await asyncio.sleep(0)
+            texts += records_bytes(partition, some)
     return texts
 
 

@@ -59,7 +59,7 @@ async def get_records(service: Service, request: Request) -> Response:
     page = await _read(reader, most, share_of(request))
     if not page and wait_ms:
         page = await _wait(service, request, topic, reader, most, wait_ms / 1000)
-    records = await render_page(page, share_of(request))
+    records = await render_page(page)
     return PageResponse(b'{"records":[', records, b'],"cursor":"%b"}' % reader.cursor.encode(), media_type=JSON)
 
 
