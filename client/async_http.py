@@ -1,4 +1,4 @@
-"""httpx's client for asyncio, but for a fault of what is below it."""
+"""httpx's client for asyncio, with a workaround for a fault in httpcore."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import httpx
 
 
 class AsyncHttp(httpx.AsyncClient):
-    """Raises an `httpx.TransportError` also for a connection that is reset in the moment in which it is there.
+    """Raises `httpx.ConnectError` for a connection that the server resets right after it accepted it.
 
-    A process that dies with connections in its backlog does that. With uvloop such a connection has no socket any more,
-    and httpcore 1.0, which asks for it before it sends anything, ends with an AttributeError.
+    A process that dies with connections in its backlog does that. With uvloop such a connection has no socket any more;
+    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError.
     """
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""A relay as a process of its own: what the commands of Celery and of Dramatiq have in common."""
+"""Runs a relay in its own process, for the commands of Celery and Dramatiq."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Targets:
         return reason, detail
 
     def _unheard(self, topics: Collection[str]) -> set[str]:
-        """Those whose look-up failed not long ago, and nobody has asked for the answer yet."""
+        """Topics whose look-up failed within the last seconds, and of which nobody asked `why_not` since."""
         since = asyncio.get_running_loop().time() - _ANSWER_S
         return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
 

@@ -1,6 +1,7 @@
 """A node's own HTTP: its shards are read here by proxies, and its health and metrics by operators.
 
-It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it; and never a browser.
+It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it. It never answers a
+browser.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def create_door(
 
 
 class _Guarded:
-    """Lets nobody in who does not know the token, if there is one, and no page that an operator's browser shows."""
+    """Refuses requests of browsers, and where a token is set, requests without it."""
 
     def __init__(self, app: ASGIApp, token: bytes) -> None:
         self._app, self._token, self._header = app, token, TOKEN_HEADER.encode()
@@ -90,7 +91,7 @@ class _Guarded:
                 detail = "this is for proxies and nodes of the cluster, not for browsers"
                 await problem_response(problem("foreign_origin", detail))(scope, receive, send)
                 return
-            if not compare_digest(headers.get(self._header, b"") if self._token else b"", self._token):
+            if self._token and not compare_digest(headers.get(self._header, b""), self._token):
                 detail = "this is for proxies and nodes of the cluster: node.token differs"
                 challenge = {"WWW-Authenticate": f'{TOKEN_HEADER} realm="duemq"'}
                 await problem_response(problem("unauthorised", detail), challenge)(scope, receive, send)

@@ -232,10 +232,7 @@ class Appender:
 
     async def _known(self, topic: str) -> Known:
         """Raises Unavailable: nothing was sent."""
-        try:
-            known = await self._catalog.recall(topic)
-        except LogFailed as error:
-            raise Unavailable(str(error)) from error
+        known = await recall_before_append(self._catalog, topic)
         if known is None:
             raise Unavailable(f"topic {topic!r} is gone")
         return known
@@ -310,6 +307,14 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name
 
 class _Broken(KafkaError):  # type: ignore[misc]  # aiokafka has no types
     """The producer was thrown away because of another batch."""
+
+
+async def recall_before_append(catalog: Catalog, topic: str) -> Known | None:
+    """As `Catalog.recall`, while nothing is sent yet: raises Unavailable, for the outcome is known."""
+    try:
+        return await catalog.recall(topic)
+    except LogFailed as error:
+        raise Unavailable(str(error)) from error
 
 
 def _unknown(error: BaseException) -> LogFailed:

@@ -24,7 +24,7 @@ from duemq.bus.base import (
     log_that_fits,
     wall_clock,
 )
-from duemq.bus.kafka.append import Appender
+from duemq.bus.kafka.append import Appender, recall_before_append
 from duemq.bus.kafka.batches import refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.clock_topic import ClockTopic
@@ -106,11 +106,7 @@ class KafkaBus:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():
-            try:
-                known = await self._catalog.recall(topic)
-            except LogFailed as error:
-                raise Unavailable(str(error)) from error  # nothing was sent: nobody has to wonder whether it was
-            _check_frames(topic, partition, known, frames)
+            _check_frames(topic, partition, await recall_before_append(self._catalog, topic), frames)
         self._check()
         landed = await self._appender.append(batches)
         self._wire.answered()

@@ -49,8 +49,8 @@ class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
         self.sure.clear()
         self.in_doubt.set()
 
-    def settle(self, doubts: int) -> bool:
-        """They were compared, since `doubts` was what it is. False where there is another reason by now."""
+    def confirm(self, doubts: int) -> bool:
+        """The partitions were compared after the reason with this number. False where a newer reason came meanwhile."""
         if doubts == self.doubts:
             self.in_doubt.clear()
             self.sure.set()

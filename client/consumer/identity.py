@@ -56,4 +56,4 @@ class Identity:
         self._parking.park(dict.fromkeys(anew, ANEW))
         self._starts.known.update(each.topic for each in places)
         seen.update(ids)
-        return self._changes.settle(doubts)
+        return self._changes.confirm(doubts)

@@ -94,7 +94,7 @@ class Source:
         self._identity = Identity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._held: frozenset[TopicPartition] = frozenset()
-        self._saving, self._taking, self._comparing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
         self._marked: tuple[int, Place, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
@@ -311,12 +311,13 @@ class Source:
                 return await self._identity.compare()
             doubts = self._changes.doubts
             await self._take_all({})
-            return self._changes.settle(doubts)
+            return self._changes.confirm(doubts)
 
     async def _look(self) -> frozenset[str]:
         """The topics that are missing now."""
         if self._file is not None:
-            return await self._take_all({})
+            async with self._comparing:
+                return await self._take_all({})
         await self._compare()
         async with self._saving:
             await self._commit({})
@@ -329,11 +330,7 @@ class Source:
         return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
 
     async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Broadcasting: have all partitions there are. The topics that are missing."""
-        async with self._taking:
-            return await self._take_new(stored)
-
-    async def _take_new(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Broadcasting: have all partitions there are. The topics that are missing. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(self._kafka._client, self._topics)

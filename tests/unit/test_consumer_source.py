@@ -399,7 +399,7 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
         assert kafka.requests == requests, "only when it changes"
         source._starts.known.clear()
         await source._changes.on_partitions_assigned([RETRY])
-        source._changes.settle(source._changes.doubts)
+        source._changes.confirm(source._changes.doubts)
         await source._look()
         assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
 
@@ -516,14 +516,14 @@ def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
         await asyncio.sleep(0)
         assert not pulling.done()
         source._parking.park({T0: ANEW})
-        source._changes.settle(source._changes.doubts)
+        source._changes.confirm(source._changes.doubts)
         assert await pulling == {T1: ["of the same"]}
         source._changes.doubt()
         pulling = asyncio.create_task(source.pull(0, 1))
         await asyncio.sleep(0)
         await source._changes.on_partitions_revoked([T0, T1])
         await source._changes.on_partitions_assigned([T0, T1])
-        source._changes.settle(source._changes.doubts)
+        source._changes.confirm(source._changes.doubts)
         assert await pulling == {}, "they came again, and begin at what is committed"
 
     with_source(kafka, use)
