@@ -50,26 +50,28 @@ class Connections:
         self.draining = False
         self.held = 0  # bytes of heads that are not complete, all together
         self.next_id = RequestIds()  # for answers to what is no request
+        self._new: OrderedDict[Connection, None] = OrderedDict()  # have asked for nothing yet
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()
         self._unread: OrderedDict[Connection, None] = OrderedDict()
         self._ended: Counter[str] = Counter()  # since the last look, by reason
 
     def __len__(self) -> int:
-        return len(self._idle) + len(self._served)
+        return len(self._new) + len(self._idle) + len(self._served)
 
     def add(self, connection: Connection) -> None:
         """Where there are too many, one of them is closed: a client that waits for the outcome of a change is not."""
-        self._idle[connection] = None
+        self._new[connection] = None
         if len(self) > self.limits.connections:
             self._end(self._least_needed(connection), "made room for a new one")
 
     def remove(self, connection: Connection) -> None:
-        for known in (self._idle, self._served, self._unread):
+        for known in (self._new, self._idle, self._served, self._unread):
             known.pop(connection, None)
 
     def begin(self, connection: Connection) -> None:
         """It is being served from now on."""
+        self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
         self._served.move_to_end(connection)  # the next of several requests that were sent at once
@@ -102,7 +104,7 @@ class Connections:
 
     def look(self, now: float) -> None:
         """End those whose other side takes too long, or does not read what it asked for."""
-        for connection in (*self._idle, *self._served):
+        for connection in (*self._new, *self._idle, *self._served):
             if (reason := self._overdue(connection, now)) is not None:
                 self._end(connection, reason)
         self._relieve()
@@ -116,11 +118,14 @@ class Connections:
         self._ended.clear()
 
     def _least_needed(self, newcomer: Connection) -> Connection:
-        """First come those that are idle, then those that do not read, then those that can ask again."""
+        """First come those that have asked for nothing yet and those that are idle, then those that do not read, then
+        those that can ask again.
+        """
         now = newcomer.since
-        idle = next(iter(self._idle))
-        if now - idle.since >= _BRIEF_S:
-            return idle
+        waiting = [next(iter(known)) for known in (self._new, self._idle) if known]
+        for connection in waiting:
+            if now - connection.since >= _BRIEF_S:
+                return connection
         for connection in self._unread:
             if connection.unread_since is not None and now - connection.unread_since >= _BRIEF_S:
                 return connection
@@ -130,7 +135,7 @@ class Connections:
                 break
             if connection.can_ask_again:
                 return connection
-        return idle
+        return next((connection for connection in waiting if connection is not newcomer), newcomer)
 
     def _overdue(self, connection: Connection, now: float) -> str | None:
         """What the other side has not done in its time."""

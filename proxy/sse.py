@@ -16,7 +16,7 @@ from duemq.proxy.topic_reader import TopicReader, ending, page_bytes, render_pag
 MEDIA_TYPE = "text/event-stream"
 _HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
-_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 256 << 10  # what a client that does not read makes the server hold
+_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # what a client that does not read makes the server hold
 
 
 class EventStream(Response):

@@ -48,6 +48,18 @@ def test_who_is_idle_for_longest_makes_room_first() -> None:
     assert len(connections) == 3
 
 
+def test_who_has_asked_for_nothing_makes_room_before_who_has_been_idle_for_longer() -> None:
+    connections = Connections(LIMITS)
+    regular, silent, young = Fake(0), Fake(5, asked=False), Fake(9.5, asked=False)
+    added(connections, regular, served=True)
+    connections.finish(cast(Any, regular))
+    added(connections, silent, young)
+    added(connections, Fake(10, asked=False))
+    assert (silent.closed, regular.closed) == (True, False)
+    added(connections, Fake(10.2, asked=False))
+    assert (regular.closed, young.closed) == (True, False)
+
+
 def test_then_who_does_not_read_then_who_can_ask_again_and_nobody_who_changes() -> None:
     connections = Connections(LIMITS)
     change, poll, unread = Fake(0), Fake(1, can_ask_again=True), Fake(2)
