@@ -28,6 +28,7 @@ from duemq.delay.candidates import Candidates
 from duemq.delay.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
+from duemq.delay.stray import own_cancellation_only
 from duemq.delay.trouble import Trouble
 from duemq.delay.work import Hanging, Lines
 from duemq.model.adoption import cut
@@ -223,9 +224,10 @@ class Adopter:
         while True:
             pause = _LOOK_S
             try:
-                while await self.step():
-                    pass
-                await self.ask()
+                with own_cancellation_only():
+                    while await self.step():
+                        pass
+                    await self.ask()
                 self._trouble.over()
             except Exception as error:
                 pause = self._trouble.failed(error)

@@ -19,6 +19,7 @@ from duemq.delay.far_policy import FarPolicy, Settled, runs_of
 from duemq.delay.far_worker import Work, in_process
 from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
+from duemq.delay.stray import own_cancellation_only
 from duemq.delay.threads import in_thread
 from duemq.delay.trouble import Trouble
 from duemq.model.errors import Fatal, Unavailable
@@ -76,8 +77,9 @@ class FarKeeper:
         """
         while True:
             try:
-                while await self.step():
-                    pass
+                with own_cancellation_only():
+                    while await self.step():
+                        pass
                 pause = _LOOK_S
                 self._trouble.over()
             except Fatal:

@@ -31,6 +31,7 @@ from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
 from duemq.delay.standing import StandingKeeper, why_unfit
+from duemq.delay.stray import own_cancellation_only
 from duemq.delay.targets import Targets
 from duemq.delay.topics import create_logs
 from duemq.delay.upkeep import Upkeep
@@ -221,6 +222,11 @@ class Node:
             async def watch_jobs() -> None:
                 await failed
 
+            def on_end(task: asyncio.Task[None]) -> None:
+                # The group takes a stray CancelledError for an end that somebody asked for.
+                if task.cancelled() and not task.cancelling() and not failed.done():
+                    failed.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cut off"))
+
             masters = [
                 group.create_task(self._run_shard(number, stop), name=f"shard-{number}") for number in self.shards
             ]
@@ -228,6 +234,8 @@ class Node:
                 group.create_task(watch_jobs(), name="upkeep"),
                 group.create_task(self._watch_election(), name="election"),
             ]
+            for task in (*masters, *others):
+                task.add_done_callback(on_end)
             scheduler.add_job(guarded(upkeep.flush), "interval", seconds=options.flush_interval_s)
             scheduler.add_job(guarded(self.clean), cleaning_trigger(options), misfire_grace_time=_LATE_S)
             scheduler.add_job(guarded(self.clean_if_full), "interval", seconds=1)
@@ -256,7 +264,8 @@ class Node:
         while not stop.is_set():
             shard = self.shards[number]
             try:
-                await shard.run(self, self.options.pace, self.options.gathering)
+                with own_cancellation_only():
+                    await shard.run(self, self.options.pace, self.options.gathering)
                 return
             except (Unavailable, Fenced):
                 raise

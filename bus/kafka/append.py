@@ -266,7 +266,11 @@ class Appender:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
                 self._renewal.add_done_callback(noticed)
-            await asyncio.shield(self._renewal)
+            renewal = self._renewal
+            await asyncio.wait([renewal])  # in place of a shield, which would raise its cancellation here
+            if renewal.cancelled():
+                raise Unavailable("a producer of Kafka was cut off while it was opened")
+            renewal.result()
         return self._producer
 
     def _break(self, producer: Any, error: DuemqError) -> None:

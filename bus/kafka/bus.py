@@ -320,9 +320,10 @@ class KafkaBus:
             raise type(self._ended)(str(self._ended))
 
     def _died(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and self._ended is None:
-            log.error("%s ended: %r", task.get_name(), task.exception(), extra={"action": "kafka_died"})
-            self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {task.exception()!r}")
+        if self._ended is None and not task.cancelling():
+            why = "it was cut off" if task.cancelled() else repr(task.exception())
+            log.error("%s ended: %s", task.get_name(), why, extra={"action": "kafka_died"})
+            self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {why}")
             self.subscriptions.wake_all()
 
     async def _look_at_own(self) -> None:

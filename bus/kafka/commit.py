@@ -133,7 +133,7 @@ class KafkaCommitter:
 
     async def _stopped(self) -> None:
         if self._stopping is not None:
-            await asyncio.shield(self._stopping)
+            await asyncio.wait([self._stopping])  # in place of a shield, which would raise its cancellation here
 
     # --- a transaction --------------------------------------------------------------------------------------------
 

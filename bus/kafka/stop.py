@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
-from aiokafka.errors import KafkaError, ProducerClosed
+from aiokafka.errors import ProducerClosed
 
 log = logging.getLogger(__name__)
 
@@ -14,15 +15,10 @@ _STOP_S, _CUT_S = 2.0, 1.0
 
 
 async def stop(producer: Any, *, failed: bool = False) -> None:
-    """Take at most a few seconds. With `failed`, what is unsent is not sent any more."""
-    if not failed:
-        try:
-            await asyncio.wait_for(producer.stop(), _STOP_S)
-            notice_transaction(producer)
-            return
-        except (KafkaError, OSError, TimeoutError) as error:
-            log.debug("a kafka producer does not stop: %r", error)
-    await _cut(producer)
+    """Take at most a few seconds, and raise nothing. With `failed`, what is unsent is not sent any more."""
+    if failed or not await _has_ended(producer.stop(), _STOP_S):
+        await _cut(producer)
+    notice_transaction(producer)
 
 
 async def _cut(producer: Any) -> None:
@@ -40,16 +36,31 @@ async def _cut(producer: Any) -> None:
         sender.remove_done_callback(producer._sender._fail_all)  # it fails itself where there are no transactions
         sender.add_done_callback(noticed)
         sender.cancel()
-    # Closed connections end the requests that the sender still waits for.
-    try:
-        await asyncio.wait_for(producer.client.close(), _CUT_S)
-    except (OSError, TimeoutError) as error:
-        log.debug("connections of a kafka producer do not close: %r", error)
+    await _has_ended(producer.client.close(), _CUT_S)  # that ends the requests that the sender still waits for
     for _ in range(2):
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
             sender.cancel()
-    notice_transaction(producer)
+
+
+async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
+    """Whether it ended well within its time; cancelled if not.
+
+    What it raises is not raised here. A client whose `close` was cancelled raises CancelledError from the next one,
+    which would end the task of a caller that nobody cancelled.
+    """
+    task = asyncio.create_task(work, name="kafka producer stop")
+    task.add_done_callback(noticed)
+    try:
+        await asyncio.wait([task], timeout=limit_s)
+    finally:
+        task.cancel()
+    if not task.done():
+        await asyncio.wait([task], timeout=_CUT_S)
+    ended = task.done() and not task.cancelled() and task.exception() is None
+    if not ended:
+        log.debug("a kafka producer does not stop: %r", task)
+    return ended
 
 
 def notice_transaction(producer: Any) -> None:

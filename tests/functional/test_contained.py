@@ -47,18 +47,26 @@ def failing_once(error: Exception) -> Callable[[MemoryLog], MemoryBus]:
     return lambda log: MemoryBus(log, refuse=refuse)
 
 
-async def test_an_unforeseen_failure_of_a_shard_is_contained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(KeyError("a bug"), "KeyError('a bug')"), (asyncio.CancelledError(), "StrayCancellation(")],
+    ids=["bug", "stray cancellation"],
+)
+async def test_an_unforeseen_failure_of_a_shard_is_contained(
+    failure: BaseException, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = new_log()
     async with node(log, tmp_path / "a") as a:
         await a.lead()
         shard, replica = a.shard, a.shard.replica
 
         def expand(now: int) -> bool:
-            raise KeyError("a bug")
+            raise failure
 
         replica.expand = expand  # type: ignore[method-assign]
         await a.until(lambda: a.node.standing.unfit, "the failure to be noticed")
-        assert "KeyError('a bug')" in (a.node.why_not_ready or "") and "a bug" in caplog.text
+        assert told in (a.node.why_not_ready or "")
+        assert "shard 0 failed: it is opened again" in caplog.text and "in expand" in caplog.text
         await a.until(lambda: a.shard is not shard and a.shard.leading, "the shard to be opened again, and led")
         assert a.metrics.get_sample_value("duemq_failures_total", {"where": "shard 0"}) == 1
         await a.ready()

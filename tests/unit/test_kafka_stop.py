@@ -1,0 +1,36 @@
+"""A producer of which the brokers are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from duemq.bus.kafka import stop as module
+from duemq.bus.kafka.stop import stop
+
+pytestmark = pytest.mark.anyio
+
+
+class Unending:
+    """A connection that does not close: its broker does not answer the end of TLS."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+
+    def close(self, **_: object) -> asyncio.Future[None]:
+        return self.closed
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_whoever_stops_a_producer_is_not_cancelled_by_it(failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STOP_S", 0.02)
+    monkeypatch.setattr(module, "_CUT_S", 0.02)
+    producer: Any = AIOKafkaProducer(bootstrap_servers="127.0.0.1:9", transactional_id="t")
+    producer.client._conns = {(1, 0): Unending()}
+    stopping = asyncio.create_task(stop(producer, failed=failed))
+    await asyncio.wait([stopping])
+    assert not stopping.cancelled()
+    assert stopping.exception() is None
