@@ -10,13 +10,15 @@ import re
 import signal
 import stat
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -125,6 +127,80 @@ def test_no_message_is_lost_or_doubled_in_the_life_of_a_pod(pod: Pod) -> None:
     assert pod.stop() == 0, pod.log
     assert "Traceback" not in pod.log
     assert private(pod.data) == {UID}
+
+
+@pytest.mark.slow
+def test_behind_a_balancer_that_keeps_connections_no_request_meets_the_end_of_a_pod(pod: Pod) -> None:
+    drain = ("--set", "http.drain_s=10")
+    pod.start(*drain)
+    with Balancer(pod.url) as balancer:
+        wait_for(lambda: len(balancer.outcomes) > 500, "the load to be on")
+        for _ in range(2):
+            assert pod.stop() == 0, pod.log
+            ended = len(balancer.outcomes)
+            pod.start(*drain)
+            wait_for(lambda ended=ended: len(balancer.outcomes) > ended + 500, "the load to be on again")  # type: ignore[misc]
+    assert set(balancer.outcomes.values()) == {201}
+    assert balancer.in_drain, "a request came after the signal"
+    wait_for(lambda: len(pod.records("pod")) >= len(balancer.outcomes), "all of them to be delivered")
+    assert sorted(int(record["payload"]) for record in pod.records("pod")) == sorted(balancer.outcomes)
+    assert "Traceback" not in pod.log
+
+
+class Balancer:
+    """Sends to a pod for as long as its `/readyz` is 200, over connections that it keeps for a minute.
+
+    `outcomes`: the status of each message by its number, None where the connection failed. `in_drain`: how many came
+    after the signal.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.outcomes: dict[int, int | None] = {}
+        self.in_drain = 0
+        self._url, self._numbers = url, count()
+        self._ready, self._end = threading.Event(), threading.Event()
+        self._threads = ThreadPoolExecutor(SENDERS + 1)
+
+    def __enter__(self) -> Self:
+        self._running = [self._threads.submit(work) for work in (self._probe, *[self._send] * SENDERS)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._ready.set()
+        for each in self._running:
+            each.result()
+        self._threads.shutdown()
+
+    def _client(self) -> httpx.Client:
+        kept = httpx.Limits(max_connections=2, max_keepalive_connections=2, keepalive_expiry=60)
+        return httpx.Client(base_url=self._url, timeout=300, trust_env=False, limits=kept)
+
+    def _probe(self) -> None:
+        with self._client() as client:
+            while not self._end.wait(0.2):
+                try:
+                    is_ready = client.get("/readyz").status_code == 200
+                except httpx.TransportError:
+                    is_ready = False
+                (self._ready.set if is_ready else self._ready.clear)()
+
+    def _send(self) -> None:
+        chance = Random()
+        with self._client() as client:
+            while not self._end.is_set():
+                self._ready.wait()
+                if self._end.wait(chance.choice((0, 0, 0.3))):  # so that some connections are idle at times
+                    return
+                number = next(self._numbers)
+                message = {"topic": "pod", "payload": str(number), "deliver_after": f"{number % 4}s"}
+                try:
+                    answer = client.post("/v1/messages", json=message)
+                except httpx.TransportError:
+                    self.outcomes[number] = None
+                else:
+                    self.outcomes[number] = answer.status_code
+                    self.in_drain += answer.headers.get("connection") == "close"
 
 
 @pytest.mark.slow
