@@ -23,12 +23,12 @@ from typing import Any
 
 import orjson
 
+from duemq.bus.stray import own_cancellation_only
 from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.candidates import Candidates
 from duemq.delay.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
-from duemq.delay.stray import own_cancellation_only
 from duemq.delay.trouble import Trouble
 from duemq.delay.work import Hanging, Lines
 from duemq.model.adoption import cut

@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from duemq.bus.stray import own_cancellation_only
 from duemq.delay.far_policy import FarPolicy, Settled, runs_of
 from duemq.delay.far_worker import Work, in_process
 from duemq.delay.observe import FarCounts
 from duemq.delay.replica import Replica
-from duemq.delay.stray import own_cancellation_only
 from duemq.delay.threads import in_thread
 from duemq.delay.trouble import Trouble
 from duemq.model.errors import Fatal, Unavailable

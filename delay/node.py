@@ -22,6 +22,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
+from duemq.bus.stray import own_cancellation_only
 from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.delay.copies import FilePeers
@@ -31,7 +32,6 @@ from duemq.delay.observe import NodeCollector, Observer, ShardGauges
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
 from duemq.delay.standing import StandingKeeper, why_unfit
-from duemq.delay.stray import own_cancellation_only
 from duemq.delay.targets import Targets
 from duemq.delay.topics import create_logs
 from duemq.delay.upkeep import Upkeep

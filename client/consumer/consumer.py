@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.stray import own_cancellation_only
 from duemq.client.consumer.book import Book
 from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.ending import within
@@ -178,8 +179,8 @@ class Consumer:
                 group.create_task(self._lanes.run(), name="lanes")
                 await self._started.wait()
                 assert self._source is not None
-                self._pulling = group.create_task(self._pull(self._source), name="pull")
-                group.create_task(self._save_often(self._source), name="offsets")
+                self._pulling = group.create_task(_lasting(self._pull(self._source)), name="pull")
+                group.create_task(_lasting(self._save_often(self._source)), name="offsets")
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -409,3 +410,8 @@ class Consumer:
             if moved and await source.save({partition: place for partition, (_, place) in moved.items()}):
                 for book, place in moved.values():
                     book.saved = place
+
+
+async def _lasting(work: Awaitable[None]) -> None:
+    with own_cancellation_only():
+        await work

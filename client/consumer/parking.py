@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.stray import own_cancellation_only
 from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.starts import Starts, named
 
@@ -79,8 +80,9 @@ class Parking:
                 await self._some.wait()
             turn, parked = self._changes.turn, dict(self.parked)
             try:
-                await self._fresh([each for each, offset in parked.items() if offset is None], turn)
-                await self._lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
+                with own_cancellation_only():
+                    await self._fresh([each for each, offset in parked.items() if offset is None], turn)
+                    await self._lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
             except (KafkaError, TimeoutError) as error:
                 log.warning(
                     "consumer cannot begin with %d partitions yet, and tries again: %r", len(parked), error,

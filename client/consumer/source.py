@@ -22,6 +22,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
 from duemq.bus.kafka.topic_ids import topic_ids
+from duemq.bus.stray import own_cancellation_only
 from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.identity import Identity
 from duemq.client.consumer.offsets import FileOffsets
@@ -277,7 +278,8 @@ class Source:
         while True:
             await asyncio.sleep(_LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S)
             try:
-                missing = await self._look()
+                with own_cancellation_only():
+                    missing = await self._look()
             except (KafkaError, TimeoutError) as error:
                 log.warning("consumer cannot look for new partitions: %r", error, extra={"action": "partitions"})
             except Exception:  # it goes on looking
@@ -295,7 +297,8 @@ class Source:
         while True:
             await self._changes.in_doubt.wait()
             try:
-                pause_s = 0.0 if await self._compare() else _MOVING_S
+                with own_cancellation_only():
+                    pause_s = 0.0 if await self._compare() else _MOVING_S
             except (KafkaError, TimeoutError) as error:
                 pause_s = _AGAIN_S
                 log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})

@@ -219,6 +219,24 @@ async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.Log
     assert "consumer of group g ends" in caplog.text
 
 
+@pytest.mark.parametrize("step", ["pull", "save"])
+async def test_a_cancellation_that_nobody_asked_for_ends_the_consumer_loudly(
+    step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer, log = Consumer("g"), Log({TOPIC: 1})
+    consumer.add("orders", seen_by_nobody)
+
+    async def cut_off(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    setattr(log, step, cut_off)
+    with pytest.raises(ExceptionGroup):
+        async with working(consumer, log):
+            assert consumer._running is not None
+            await asyncio.wait([consumer._running])
+    assert "consumer of group g ends" in caplog.text and "StrayCancellation" in caplog.text
+
+
 async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, ends = Consumer("g"), list[str]()
     consumer.add("orders", seen_by_nobody)
