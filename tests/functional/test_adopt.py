@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,84 +17,27 @@ import pytest
 
 from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.adopter import Adopter
-from duemq.delay.copies import Copy
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.observe import FarCounts
-from duemq.delay.pace import Pace
 from duemq.delay.work import Hanging, Job, lines_of
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
-from duemq.model.key import HIGHEST, LOWEST, make_key
+from duemq.model.key import make_key
 from duemq.model.ledger import Adopted
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED, Here
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
+from tests.functional.adopt_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, pending
 from tests.shard_oracle import Handed
-from tests.shard_world import SHARD, START, Killed, SimNode, World
+from tests.shard_world import SHARD, Killed, SimNode, World
 
 pytestmark = pytest.mark.anyio
-
-WINDOW = (START // WINDOW_MS + 2) * WINDOW_MS
-DRAFTS = [Draft("one", b"%d" % n, WINDOW + n // 2) for n in range(10)]
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """A master and a standby."""
-    made = World(tmp_path, Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1})
-    await made.start(2)
-    await made.nodes[0].promote()
-    yield made
-    made.close()
-
-
-async def hand_over(
-    world: World, drafts: list[Draft] = DRAFTS, bad: bool = False, said: dict[str, Any] | None = None
-) -> Handed:
-    adopt = replace(write_messages(world.shared / "orders.parquet", drafts), **(said or {}))
-    handed = Handed(adopt, drafts, bad)
-    await world.produce([handed])
-    await world.tick(world.nodes[0])
-    return handed
-
-
-class Others:
-    """See `FilePeers`: nodes with these copies, and the content of one."""
-
-    def __init__(self, nodes: dict[str, dict[int, Copy]], content: bytes = b"") -> None:
-        self.nodes, self.content = nodes, content
-
-    def have(self, shard: int) -> bool:
-        return bool(self.nodes)
-
-    async def copies(self, shard: int, offsets: Sequence[int]) -> dict[str, dict[int, Copy]]:
-        return {
-            node: {offset: copies[offset] for offset in offsets if offset in copies}
-            for node, copies in self.nodes.items()
-        }
-
-    async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
-        return self.content[at : at + min(count, 1_000)]
-
-
-def others_of(*nodes: SimNode) -> Others:
-    """What these nodes have of the file of the first command."""
-    others = Others({})
-    for node in nodes:
-        found = node.adopter.copy(0)
-        assert found is not None
-        others.nodes[node.name], others.content = {0: found[1]}, found[0].read_bytes()
-    return others
-
-
-def fate(node: SimNode, offset: int = 0) -> tuple[str, str]:
-    adoption = node.store.adoptions.get(offset)
-    assert adoption is not None
-    return adoption.state, adoption.reason
-
-
-def pending(node: SimNode) -> int:
-    return len(node.store.scan_all(LOWEST, HIGHEST, 1_000, 1 << 20)[0])
+    async with master_and_standby(tmp_path) as made:
+        yield made
 
 
 async def test_a_file_is_wanted_then_adopted(world: World) -> None:
@@ -418,147 +361,6 @@ async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World
     node.kill()
     await node.promote()
     world.check(node)
-
-
-# --- several replicas -----------------------------------------------------------------------------------------------
-
-
-async def test_a_file_is_adopted_when_as_many_replicas_have_it_as_must(world: World) -> None:
-    master, standby = world.nodes
-    master.adopter._policy = replace(master.adopter._policy, copies=2)
-    master.adopter._peers = others = Others({standby.name: {}})
-    await hand_over(world)
-    assert await master.adopter.step()
-    await world.tick(master)
-    await master.adopter.ask()
-    await world.tick(master)
-    assert fate(master) == (WANTED, "")
-    assert master.adopter.why_wanted(0) == "1 of 2 replicas have it"
-    await standby.follow()
-    assert await standby.adopter.step()
-    others.nodes = others_of(standby).nodes
-    await master.adopter.ask()
-    await world.tick(master)
-    assert fate(master) == (ADOPTED, "")
-    world.check(master)
-
-
-async def test_a_replica_with_another_file_of_this_name_does_not_count(world: World) -> None:
-    master = world.nodes[0]
-    master.adopter._policy = replace(master.adopter._policy, copies=2)
-    await hand_over(world)
-    assert await master.adopter.step()
-    other = others_of(master)
-    other.nodes = {"other": {0: replace(other.nodes[master.name][0], checksum=1)}}
-    master.adopter._peers = other
-    await master.adopter.ask()
-    await world.tick(master)
-    assert fate(master) == (WANTED, "")
-
-
-async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> None:
-    node = world.nodes[0]
-    node.adopter._policy = replace(node.adopter._policy, copies=2)
-    await hand_over(world, bad=True)
-    await node.adopter.step()
-    world.now = WINDOW - 119_999
-    await world.tick(node)
-    state, reason = fate(node)
-    assert state == REFUSED and "one by one (1 of 2 replicas have it)" in reason
-
-
-async def test_the_disk_of_a_master_is_lost_after_it_adopted_a_file(world: World) -> None:
-    """And the source is gone: the standby has what the master asked it for before it said that the file is adopted."""
-    master, standby = world.nodes
-    master.adopter._policy = replace(master.adopter._policy, copies=2)
-    handed = await hand_over(world)
-    await master.adopter.step()
-    await standby.follow()
-    await standby.adopter.step()
-    master.adopter._peers = others_of(standby)
-    await master.adopter.ask()
-    await world.tick(master)
-    assert fate(master) == (ADOPTED, "")
-    os.unlink(handed.adopt.path)
-    await standby.promote()
-    world.check(standby)
-
-
-async def test_a_replica_without_the_source_gets_the_copy_of_another_one(world: World) -> None:
-    master, standby = world.nodes
-    handed = await hand_over(world)
-    await master.adopter.step()
-    others = others_of(master)
-    await world.tick(master)
-    os.unlink(handed.adopt.path)
-    await standby.follow(ledger_end=1)
-    await standby.adopter.step()
-    standby.adopter._peers = others
-    half = standby.path / "far" / str(WINDOW) / "a000000000000.part"
-    half.parent.mkdir(parents=True, exist_ok=True)
-    half.write_bytes(others.content[:500])  # of an attempt before
-    await standby.adopter.ask()
-    await standby.adopter.step()
-    await standby.follow()
-    world.check(standby)
-    assert not half.exists()
-
-
-async def test_a_copy_that_arrives_damaged_is_not_taken(world: World) -> None:
-    master, standby = world.nodes
-    handed = await hand_over(world)
-    await master.adopter.step()
-    others = others_of(master)
-    os.unlink(handed.adopt.path)
-    await standby.follow()
-    await standby.adopter.step()
-    sound, others.content = others.content, others.content[:-1] + b"?"
-    standby.adopter._peers = others
-    await standby.adopter.ask()
-    assert not await standby.adopter.step()
-    assert "No such file" in standby.adopter.why_wanted(0)
-    others.content = sound
-    await standby.adopter.ask()
-    assert await standby.adopter.step()
-    assert standby.adopter.here(0).about.rows == 10
-
-
-async def test_a_new_master_without_the_source_does_not_refuse_what_another_replica_has(world: World) -> None:
-    first, second = world.nodes
-    first.adopter._policy = replace(first.adopter._policy, copies=2)
-    handed = await hand_over(world)
-    await first.adopter.step()
-    await second.follow()
-    os.unlink(handed.adopt.path)
-    await second.adopter.step()
-    world.now += 600_000
-    second.adopter._peers = others_of(first)
-    await second.promote()
-    await world.tick(second)
-    assert fate(second) == (WANTED, "")
-    await second.adopter.step()
-    await second.adopter.ask()
-    await second.adopter.step()
-    await world.tick(second)
-    assert fate(second) == (ADOPTED, "")
-    world.check(second)
-
-
-async def test_the_patience_of_a_master_begins_with_it(world: World) -> None:
-    first, second = world.nodes
-    adopt = write_messages(world.shared / "orders.parquet", DRAFTS)
-    (world.shared / "orders.parquet").unlink()
-    await world.produce([Handed(adopt, DRAFTS, gone=True)])
-    await world.tick(first)
-    await second.follow()
-    await second.adopter.step()
-    world.now += 600_000
-    await second.promote()
-    await world.tick(second)
-    assert fate(second)[0] == WANTED
-    world.now += 60_001
-    await world.tick(second)
-    assert fate(second)[0] == REFUSED
 
 
 # --- bad files ------------------------------------------------------------------------------------------------------

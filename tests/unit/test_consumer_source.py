@@ -1,12 +1,10 @@
-"""Where partitions begin and what a consumer asks Kafka for, without a Kafka."""
+"""What a consumer asks Kafka for, and what it stores, without a Kafka."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,24 +13,19 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     IllegalGenerationError,
     KafkaConnectionError,
-    KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.changes import Changes
 from duemq.client.consumer.offsets import FileOffsets
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.parking import ANEW, Parking
+from duemq.client.consumer.parking import ANEW
 from duemq.client.consumer.positions import metadata_of
 from duemq.client.consumer.source import Place, Source
-from duemq.client.consumer.starts import Starts
 from duemq.model.errors import Rejected, Unavailable
-
-T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
-
+from tests.fake_group import RETRY, T0, T1, Group, changes, with_source
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -120,201 +113,7 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> No
         offsets.load()
 
 
-# --- where partitions begin -------------------------------------------------------------------------------------------
-
-
-def changes(lost: list[TopicPartition]) -> Changes:
-    async def gained(_: Collection[TopicPartition]) -> None: ...
-
-    async def lose(partitions: Collection[TopicPartition]) -> None:
-        lost.extend(partitions)
-
-    return Changes(gained, lose)
-
-
-class Group:
-    """An aiokafka consumer and its coordinator: topic `t` with offsets 10 to 20, and what the group has committed."""
-
-    def __init__(self, numbers: Iterable[int] = (0, 1)) -> None:
-        self._coordinator = self._client = self
-        self.id = 7
-        self._commit_lock = asyncio.Lock()
-        self.commits: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.numbers, self.places, self.paused = set(numbers), dict[TopicPartition, int](), set[TopicPartition]()
-        self.fails: list[Exception] = []
-        self.requests = 0
-        self.on_ask: Callable[[], object] = lambda: None
-
-    def _answer(self) -> None:
-        self.on_ask()
-        if self.fails:
-            raise self.fails.pop(0)
-
-    def get_random_node(self) -> int:
-        return 1
-
-    async def send(self, node: int, request: Any) -> Any:
-        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in request._topics])
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return self.numbers or None
-
-    def assignment(self) -> set[TopicPartition]:
-        return {T0, T1, RETRY}
-
-    async def ensure_coordinator_known(self) -> None: ...
-
-    async def fetch_committed_offsets(self, asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        self._answer()
-        return {each: self.commits[each] for each in asked if each in self.commits}
-
-    async def _do_commit_offsets(self, _: None, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._answer()
-        self.requests += 1
-        self.commits |= offsets
-
-    async def beginning_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._answer()
-        return dict.fromkeys(asked, 10)
-
-    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._answer()
-        return dict.fromkeys(asked, 20)
-
-    async def offsets_for_times(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
-        return {each: SimpleNamespace(offset=15) if each == T0 else None for each in asked}
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        self.places[partition] = offset
-
-    def pause(self, partition: TopicPartition) -> None:
-        self.paused.add(partition)
-
-    def resume(self, partition: TopicPartition) -> None:
-        self.paused.discard(partition)
-
-
-def starts_of(kafka: Group, start: str | int = "last", first: Collection[str] = ("retry.g",)) -> Starts:
-    return Starts(kafka, ConsumerOptions(start=start), first)
-
-
-def begun(kafka: Group, starts: Starts, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-    return asyncio.run(starts.of_group("t", partitions, lambda: True))
-
-
-@pytest.mark.parametrize(("start", "begins"), [("last", {T0: 20, T1: 20}), (5, {T0: 15, T1: 20})])
-def test_a_group_begins_with_all_partitions_of_a_topic_at_once(start: str | int, begins: dict[Any, int]) -> None:
-    """Also with that of another member, which waits: had it begun alone, nobody could tell it from a new one."""
-    kafka = Group()
-    assert begun(kafka, starts_of(kafka, start), T1) == {}
-    assert not kafka.commits
-    assert begun(kafka, starts_of(kafka, start), T0) == {T0: begins[T0]}
-    assert {each: place.offset for each, place in kafka.commits.items()} == begins and kafka.requests == 1
-    assert begun(kafka, starts_of(kafka, start), T1) == {T1: begins[T1]}
-
-
-def test_a_partition_that_was_added_begins_at_its_first_record() -> None:
-    kafka = Group()
-    kafka.commits[T0] = OffsetAndMetadata(17, "")
-    assert begun(kafka, starts_of(kafka), T0, T1) == {T0: 17, T1: 10}
-
-
-def test_a_topic_that_the_group_waited_for_begins_at_its_first_record() -> None:
-    """Also where the member that saw it missing is gone: it stands with the offset of the retries."""
-    kafka = Group()
-    starts = starts_of(kafka)
-    starts.known.add("t")
-    assert begun(kafka, starts, T0, T1) == {T0: 10, T1: 10}
-    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["t"]))
-    assert begun(kafka, starts_of(kafka), T1) == {T1: 10}
-    kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["other"]))
-    assert begun(kafka, starts_of(kafka), T0) == {T0: 20}
-
-
-def test_a_group_does_not_begin_for_partitions_that_moved_meanwhile() -> None:
-    kafka, still = Group(), iter([False])
-    with pytest.raises(KafkaError):
-        asyncio.run(starts_of(kafka).of_group("t", [T0], lambda: next(still)))
-    assert not kafka.commits
-
-
-def parking_of(kafka: Group, turned: Changes) -> Parking:
-    starts = starts_of(kafka)
-
-    async def store(offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        await starts.commit(offsets, lambda: turned.turn == turn)
-
-    return Parking(kafka, starts, turned, store)
-
-
-def parked(kafka: Group, partitions: Mapping[TopicPartition, int | None], lost: list[TopicPartition]) -> None:
-    async def run() -> None:
-        parking = parking_of(kafka, changes(lost))
-        parking.park(partitions)
-        assert kafka.paused == set(partitions)
-        running = asyncio.create_task(parking.run())
-        async with asyncio.timeout(10):
-            while kafka.paused:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert not parking.parked
-        running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("error", [KafkaConnectionError(), TimeoutError(), KeyError("a bug")])
-def test_a_partition_begins_when_brokers_are_back(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("duemq.client.consumer.parking._AGAIN_S", (0.0,))
-    kafka = Group()
-    kafka.fails = [error] * 3
-    parked(kafka, {T0: None, T1: None}, [])
-    assert kafka.places == {T0: 20, T1: 20}
-    assert caplog.text.count("cannot begin with 2 partitions") == 3
-
-
-@pytest.mark.parametrize(
-    ("offset", "place", "told", "closed"),
-    [
-        (5, 10, "begins at 10 now: what was between is lost", []),
-        (15, 15, "", []),
-        (21, 10, "topic t was made anew, or cut: the log of t-0 ends at 20, before offset 21", [T0]),
-        (ANEW, 10, "topic t was made anew, or cut: the log of t-0 is another one by now", [T0]),
-    ],
-)
-def test_an_offset_that_is_out_of_range(
-    offset: int, place: int, told: str, closed: list[TopicPartition], caplog: pytest.LogCaptureFixture
-) -> None:
-    kafka, lost = Group(), list[TopicPartition]()
-    parked(kafka, {T0: offset}, lost)
-    assert (kafka.places[T0], lost) == (place, closed)
-    assert kafka.commits.keys() == set(closed), "at once: an offset of the old log would skip records of the new one"
-    assert told in caplog.text and bool(told) == bool(caplog.text)
-
-
-def test_what_is_parked_goes_nowhere_after_a_rebalance() -> None:
-    async def run() -> None:
-        kafka, turned = Group(), changes([])
-        parking = parking_of(kafka, turned)
-        parking.park({T0: None})
-
-        def move() -> None:
-            turned.turn += 1
-
-        kafka.on_ask = move
-        running = asyncio.create_task(parking.run())
-        async with asyncio.timeout(10):
-            while parking.parked:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        running.cancel()
-        await asyncio.wait([running])
-        assert kafka.places == {T0: 0} and kafka.paused == {T0} and not kafka.commits
-
-    asyncio.run(run())
+# --- a source ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_with_another_id_is_read_anew() -> None:
@@ -337,23 +136,6 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
 
     kafka = Group()
     with_source(kafka, use)
-
-
-# --- a source ---------------------------------------------------------------------------------------------------------
-
-
-def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
-    async def run() -> None:
-        source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
-        own, source._kafka = source._kafka, kafka
-        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
-        try:
-            await use(source)
-        finally:
-            source._kafka = own
-            await source.stop()
-
-    asyncio.run(run())
 
 
 def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,101 @@
+"""A Kafka for one member of a group, without a Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.source import Source
+
+T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
+
+
+def changes(lost: list[TopicPartition]) -> Changes:
+    async def gained(_: Collection[TopicPartition]) -> None: ...
+
+    async def lose(partitions: Collection[TopicPartition]) -> None:
+        lost.extend(partitions)
+
+    return Changes(gained, lose)
+
+
+class Group:
+    """An aiokafka consumer and its coordinator: topic `t` with offsets 10 to 20, and what the group has committed."""
+
+    def __init__(self, numbers: Iterable[int] = (0, 1)) -> None:
+        self._coordinator = self._client = self
+        self.id = 7
+        self._commit_lock = asyncio.Lock()
+        self.commits: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.numbers, self.places, self.paused = set(numbers), dict[TopicPartition, int](), set[TopicPartition]()
+        self.fails: list[Exception] = []
+        self.requests = 0
+        self.on_ask: Callable[[], object] = lambda: None
+
+    def _answer(self) -> None:
+        self.on_ask()
+        if self.fails:
+            raise self.fails.pop(0)
+
+    def get_random_node(self) -> int:
+        return 1
+
+    async def send(self, node: int, request: Any) -> Any:
+        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in request._topics])
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self.numbers or None
+
+    def assignment(self) -> set[TopicPartition]:
+        return {T0, T1, RETRY}
+
+    async def ensure_coordinator_known(self) -> None: ...
+
+    async def fetch_committed_offsets(self, asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._answer()
+        return {each: self.commits[each] for each in asked if each in self.commits}
+
+    async def _do_commit_offsets(self, _: None, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._answer()
+        self.requests += 1
+        self.commits |= offsets
+
+    async def beginning_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._answer()
+        return dict.fromkeys(asked, 10)
+
+    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._answer()
+        return dict.fromkeys(asked, 20)
+
+    async def offsets_for_times(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        return {each: SimpleNamespace(offset=15) if each == T0 else None for each in asked}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.places[partition] = offset
+
+    def pause(self, partition: TopicPartition) -> None:
+        self.paused.add(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self.paused.discard(partition)
+
+
+def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
+    async def run() -> None:
+        source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        own, source._kafka = source._kafka, kafka
+        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
+        try:
+            await use(source)
+        finally:
+            source._kafka = own
+            await source.stop()
+
+    asyncio.run(run())
