@@ -6,11 +6,13 @@ MEMORY_SECONDS: how long the shards have no master; ten minutes show what grows.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -76,15 +78,19 @@ async def ask_in_vain(http: httpx.AsyncClient, ids: list[str], answers: Counter[
         answers[(await http.request(method, f"/v1/messages/{secrets.choice(ids)}")).status_code] += 1
 
 
-async def be_answered(http: httpx.AsyncClient, end: float) -> list[float]:
-    """How long it takes to send messages that need no master, in seconds."""
-    took = []
-    while time.monotonic() < end:
-        started = time.perf_counter()
-        answer = await http.post("/v1/messages", json={"topic": "good", "payload": "x", "key": "k"})
-        assert answer.status_code == 201, answer.text
-        took.append(time.perf_counter() - started)
-        await asyncio.sleep(0.02)
+def be_answered(url: str, seconds: float) -> list[float]:
+    """How long it takes to send messages that need no master, in seconds.
+
+    In a process of its own: a loop that it shared with hundreds of askers would be measured in place of the proxy.
+    """
+    took, end = [], time.monotonic() + seconds
+    with httpx.Client(base_url=url, timeout=300, trust_env=False) as http:
+        while time.monotonic() < end:
+            started = time.perf_counter()
+            answer = http.post("/v1/messages", json={"topic": "good", "payload": "x", "key": "k"})
+            took.append(time.perf_counter() - started)
+            assert answer.status_code == 201, answer.text
+            time.sleep(0.02)
     return took
 
 
@@ -114,8 +120,9 @@ def test_a_proxy_that_is_asked_for_too_much(tmp_path: Path) -> None:
                 node.process.kill()
                 end = time.monotonic() + _SECONDS
                 vain = [ask_in_vain(http, ids, answers, end) for _ in range(_ASKERS)]
-                async with httpx.AsyncClient(base_url=proxy.url, timeout=300) as other:
-                    took, _ = await asyncio.gather(be_answered(other, end), asyncio.gather(*vain))
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+                    other = asyncio.get_running_loop().run_in_executor(apart, be_answered, proxy.url, _SECONDS)
+                    took, _ = await asyncio.gather(other, asyncio.gather(*vain))
                 return took
 
         asyncio.run(keys())
