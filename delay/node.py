@@ -260,9 +260,9 @@ class Node:
 
     async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
         """Until the node stops. What this shard meets reaches no other, but for a failing disk or log."""
-        failures = 0
+        loop, failures = asyncio.get_running_loop(), 0
         while not stop.is_set():
-            shard = self.shards[number]
+            shard, began = self.shards[number], loop.time()
             try:
                 with own_cancellation_only():
                     await shard.run(self, self.options.pace, self.options.gathering)
@@ -282,6 +282,8 @@ class Node:
                 self.observer.failures.labels(f"shard {number}").inc()
                 self._leave_out(shard, f"shard {number} failed, and is opened again: {error!r}")
                 await self._tell()
+            if loop.time() - began > _FAILED_S[-1]:
+                failures = 0
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _FAILED_S[min(failures, len(_FAILED_S) - 1)])
             failures += 1

@@ -48,6 +48,7 @@ _TAKE_IN = lines_of("duemq.storage.intake_process", _SILENCE_S)
 _AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
+_WELL_S = 1.0  # what went well for so long is no failure in a row
 _BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
 
 
@@ -125,11 +126,12 @@ class Shard:
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
         self._keep(node)
-        failures = 0
+        loop, failures = asyncio.get_running_loop(), 0
         try:
             if self.replica.entry.number < 0:
                 await self._rebuild(node)
             while not self._stopping:
+                began = loop.time()
                 try:
                     if self._recovery.is_set():
                         await self._recover(node)
@@ -161,6 +163,8 @@ class Shard:
                     )  # fmt: skip
                     if isinstance(error, TargetRefused):
                         node.targets.refuse(error.topic, error.reason, node.clock(), pace.retry_ms)
+                    if loop.time() - began > _WELL_S:
+                        failures = 0
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
         finally:

@@ -25,7 +25,7 @@ from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.sends import send_all
-from duemq.bus.kafka.stop import notice_transaction, stop
+from duemq.bus.kafka.stop import is_sending, notice_transaction, stop
 from duemq.bus.kafka.wire import Wire
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
@@ -203,9 +203,13 @@ class KafkaCommitter:
         return made
 
     async def _abort(self) -> None:
-        """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it."""
+        """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it.
+
+        It is not even tried while a batch waits: aiokafka aborts after the last answer to a batch, and a topic that was
+        deleted gives none.
+        """
         notice_transaction(self._producer)
-        if self._lost_coordinator:
+        if self._lost_coordinator or is_sending(self._producer):
             return
         try:
             await asyncio.wait_for(self._producer.abort_transaction(), _ABORT_S)

@@ -63,6 +63,12 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
     return ended
 
 
+def is_sending(producer: Any) -> bool:
+    """Whether it has batches that are not sent, or not answered yet."""
+    accumulator = producer._message_accumulator
+    return bool(accumulator._pending_batches) or any(accumulator._batches.values())
+
+
 def notice_transaction(producer: Any) -> None:
     """Nobody needs the error of its transaction any more.
 

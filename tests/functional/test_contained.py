@@ -89,6 +89,32 @@ async def test_a_topic_that_goes_while_a_commit_is_under_way_stops_nobody(tmp_pa
         assert not a.metrics.get_sample_value("duemq_failures_total", {"where": "shard 0"}), "it was foreseen"
 
 
+async def test_failures_with_success_between_them_are_none_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that is deleted again and again costs all others no more the tenth time than the first."""
+    monkeypatch.setattr("duemq.delay.shard._BACK_OFF_S", (0.0, 3_600.0))
+    monkeypatch.setattr("duemq.delay.shard._WELL_S", 0.0)
+    log, failures = new_log(), 0
+
+    def refuse(batches: Batches) -> None:
+        nonlocal failures
+        topics = {topic for topic, _ in batches}
+        if failures < 3 and topics >= {"orders", LEDGER}:
+            failures += 1
+            raise UnknownTopic("orders")
+
+    def delivered() -> bool:
+        CLOCK.now += 1_000
+        return values(log, "orders") == ["m1"]
+
+    async with node(log, tmp_path / "a", bus=lambda log: MemoryBus(log, refuse=refuse)) as a:
+        await a.lead()
+        await a.gateway.send([draft("m1")])
+        await a.until(delivered, "its delivery")
+    assert failures == 3
+
+
 async def test_a_node_on_a_full_disk_claims_nothing_until_there_is_space(tmp_path: Path) -> None:
     log, opened = new_log(), 0
     bus = failing_once(DiskFull("no space left on device"))
