@@ -1,4 +1,4 @@
-"""A CancelledError in a task that nobody cancelled."""
+"""A CancelledError in a task that was not cancelled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 class StrayCancellation(Exception):
-    """What a task waited for was cancelled, and not the task."""
+    """A task awaited something that was cancelled; the task itself was not."""
 
 
 @contextmanager
 def own_cancellation_only() -> Iterator[None]:
-    """Raise StrayCancellation in place of a CancelledError that was not meant for this task.
+    """Raise StrayCancellation in place of a CancelledError while this task is not being cancelled.
 
-    A library raises one where it awaits what it has cancelled itself. Task groups and callbacks take it for the wanted
-    end of the task, and say nothing.
+    A library raises one when it awaits a task or a future that it has cancelled. A task group takes it for a normal end
+    of the task and reports nothing.
     """
     try:
         yield

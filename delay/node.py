@@ -223,9 +223,9 @@ class Node:
                 await failed
 
             def on_end(task: asyncio.Task[None]) -> None:
-                # The group takes a stray CancelledError for an end that somebody asked for.
+                # A task group takes a stray CancelledError for a normal end.
                 if task.cancelled() and not task.cancelling() and not failed.done():
-                    failed.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cut off"))
+                    failed.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cancelled"))
 
             masters = [
                 group.create_task(self._run_shard(number, stop), name=f"shard-{number}") for number in self.shards

@@ -48,7 +48,7 @@ _TAKE_IN = lines_of("duemq.storage.intake_process", _SILENCE_S)
 _AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
-_WELL_S = 1.0  # what went well for so long is no failure in a row
+_WELL_S = 1.0  # after a role has lasted so long, a failure counts as the first one
 _BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
 
 

@@ -186,8 +186,8 @@ class Registry:
         self._tell()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelling():  # nobody asked for it
-            self.failed = Unavailable(f"{task.get_name()} was cut off") if task.cancelled() else task.exception()
+        if not task.cancelling():
+            self.failed = Unavailable(f"{task.get_name()} was cancelled") if task.cancelled() else task.exception()
             self._tell()
 
     def _tell(self) -> None:

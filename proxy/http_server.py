@@ -22,7 +22,7 @@ from duemq.proxy.open_files import connections_within, raise_limit
 
 log = logging.getLogger(__name__)
 
-_UNSENT_BYTES = 64 << 10
+_UNSENT_BYTES = 64 << 10  # what the kernel takes for a client before earlier bytes are on their way
 
 Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # gets the server's URL and the stop event
 
@@ -36,7 +36,7 @@ def listen_on(address: str, *, shared: bool = False) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Linux would keep up to 4 MiB for each client that does not read. What is under way is not bounded by it.
+        # Linux would buffer up to 4 MiB for each client that does not read. This does not limit bytes in flight.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         listener.bind((host, int(port)))
     except OSError as error:

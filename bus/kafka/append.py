@@ -267,9 +267,9 @@ class Appender:
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
                 self._renewal.add_done_callback(noticed)
             renewal = self._renewal
-            await asyncio.wait([renewal])  # in place of a shield, which would raise its cancellation here
+            await asyncio.wait([renewal])  # unlike a shield, it does not raise the CancelledError of that task
             if renewal.cancelled():
-                raise Unavailable("a producer of Kafka was cut off while it was opened")
+                raise Unavailable("the Kafka producer was cancelled while it was opened")
             renewal.result()
         return self._producer
 

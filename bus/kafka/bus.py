@@ -321,7 +321,7 @@ class KafkaBus:
 
     def _died(self, task: asyncio.Task[None]) -> None:
         if self._ended is None and not task.cancelling():
-            why = "it was cut off" if task.cancelled() else repr(task.exception())
+            why = "it was cancelled" if task.cancelled() else repr(task.exception())
             log.error("%s ended: %s", task.get_name(), why, extra={"action": "kafka_died"})
             self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {why}")
             self.subscriptions.wake_all()

@@ -133,7 +133,7 @@ class KafkaCommitter:
 
     async def _stopped(self) -> None:
         if self._stopping is not None:
-            await asyncio.wait([self._stopping])  # in place of a shield, which would raise its cancellation here
+            await asyncio.wait([self._stopping])  # unlike a shield, it does not raise the CancelledError of that task
 
     # --- a transaction --------------------------------------------------------------------------------------------
 
@@ -203,10 +203,10 @@ class KafkaCommitter:
         return made
 
     async def _abort(self) -> None:
-        """So that nobody's readers wait behind this transaction. If it cannot be done, the next committer does it.
+        """Abort, so that readers do not wait behind this transaction. If that fails, the next committer's fence aborts.
 
-        It is not even tried while a batch waits: aiokafka aborts after the last answer to a batch, and a topic that was
-        deleted gives none.
+        Not tried while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic never
+        acknowledges one.
         """
         notice_transaction(self._producer)
         if self._lost_coordinator or is_sending(self._producer):

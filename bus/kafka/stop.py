@@ -44,10 +44,10 @@ async def _cut(producer: Any) -> None:
 
 
 async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
-    """Whether it ended well within its time; cancelled if not.
+    """Whether it ended in time and without an error; it is cancelled if it takes longer.
 
-    What it raises is not raised here. A client whose `close` was cancelled raises CancelledError from the next one,
-    which would end the task of a caller that nobody cancelled.
+    Its errors are not raised here. A client whose `close` was cancelled raises CancelledError from its next `close`,
+    and that would end the caller's task.
     """
     task = asyncio.create_task(work, name="kafka producer stop")
     task.add_done_callback(noticed)
@@ -64,7 +64,7 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
 
 
 def is_sending(producer: Any) -> bool:
-    """Whether it has batches that are not sent, or not answered yet."""
+    """Whether it has batches that are not sent, or not acknowledged."""
     accumulator = producer._message_accumulator
     return bool(accumulator._pending_batches) or any(accumulator._batches.values())
 

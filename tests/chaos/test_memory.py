@@ -81,7 +81,7 @@ async def ask_in_vain(http: httpx.AsyncClient, ids: list[str], answers: Counter[
 def be_answered(url: str, seconds: float) -> list[float]:
     """How long it takes to send messages that need no master, in seconds.
 
-    In a process of its own: a loop that it shared with hundreds of askers would be measured in place of the proxy.
+    Runs in its own process: in the askers' event loop it would measure that loop, not the proxy.
     """
     took, end = [], time.monotonic() + seconds
     with httpx.Client(base_url=url, timeout=300, trust_env=False) as http:

@@ -87,6 +87,10 @@ class Pod(Server):
         return self.process.wait(within_s)
 
 
+def message(number: int) -> dict[str, str]:
+    return {"topic": "pod", "payload": str(number), "deliver_after": f"{number % 4}s"}
+
+
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -134,12 +138,11 @@ def test_behind_a_balancer_that_keeps_connections_no_request_meets_the_end_of_a_
     drain = ("--set", "http.drain_s=10")
     pod.start(*drain)
     with Balancer(pod.url) as balancer:
-        wait_for(lambda: len(balancer.outcomes) > 500, "the load to be on")
+        balancer.send_more(500)
         for _ in range(2):
             assert pod.stop() == 0, pod.log
-            ended = len(balancer.outcomes)
             pod.start(*drain)
-            wait_for(lambda ended=ended: len(balancer.outcomes) > ended + 500, "the load to be on again")  # type: ignore[misc]
+            balancer.send_more(500)
     assert set(balancer.outcomes.values()) == {201}
     assert balancer.in_drain, "a request came after the signal"
     wait_for(lambda: len(pod.records("pod")) >= len(balancer.outcomes), "all of them to be delivered")
@@ -172,6 +175,11 @@ class Balancer:
             each.result()
         self._threads.shutdown()
 
+    def send_more(self, messages: int) -> None:
+        """Wait until so many more have an outcome."""
+        wanted = len(self.outcomes) + messages
+        wait_for(lambda: len(self.outcomes) > wanted, f"{messages} more messages to be sent")
+
     def _client(self) -> httpx.Client:
         kept = httpx.Limits(max_connections=2, max_keepalive_connections=2, keepalive_expiry=60)
         return httpx.Client(base_url=self._url, timeout=300, trust_env=False, limits=kept)
@@ -193,9 +201,8 @@ class Balancer:
                 if self._end.wait(chance.choice((0, 0, 0.3))):  # so that some connections are idle at times
                     return
                 number = next(self._numbers)
-                message = {"topic": "pod", "payload": str(number), "deliver_after": f"{number % 4}s"}
                 try:
-                    answer = client.post("/v1/messages", json=message)
+                    answer = client.post("/v1/messages", json=message(number))
                 except httpx.TransportError:
                     self.outcomes[number] = None
                 else:
@@ -243,9 +250,8 @@ def stop_under_load(pod: Pod) -> dict[int, int | None]:
         with httpx.Client(base_url=pod.url, timeout=300, trust_env=False) as client:
             while True:
                 number = next(numbers)
-                message = {"topic": "pod", "payload": str(number), "deliver_after": f"{number % 4}s"}
                 try:
-                    outcomes[number] = client.post("/v1/messages", json=message).status_code
+                    outcomes[number] = client.post("/v1/messages", json=message(number)).status_code
                 except httpx.TransportError:
                     outcomes[number] = None
                     return
