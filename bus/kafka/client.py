@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 
 BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
+_MOST_TRACKED = 1_000  # topics; what was deleted is among them, too
 
 
 def mend_timeouts(client: Any) -> None:
@@ -32,6 +33,17 @@ def mend_timeouts(client: Any) -> None:
             raise RequestTimedOutError from error
 
     client.send = sending
+
+
+def track_topics(client: Any, topics: Collection[str]) -> None:
+    """Have the AIOKafkaClient of a producer keep the leaders of these topics, to which it is about to send.
+
+    Until it meets a topic that it does not know, it knows all of them. Then it asks for that topic alone, and forgets
+    the leaders of all others: batches for those wait for ever, and it asks again without a pause.
+    """
+    tracked = client._topics
+    if not tracked.issuperset(topics):
+        client._topics = tracked.union(topics) if len(tracked) < _MOST_TRACKED else set(topics)
 
 
 def mend_missing_offsets(client: Any) -> None:

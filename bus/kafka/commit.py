@@ -19,7 +19,7 @@ from aiokafka.producer import sender
 from duemq.bus.base import Batches, Landed, Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.client import mend_timeouts, track_topics
 from duemq.bus.kafka.decisions import Decisions
 from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
@@ -143,6 +143,7 @@ class KafkaCommitter:
         await self._hanging.look(made, self._own)
         producer = self._producer
         self._fault("before_commit")
+        track_topics(producer.client, {topic for topic, _ in made})
         await producer.begin_transaction()
         try:
             before = self._clock()

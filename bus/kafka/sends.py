@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch
@@ -17,6 +18,7 @@ from duemq.bus.kafka.stop import noticed
 from duemq.model.errors import LogFailed
 
 _LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
+_GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free
 
 Made = dict[Partition, list[Batch]]
 Sent = dict[Partition, list[asyncio.Future[Any]]]
@@ -38,11 +40,11 @@ async def send_all(
         if len(parts) > 1
     ]
     try:
-        await _all_done(sent, catalog, own, patience_s)
+        await _all_done(producer, sent, catalog, own, patience_s)
         for task in rest:
             await task
         if rest:
-            await _all_done(sent, catalog, own, patience_s)
+            await _all_done(producer, sent, catalog, own, patience_s)
     finally:
         for task in rest:
             task.cancel()
@@ -79,18 +81,27 @@ async def _send_rest(producer: Any, where: Partition, parts: list[Batch], sent: 
         sent.append(await _hand_over(producer, where, part))
 
 
-async def _all_done(sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
+async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
     """Wait for the acknowledgements; the fate of each is looked at later.
 
     aiokafka tries for ever. Raises TargetRefused for a target that cannot take its records, as the brokers say by now.
+    They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so
+    as soon as a broker refused a batch, or the transaction does not get its partitions.
     """
+    leader_of, missing = producer.client.cluster.leader_for_partition, producer._txn_manager.partitions_to_add
     waiting = {future for futures in sent.values() for future in futures}
-    until = time.monotonic() + patience_s
+    now = time.monotonic()
+    until, look, looks = now + patience_s, now + _LOOK_S, 0
     while True:
-        _, waiting = await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED)
+        _, waiting = await asyncio.wait(waiting, timeout=_GLANCE_S, return_when=asyncio.ALL_COMPLETED)
         if not waiting:
             return
         silent = [where for where, futures in sent.items() if not waiting.isdisjoint(futures)]
+        now = time.monotonic()
+        led = all(leader_of(TopicPartition(*where)) not in (None, -1) for where in silent)
+        if now < look and led and (looks or not missing()):
+            continue
+        look, looks = now + _LOOK_S, looks + 1
         there = set(await catalog.look({topic for topic, _ in silent}))
         for topic, partition in silent:
             if topic in own:
@@ -100,6 +111,6 @@ async def _all_done(sent: Sent, catalog: Catalog, own: Collection[str], patience
                 raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
             if partition in known.trouble:
                 raise TargetRefused(topic, known.trouble[partition], known.target.trouble_text)
-        if time.monotonic() > until and all(topic not in own for topic, _ in silent):
+        if now > until and all(topic not in own for topic, _ in silent):
             topic, partition = silent[0]
             raise TargetRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")

@@ -92,6 +92,18 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
     assert await bus.topic(other) is None
 
 
+async def test_a_topic_that_is_new_to_a_committer_holds_up_no_other(bus: KafkaBus) -> None:
+    """aiokafka asks for the new one alone, and forgets the leaders of all others."""
+    ledger, topic = await own_log(bus), await target(bus)
+    committer = await bus.committer("shard-0")
+    await committer._producer.client.force_metadata_update()  # now it knows all topics there are
+    new = await target(bus)
+    await committer.commit({(topic, 0): frames("one"), (ledger, 0): frames("one"), (new, 0): frames("one")})
+    assert [await values(bus, each) for each in (topic, ledger, new)] == [["one"]] * 3
+    await committer.commit({(topic, 0): frames("two"), (ledger, 0): frames("two")})
+    assert [await values(bus, each) for each in (topic, ledger)] == [["one", "two"]] * 2
+
+
 async def test_appends_that_cannot_be_taken_are_refused_at_once_and_harm_no_other(bus: KafkaBus) -> None:
     topic = await target(bus)
     with pytest.raises(Rejected) as refused:
