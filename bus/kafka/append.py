@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from duemq.bus.base import Appended, Batches, Landed, Partition
 from duemq.bus.kafka.batches import appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
-from duemq.bus.kafka.client import mend_timeouts, track_topics
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.stop import noticed, stop
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
@@ -68,6 +68,7 @@ class Appender:
         """Raises Unavailable."""
         producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
         mend_timeouts(producer.client)
+        mend_topics(producer.client)
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 await producer.start()
@@ -238,7 +239,6 @@ class Appender:
         return known
 
     async def _deliver(self, producer: Any, where: Partition, builder: Any) -> Any:
-        track_topics(producer.client, {where[0]})
         future = await producer.send_batch(builder, where[0], partition=where[1])
         self._on_the_way.add(future)
         try:

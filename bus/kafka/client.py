@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import RequestTimedOutError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 
 BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
-_MOST_TRACKED = 1_000  # topics; what was deleted is among them, too
+_MANY_TOPICS = 1_000  # from then on, those that were deleted are dropped
 
 
 def mend_timeouts(client: Any) -> None:
@@ -35,15 +36,29 @@ def mend_timeouts(client: Any) -> None:
     client.send = sending
 
 
-def track_topics(client: Any, topics: Collection[str]) -> None:
-    """Have the AIOKafkaClient of a producer keep the leaders of these topics, to which it is about to send.
+def mend_topics(client: Any) -> None:
+    """Have the AIOKafkaClient of a producer keep the leaders of all topics that it sends to, and make no topic.
 
     Until it meets a topic that it does not know, it knows all of them. Then it asks for that topic alone, and forgets
-    the leaders of all others: batches for those wait for ever, and it asks again without a pause.
+    the leaders of all others: batches for those wait for ever, and it asks again without a pause. Where brokers may
+    make topics (auto.create.topics.enable, their default), asking for one that was deleted makes it again.
     """
-    tracked = client._topics
-    if not tracked.issuperset(topics):
-        client._topics = tracked.union(topics) if len(tracked) < _MOST_TRACKED else set(topics)
+    wait = client._wait_on_metadata
+
+    async def waiting(topic: str) -> Any:
+        tracked = client._topics
+        if topic not in tracked:
+            if len(tracked) >= _MANY_TOPICS:
+                tracked = tracked.intersection(client.cluster.topics())
+            client._topics = tracked | {topic}
+        return await wait(topic)
+
+    client._wait_on_metadata = waiting
+    client._metadata_update = _with_names(client._metadata_update, MetadataRequest=_ask_only)
+
+
+def _ask_only(topics: list[str] | None) -> MetadataRequest:
+    return MetadataRequest(topics, allow_auto_topic_creation=False)
 
 
 def mend_missing_offsets(client: Any) -> None:
@@ -69,10 +84,18 @@ def mend_header_names(fetcher: Any) -> None:
     Other clients may write them. aiokafka raises UnicodeDecodeError where it meets one, after it has counted the
     records in front of it as read: they are lost, and the next try stops at the same record.
     """
-    plain = type(fetcher)._proc_fetch_request
-    names = {**plain.__globals__, "MemoryRecords": _Batches, "PartitionRecords": _Records}
+    fetcher._proc_fetch_request = _with_names(
+        fetcher._proc_fetch_request, MemoryRecords=_Batches, PartitionRecords=_Records
+    )
+
+
+def _with_names(method: MethodType, **names: Any) -> MethodType:
+    """The same method, in which these global names stand for something else."""
+    plain = method.__func__
+    assert isinstance(plain, FunctionType)
+    names = {**plain.__globals__, **names}
     mended = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
-    fetcher._proc_fetch_request = MethodType(mended, fetcher)
+    return MethodType(mended, method.__self__)
 
 
 class Lenient(NamedTuple):

@@ -19,7 +19,7 @@ from aiokafka.producer import sender
 from duemq.bus.base import Batches, Landed, Partition, TargetRefused
 from duemq.bus.kafka.batches import Batch, appended, batches_of, refusal_of
 from duemq.bus.kafka.catalog import Catalog
-from duemq.bus.kafka.client import mend_timeouts, track_topics
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.decisions import Decisions
 from duemq.bus.kafka.failures import translated
 from duemq.bus.kafka.hanging import Hanging
@@ -75,6 +75,7 @@ class KafkaCommitter:
             **options.client(),
         )
         mend_timeouts(self._producer.client)
+        mend_topics(self._producer.client)
         wire.watch(self._producer.client)
         self._hanging = Hanging(wire, self._producer, decisions)
         self._producer._sender._coordinator_dead = self._coordinator_lost
@@ -143,7 +144,6 @@ class KafkaCommitter:
         await self._hanging.look(made, self._own)
         producer = self._producer
         self._fault("before_commit")
-        track_topics(producer.client, {topic for topic, _ in made})
         await producer.begin_transaction()
         try:
             before = self._clock()

@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.stop import stop
 from duemq.client.consumer.headers import SIZE, returned
 from duemq.client.consumer.message import Message
@@ -172,6 +172,7 @@ class Returns:
                     bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
                 )
                 mend_timeouts(producer.client)
+                mend_topics(producer.client)
                 try:
                     await producer.start()
                 except BaseException:

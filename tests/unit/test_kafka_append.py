@@ -31,7 +31,6 @@ class Broker:
         self.gate.set()
         self.ends: dict[Partition, int] = {}
         self.known: dict[str, Known] = {}
-        self.client = SimpleNamespace(_topics=set())
         for topic in ("t", "u"):
             self.known[topic] = Known(1, 64 << 20, 0)
 

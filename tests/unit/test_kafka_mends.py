@@ -1,22 +1,25 @@
-"""What aiokafka reads wrong: header names that are not UTF-8, and answers that say that offsets are not known yet."""
+"""What aiokafka does wrong, beside time-outs: headers, offsets that are not known yet, and the topics it asks for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import GroupLoadInProgressError
 from aiokafka.protocol.commit import OffsetFetchRequest, OffsetFetchResponse_v3
 from aiokafka.protocol.fetch import FetchResponse_v4
+from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v5
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets
+from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_topics
 
 HERE = TopicPartition("t", 0)
 
@@ -97,3 +100,39 @@ def test_a_coordinator_that_is_loading_does_not_say_that_there_are_no_offsets() 
         assert (await client.send(1, OffsetFetchRequest("g", None))).topics == []
 
     asyncio.run(run())
+
+
+def test_a_producer_asks_for_all_topics_it_sends_to_and_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.bus.kafka.client._MANY_TOPICS", 3)
+    there = ["a", "b", "c", "d"]
+    asked: list[MetadataRequest] = []
+
+    class Connection:
+        async def send(self, request: MetadataRequest) -> Any:
+            asked.append(request)
+            known: list[Any] = [
+                (0, name, False, [(0, 0, 1, [1], [1], [])]) for name in there if name in (request._topics or there)
+            ]
+            return MetadataResponse_v5(0, [(1, "localhost", 9, None)], "cluster", 1, known)
+
+    async def run() -> list[set[str]]:
+        client: Any = AIOKafkaClient()
+        mend_topics(client)
+        client._get_conn = always = AsyncMock(return_value=Connection())
+        client.cluster.update_metadata(await always.return_value.send(MetadataRequest(None)))
+        client._sync_task = asyncio.create_task(client._md_synchronizer())
+        await client.force_metadata_update()
+        for name in ("a", "b", "new", "a", "newer"):
+            if name not in there:
+                there.append(name)
+            await client._wait_on_metadata(name)
+            assert client.cluster.leader_for_partition(TopicPartition(name, 0)) == 1
+            assert client.cluster.leader_for_partition(TopicPartition("a", 0)) == 1
+            if name == "new":
+                there.remove("b")
+                await client.force_metadata_update()
+        client._sync_task.cancel()
+        return [set(request._topics) for request in asked[2:]]
+
+    assert asyncio.run(run()) == [{"a", "b", "new"}, {"a", "b", "new"}, {"a", "new", "newer"}]
+    assert not any(request._allow_auto_topic_creation for request in asked[1:])
