@@ -11,6 +11,7 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from duemq.proxy.local.ports import HOST, addresses
 from duemq.proxy.local.problem import LocalError
 from duemq.proxy.local.process import Process, wait_for
 
+_LEAVE_S = 30.0
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _LOG_LEVEL = "-Dorg.apache.logging.log4j.level=WARN"
 
@@ -103,6 +105,21 @@ class KafkaServers(Ensemble):
             self.processes[each].start()
         for each in numbers:
             self.processes[each].until(partial(self._sees_all, each, set(numbers)), _READY_WITHIN_S)
+
+    def stop(self, number: int | None = None) -> None:
+        """SIGTERM, and wait. Raises LocalError.
+
+        Of all at once, one may be left without a controller, for which it would wait five minutes: it is killed.
+        """
+        if number is not None or len(self.numbers) == 1:
+            super().stop(number)
+            return
+        for process in self.processes.values():
+            process.resume()
+            process.terminate()
+        for process in self.processes.values():
+            with suppress(LocalError):
+                process.stop(_LEAVE_S)
 
     def sees(self, number: int) -> frozenset[int]:
         """The servers that this one takes for alive; none while it does not answer."""

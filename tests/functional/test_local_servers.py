@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -68,6 +69,28 @@ def test_three_brokers_go_on_with_two(tmp_path: Path) -> None:
         kafka.start(1)
         kafka.wait_until_whole()
         assert asyncio.run(values(kafka.bootstrap, "t", 1)) == [b"with two"]
+
+
+class Stuck:
+    """A broker that waits for a controller that is gone, until it is killed."""
+
+    within_s = 0.0
+
+    def resume(self) -> None: ...
+    def terminate(self) -> None: ...
+    def stop(self, within_s: float = 60.0) -> None:
+        self.within_s = within_s
+        raise LocalError("waited for kafka-1 to end")
+
+
+def test_a_broker_left_without_a_controller_does_not_keep_the_others_from_ending(tmp_path: Path) -> None:
+    servers = KafkaServers(tmp_path / "kafka", 3)
+    stuck: Any = {number: Stuck() for number in servers.numbers}
+    servers.processes = stuck
+    servers.stop()
+    assert all(0 < each.within_s < 60 for each in stuck.values())
+    with pytest.raises(LocalError):
+        servers.stop(1)
 
 
 @pytest.mark.parametrize(
