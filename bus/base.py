@@ -104,12 +104,14 @@ class Target:
 
     `max_frame_bytes`: larger frames are refused; None = any size is taken. `needs_key`: a record without a key is
     refused, because the topic is compacted. `trouble`: the partitions that take nothing just now, with the reason.
+    `is_new`: it was made so lately that the first record may take a second, and hold up others that are sent with it.
     """
 
     partitions: int
     max_frame_bytes: int | None = None
     needs_key: bool = False
     trouble: Mapping[int, str] = field(default_factory=dict)
+    is_new: bool = False
 
     @property
     def trouble_text(self) -> str:

@@ -33,6 +33,7 @@ _SENTENCES = {
     "not_authorized": "duemq's user may not write to it",
 }
 _LOOK_WAITS_MS = (50, 100, 200, 500)
+_NEW_WAITS_MS = (500,)
 _PASSING_WAITS = 3  # the first of the pauses: an outage that is over is noticed soon
 _UNKNOWN_WAITS = 1  # a topic that somebody makes is used soon
 _SIDE_BY_SIDE = 16
@@ -145,6 +146,9 @@ class Targets:
             elif about is not None and len(about.trouble) == about.partitions:
                 reason = next(iter(about.trouble.values()))
                 refused[topic] = self.refuse(topic, reason, now, waits_ms, about.trouble_text)
+                del known[topic]
+            elif about is not None and about.is_new:
+                refused[topic] = self.refuse(topic, LOOKED_UP, now, _NEW_WAITS_MS)
                 del known[topic]
         return known, refused
 

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 BATCH_OVERHEAD_BYTES = 512
 _FRESH_S, _STALE_S, _UNUSED_S = 5.0, 60.0, 3_600.0
 _SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once that has lasted
+# A follower that asks for a topic before its leader knows of it asks again after a second (replica.fetch.backoff.ms),
+# and every record waits for the followers.
+_NEW_S = 2.0
+_MOST_MISSING = 1_000  # names come from senders
 _DEFAULT_MAX_BYTES = 1_048_588
 _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
@@ -37,7 +41,7 @@ class Replicas(NamedTuple):
 class Known(NamedTuple):
     """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked`: when, on the steady clock.
 
-    `trouble`: the partitions that cannot be written to, with the reason.
+    `trouble`: the partitions that cannot be written to, with the reason. `new_until`: on the steady clock, too.
     """
 
     partitions: int
@@ -47,6 +51,7 @@ class Known(NamedTuple):
     min_in_sync: int = 1
     replicas: tuple[Replicas, ...] = ()
     trouble: Mapping[int, str] = {}
+    new_until: float = 0.0
 
     def judged(self, down: Collection[int]) -> Known:
         """The same with the trouble there is while these brokers do not answer."""
@@ -65,7 +70,8 @@ class Known(NamedTuple):
 
     @property
     def target(self) -> Target:
-        return Target(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble)
+        is_new = self.new_until > 0 and self.new_until > time.monotonic()
+        return Target(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
 
     @property
     def max_frame_bytes(self) -> int:
@@ -81,6 +87,7 @@ class Catalog:
     def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
         self._wire, self._drop_topic = wire, drop_topic
         self._known: dict[str, Known] = {}
+        self._missing: dict[str, None] = {}  # did not exist when they were looked at last
         self._used: set[str] = set()  # since they were looked at last
         self._renewal: asyncio.Task[None] | None = None
         self._swept = time.monotonic()  # when unused topics were forgotten
@@ -187,6 +194,9 @@ class Catalog:
         for topic in list(self._known) if wanted is None else wanted:
             if topic not in exist:
                 self._forget(topic)
+                self._missing[topic] = None
+        while len(self._missing) > _MOST_MISSING:
+            del self._missing[next(iter(self._missing))]
         self._forget_unused()
         settings = await self.settings(exist, _SETTINGS) if exist else {}
         now, down = time.monotonic(), self._wire.down
@@ -195,9 +205,17 @@ class Catalog:
             known = Known(
                 len(replicas), int(said.get("max.message.bytes", _DEFAULT_MAX_BYTES)), now,
                 "compact" in said.get("cleanup.policy", ""), int(said.get("min.insync.replicas", 1)), replicas,
+                new_until=self._new_until(topic, replicas, now),
             )  # fmt: skip
             self._known[topic] = known.judged(down)
         return sorted(exist)
+
+    def _new_until(self, topic: str, replicas: Sequence[Replicas], now: float) -> float:
+        if topic in self._missing:
+            del self._missing[topic]
+            return now + _NEW_S if max(each.copies for each in replicas) > 1 else 0.0
+        before = self._known.get(topic)
+        return before.new_until if before is not None else 0.0
 
     def forget(self, topic: str) -> None:
         """Ask the brokers before this topic is used again."""

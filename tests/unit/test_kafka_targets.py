@@ -196,6 +196,35 @@ def test_a_catalog_forgets_topics_that_are_gone_and_those_that_nobody_uses(monke
     asyncio.run(test())
 
 
+def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        brokers, clock = Brokers(), Steady()
+        monkeypatch.setattr(catalog_module, "time", clock)
+        brokers.led = {"old": [(1, [1, 2])], "deleted": [(1, [1, 2])]}
+        catalog = Catalog(cast(Wire, brokers))
+
+        def new() -> set[str]:
+            return {topic for topic in brokers.led if (known := catalog.last(topic)) and known.target.is_new}
+
+        await catalog.look(None)
+        assert new() == set(), "all were there when this process began"
+        gone = brokers.led.pop("deleted")
+        await catalog.look(["deleted", "made"])
+        brokers.led |= {"deleted": gone, "made": [(2, [2, 3])]}
+        await catalog.look(["deleted", "made", "old"])
+        assert new() == {"deleted", "made"}
+        clock.now += 1.9
+        await catalog.look(["deleted", "made", "old"])
+        assert new() == {"deleted", "made"}
+        clock.now += 0.2
+        assert new() == set()
+        await catalog.look([f"nowhere-{number}" for number in range(2_000)])
+        assert len(catalog._missing) == 1_000
+        await catalog.close()
+
+    asyncio.run(test())
+
+
 def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() -> None:
     async def test() -> None:
         ends = Ends()

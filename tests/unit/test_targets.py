@@ -149,6 +149,26 @@ def test_a_look_up_that_always_fails_after_its_time_is_up_is_heard() -> None:
     run(test)
 
 
+def test_a_topic_that_was_just_made_is_waited_for_and_costs_no_attempt() -> None:
+    """Its first record may take a second, and all that is committed with it."""
+
+    async def test() -> None:
+        bus = Broker()
+        targets = Targets(bus, 1)
+        bus.said = {"fresh": Target(1, is_new=True), "good": Target(1)}
+        known, refused = await targets.ready(["fresh", "good"], NOW, WAITS, 0.0)
+        assert known.keys() == {"good"} and refused["fresh"].reason == LOOKED_UP
+        assert refused["fresh"].until - NOW <= 1_000 and not refused["fresh"].counts
+        assert targets.trouble("fresh", NOW) is None, "nothing is wrong with it"
+        assert (await targets.resolve(["fresh"])).keys() == {"fresh"}, "messages to it are accepted"
+        bus.said["fresh"] = Target(1)
+        known, refused = await targets.ready(["fresh", "good"], refused["fresh"].until, WAITS, 0.0)
+        assert known.keys() == {"fresh", "good"} and not refused
+        await targets.close()
+
+    run(test)
+
+
 def test_many_topics_are_made_side_by_side_within_a_bound() -> None:
     async def test() -> None:
         bus = Broker()
