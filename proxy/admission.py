@@ -16,7 +16,6 @@ from duemq.proxy.request_id import RequestIds
 
 _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
 _WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
-LEAST_PAGE_BYTES: Final = 256 << 10
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
 _RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
 
@@ -75,12 +74,6 @@ class Share:
             )
         self.bytes += size
         admission.bytes += size
-
-    def take_page(self, most: int) -> int:
-        """Take bytes for records that will be read, up to `most`, half of what is spare at most. Raises Unavailable."""
-        size = max(min(most, self._admission.spare // 2), LEAST_PAGE_BYTES)
-        self.take(size)
-        return size
 
     def give_back(self, size: int) -> None:
         self.bytes -= size

@@ -53,7 +53,8 @@ class Connections:
         self._new: OrderedDict[Connection, None] = OrderedDict()  # have asked for nothing yet
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()
-        self._unread: OrderedDict[Connection, None] = OrderedDict()
+        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with the bytes that are unsent
+        self._unsent = 0
         self._ended: Counter[str] = Counter()  # since the last look, by reason
 
     def __len__(self) -> int:
@@ -66,8 +67,9 @@ class Connections:
             self._end(self._least_needed(connection), "made room for a new one")
 
     def remove(self, connection: Connection) -> None:
-        for known in (self._new, self._idle, self._served, self._unread):
+        for known in (self._new, self._idle, self._served):
             known.pop(connection, None)
+        self.reads(connection)
 
     def begin(self, connection: Connection) -> None:
         """It is being served from now on."""
@@ -83,10 +85,14 @@ class Connections:
             self._idle[connection] = None
 
     def does_not_read(self, connection: Connection) -> None:
-        self._unread[connection] = None
+        """Where too much is unsent, others that have not read for longer are closed."""
+        self.reads(connection)
+        self._relieve()
+        self._unread[connection] = size = connection.transport.get_write_buffer_size()
+        self._unsent += size
 
     def reads(self, connection: Connection) -> None:
-        self._unread.pop(connection, None)
+        self._unsent -= self._unread.pop(connection, 0)
 
     def drain(self) -> None:
         """Have each be closed with its next answer."""
@@ -107,6 +113,9 @@ class Connections:
         for connection in (*self._new, *self._idle, *self._served):
             if (reason := self._overdue(connection, now)) is not None:
                 self._end(connection, reason)
+        for connection in self._unread:
+            self._unread[connection] = connection.transport.get_write_buffer_size()
+        self._unsent = sum(self._unread.values())
         self._relieve()
         for reason, count in self._ended.items():
             log.info(
@@ -155,13 +164,8 @@ class Connections:
 
     def _relieve(self) -> None:
         """End those that have not read for longest, until what is unsent is within its bound."""
-        sizes = {connection: connection.transport.get_write_buffer_size() for connection in self._unread}
-        total = sum(sizes.values())
-        for connection, size in sizes.items():
-            if total <= self.limits.unsent_bytes:
-                break
-            self._end(connection, "the client does not read its answer, and too much is unsent")
-            total -= size
+        while self._unread and self._unsent > self.limits.unsent_bytes:
+            self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
 
     def _end(self, connection: Connection, reason: str) -> None:
         self.remove(connection)

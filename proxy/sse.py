@@ -11,7 +11,8 @@ from duemq.bus.base import Bus
 from duemq.model.errors import DuemqError
 from duemq.proxy.admission import Share
 from duemq.proxy.cursor import encode_cursor
-from duemq.proxy.topic_reader import TopicReader, ending, page_bytes, render_page
+from duemq.proxy.render import records_bytes
+from duemq.proxy.topic_reader import TopicReader, ending, page_bytes
 
 MEDIA_TYPE = "text/event-stream"
 _HEARTBEAT_S = 15.0
@@ -53,8 +54,9 @@ class EventStream(Response):
                         if grown or end.reached:
                             continue
                         chunk = _HEARTBEAT
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    self._share.give_back(self._share.bytes)
+                    self._share.give_back(self._share.bytes)  # what is sent counts as unread from here on
+                    for part in (chunk, b""):  # which comes back when the client has read most of the chunk
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:
             subscription.close()
 
@@ -66,10 +68,10 @@ class EventStream(Response):
         self._share.give_back(_CHUNK_BYTES)
         self._share.take(page_bytes(page))
         offsets += [0] * (len(self._reader.offsets) - len(offsets))
-        places = []
+        places, texts = [], []
         for partition, stored in page:
+            texts += records_bytes(partition, stored)
             for one in stored:
                 offsets[partition] = one.offset + 1
                 places.append(encode_cursor(self._topic, offsets).encode())
-        texts = await render_page(page)
         return b"".join(b"id: %b\ndata: %b\n\n" % event for event in zip(places, texts, strict=True))

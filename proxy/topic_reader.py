@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,26 +12,26 @@ from starlette.types import Receive
 from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
 from duemq.model.errors import Unavailable
 from duemq.proxy.cursor import encode_cursor
-from duemq.proxy.render import records_bytes
 
 Page = list[tuple[int, list[Stored]]]  # what was read, by partition
 
-PAGE_BYTES = 8 << 20
-_RECORDS_PER_TURN, _BYTES_PER_TURN = 500, 256 << 10  # rendered before others get a turn: about 1 ms
-
 
 class TopicReader:
-    """One reader at its place in one topic. `offsets` are the next ones to be read, per partition."""
+    """One reader at its place in one topic. `offsets` are the next ones to be read, per partition.
+
+    `behind`: the last read was bounded by what it was asked for, so that more is waiting.
+    """
 
     def __init__(self, bus: Bus, topic: str, offsets: Sequence[int]) -> None:
         self._bus, self._topic = bus, topic
         self.offsets = list(offsets)
+        self.behind = False
 
     @property
     def cursor(self) -> str:
         return encode_cursor(self._topic, self.offsets)
 
-    async def read(self, max_records: int, max_bytes: int = PAGE_BYTES) -> Page:
+    async def read(self, max_records: int, max_bytes: int) -> Page:
         """What there is now, by partition, and the place moves behind it: at most `max_records`, and about `max_bytes`.
 
         Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
@@ -47,18 +47,20 @@ class TopicReader:
         )
         found: Page = []
         left, bytes_left = max_records, max_bytes
+        self.behind = False
         for at, (_, partition) in enumerate(waiting):
-            if left <= 0:
+            if left <= 0 or bytes_left <= 0:
+                self.behind = True
                 break
             shares = len(waiting) - at
-            stored = await self._bus.read(
-                self._topic, partition, self.offsets[partition], -(-left // shares), bytes_left // shares
-            )
+            most, most_bytes = -(-left // shares), bytes_left // shares
+            stored = await self._bus.read(self._topic, partition, self.offsets[partition], most, most_bytes)
             if stored:
                 self.offsets[partition] = stored[-1].offset + 1
                 found.append((partition, stored))
-                left -= len(stored)
-                bytes_left -= sum(len(one.frame) for one in stored)
+                size = sum(len(one.frame) for one in stored)
+                left, bytes_left = left - len(stored), bytes_left - size
+                self.behind = self.behind or len(stored) == most or size > most_bytes // 2
         return found
 
 
@@ -74,38 +76,21 @@ async def readable(bus: Bus, topic: str) -> TopicInfo | None:
     return info
 
 
-async def render_page(page: Page) -> list[bytes]:
-    """The records of a page as JSON texts, made in turns that are too short to delay a delivery."""
-    texts: list[bytes] = []
-    for partition, stored in page:
-        for some in _slices(stored):
-            if texts:
-                await asyncio.sleep(0)
-            texts += records_bytes(partition, some)
-    return texts
-
-
-def _slices(stored: list[Stored]) -> Iterator[list[Stored]]:
-    """So many records as one turn may take; at least one."""
-    first = size = 0
-    for at, one in enumerate(stored):
-        size += len(one.frame)
-        if at > first and (size > _BYTES_PER_TURN or at - first == _RECORDS_PER_TURN):
-            yield stored[first:at]
-            first, size = at, len(one.frame)
-    if stored:
-        yield stored[first:]
-
-
 class Ending:
     """When a reader need not be served any longer: its client has gone, or the server is closing."""
 
-    def __init__(self, tasks: set[asyncio.Task[object]]) -> None:
-        self._tasks = tasks
+    def __init__(self, disconnected: asyncio.Task[object], closing: asyncio.Task[object]) -> None:
+        self._disconnected = disconnected
+        self._tasks = {disconnected, closing}
 
     @property
     def reached(self) -> bool:
         return any(task.done() for task in self._tasks)
+
+    @property
+    def gone(self) -> bool:
+        """The client has."""
+        return self._disconnected.done()
 
     async def or_done(self, work: asyncio.Task[Any]) -> None:
         """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
@@ -124,14 +109,12 @@ class Ending:
 @asynccontextmanager
 async def ending(receive: Receive, closing: asyncio.Event) -> AsyncIterator[Ending]:
     """Watches both while it is open."""
-    tasks: set[asyncio.Task[object]] = {
-        asyncio.create_task(_disconnected(receive), name="client gone"),
-        asyncio.create_task(closing.wait(), name="server closing"),
-    }
+    gone: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
+    closed: asyncio.Task[object] = asyncio.create_task(closing.wait(), name="server closing")
     try:
-        yield Ending(tasks)
+        yield Ending(gone, closed)
     finally:
-        for task in tasks:
+        for task in (gone, closed):
             await _cancelled(task)
 
 

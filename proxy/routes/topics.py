@@ -13,17 +13,18 @@ from duemq.bus.base import Bus, TopicInfo
 from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
-from duemq.proxy.admission import Share, share_of
+from duemq.proxy.admission import share_of
 from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
-from duemq.proxy.endpoint import JSON, Service
+from duemq.proxy.endpoint import Service
 from duemq.proxy.json_body import read_json
+from duemq.proxy.page import PageResponse, read_piece
 from duemq.proxy.query import read_number, read_query, read_wait
-from duemq.proxy.reply import JsonResponse, PageResponse
+from duemq.proxy.reply import JsonResponse
 from duemq.proxy.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.sse import EventStream
 from duemq.proxy.targets import check_topic
-from duemq.proxy.topic_reader import PAGE_BYTES, Page, TopicReader, ending, page_bytes, readable, render_page
+from duemq.proxy.topic_reader import Page, TopicReader, ending, readable
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _PARAMETERS = ("after", "consumer", "max", "wait")
@@ -56,11 +57,10 @@ async def get_records(service: Service, request: Request) -> Response:
     if streamed:
         return EventStream(bus, topic, offsets, service.closing, share_of(request))
     reader = TopicReader(bus, topic, offsets)
-    page = await _read(reader, most, share_of(request))
-    if not page and wait_ms:
-        page = await _wait(service, request, topic, reader, most, wait_ms / 1000)
-    records = await render_page(page)
-    return PageResponse(b'{"records":[', records, b'],"cursor":"%b"}' % reader.cursor.encode(), media_type=JSON)
+    first = await read_piece(reader, most, share_of(request))
+    if not first and wait_ms:
+        first = await _wait(service, request, topic, reader, most, wait_ms / 1000)
+    return PageResponse(reader, first, most, share_of(request), service.closing)
 
 
 async def get_place(service: Service, request: Request) -> Response:
@@ -109,15 +109,6 @@ async def _readable(bus: Bus, topic: str) -> TopicInfo | None:
     return info
 
 
-async def _read(reader: TopicReader, most: int, share: Share) -> Page:
-    """A page, as large as there is room for beside other requests. Raises Unavailable."""
-    room = share.take_page(PAGE_BYTES)
-    page = await reader.read(most, room)
-    share.give_back(room)
-    share.take(page_bytes(page))
-    return page
-
-
 async def _wait(service: Service, request: Request, topic: str, reader: TopicReader, most: int, wait_s: float) -> Page:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
@@ -126,9 +117,9 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
         share = share_of(request)
         async with ending(request.receive, service.closing) as end:
             # Once more before the first wait: what came between reading and subscribing wakes nobody.
-            page = await _read(reader, most, share)
+            page = await read_piece(reader, most, share)
             while not page and await end.or_growth(subscription, deadline - loop.time()):
-                page = await _read(reader, most, share)
+                page = await read_piece(reader, most, share)
             return page
     finally:
         subscription.close()

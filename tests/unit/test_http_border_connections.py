@@ -114,6 +114,25 @@ def test_who_is_served_may_take_as_long_as_it_takes_but_for_its_body() -> None:
     assert not poll.closed
 
 
+def test_a_client_that_does_not_read_makes_room_at_once_for_the_next_one() -> None:
+    """A look every few seconds would let a fast abuser have any number of them meanwhile."""
+    connections = Connections(LIMITS)
+    fakes = [Fake(0, unsent=60) for _ in range(3)]
+    added(connections, *fakes, served=True)
+    for fake in fakes:
+        connections.does_not_read(cast(Any, fake))
+    assert [fake.closed for fake in fakes] == [True, False, False]
+    connections.reads(cast(Any, fakes[1]))
+    connections.does_not_read(cast(Any, fakes[1]))
+    last = Fake(0, unsent=60)
+    added(connections, last, served=True)
+    connections.does_not_read(cast(Any, last))
+    assert [fake.closed for fake in fakes] == [True, False, True], "who has read since is spared"
+    connections.remove(cast(Any, fakes[1]))
+    connections.reads(cast(Any, last))
+    assert connections._unsent == 0
+
+
 def test_what_is_unsent_is_bounded_and_the_log_counts(caplog: pytest.LogCaptureFixture) -> None:
     connections = Connections(LIMITS)
     fakes = [Fake(0, unsent=60) for _ in range(3)]

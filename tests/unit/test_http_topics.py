@@ -21,9 +21,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.ingress import Ingress, Limits
 from duemq.proxy.render import records_bytes
-from duemq.proxy.reply import PageResponse
 from duemq.proxy.sections import HttpSettings
-from duemq.proxy.topic_reader import render_page
 
 ID = "Aa0-_" + "z" * 27
 SYSTEM = {"duemq-id": ID, "duemq-due": "1795255200000", "duemq-attempt": "1"}
@@ -68,7 +66,8 @@ class Site:
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
-            sent.put_nowait(message.get("body", b""))
+            if message.get("body") or not message.get("more_body"):
+                sent.put_nowait(message.get("body", b""))
 
         await cast(Any, self.app)(scope, receive, send)
 
@@ -295,36 +294,3 @@ def test_a_topic_that_no_cursor_could_speak_of_is_refused_and_the_largest_other_
         assert (await site.http.get("/v1/topics/more")).json()["cursor"] is None
 
     with_site(scenario)
-
-
-def test_a_page_is_sent_in_slices_however_large_its_records_are() -> None:
-    texts = [b'"%b"' % (b"x" * size) for size in (1, 300_000, 2, 700_000, 100_000, 100_000, 100_000, 3)]
-    page = PageResponse(b'{"records":[', texts, b"]}", "application/json")
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(page({"type": "http"}, None, send))  # type: ignore[arg-type]
-    head, *bodies = sent
-    whole = b"".join(bytes(each["body"]) for each in bodies)
-    assert orjson.loads(whole) == {"records": [text[1:-1].decode() for text in texts]}
-    assert dict(head["headers"])[b"content-length"] == b"%d" % len(whole)
-    assert max(len(each["body"]) for each in bodies) <= 256 << 10
-    assert [each.get("more_body", False) for each in bodies] == [True] * (len(bodies) - 1) + [False]
-
-
-def test_a_page_of_large_records_is_rendered_in_short_turns() -> None:
-    """A turn of 500 records was one of 8 MiB where each had 256 KiB: 10 ms in which nothing was delivered."""
-    frame = pack_record(None, (), b"x" * (64 << 10))
-    page = [(0, [Stored(number, 0, frame) for number in range(40)])]
-    turns: list[int] = []
-
-    def counted(partition: int, some: list[Stored]) -> list[bytes]:
-        turns.append(sum(len(one.frame) for one in some))
-        return records_bytes(partition, some)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duemq.proxy.topic_reader.records_bytes", counted)
-        assert len(asyncio.run(render_page(page))) == 40
-    assert max(turns) <= 256 << 10 and sum(turns) == 40 * len(frame)
