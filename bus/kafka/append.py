@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -42,8 +42,27 @@ class _TooLarge(Exception):
         self.sent, self.landed, self.stamp = sent, landed, stamp
 
 
+def joined(outcomes: Iterable[Landed | BaseException]) -> Landed:
+    """Where all parts of an append landed. Raises what failed: LogFailed where a part of it is or may be in the log."""
+    landed: dict[Partition, Appended] = {}
+    failures: list[BaseException] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            failures.append(outcome)
+        else:
+            landed |= outcome
+    if not failures:
+        return landed
+    unknown = next((failure for failure in failures if isinstance(failure, LogFailed)), None)
+    if unknown is None and landed:
+        raise LogFailed(f"a part of an append is in the log, another is not: {failures[0]}") from failures[0]
+    raise unknown or failures[0]
+
+
 class Appender:
-    """`landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
+    """One producer, which is opened when it is needed, and a lane for each partition.
+
+    `landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
     def __init__(
         self,
@@ -89,19 +108,10 @@ class Appender:
             )
         puts = [self.put(where, frames) for where, frames in batches.items()]
         outcomes = await asyncio.gather(*puts, return_exceptions=True)
-        landed: dict[Partition, Appended] = {}
-        failures: list[BaseException] = []
-        for where, outcome in zip(batches, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                failures.append(outcome)
-            else:
-                landed[where] = outcome
-        if not failures:
-            return landed
-        unknown = next((failure for failure in failures if isinstance(failure, LogFailed)), None)
-        if unknown is None and landed:
-            raise LogFailed(f"a part of an append is in the log, another is not: {failures[0]}") from failures[0]
-        raise unknown or failures[0]
+        return joined(
+            outcome if isinstance(outcome, BaseException) else {where: outcome}
+            for where, outcome in zip(batches, outcomes, strict=True)
+        )
 
     def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[Appended]:
         """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or

@@ -24,7 +24,7 @@ from duemq.bus.base import (
     log_that_fits,
     wall_clock,
 )
-from duemq.bus.kafka.append import Appender, recall_before_append
+from duemq.bus.kafka.append import Appender, joined, recall_before_append
 from duemq.bus.kafka.batches import refusal_of
 from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.clock_topic import ClockTopic
@@ -65,7 +65,9 @@ class KafkaBus:
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
-        self._appender = Appender(options, self._catalog, self._appended, clock)
+        self._appender = Appender(options, self._catalog, self._appended, clock)  # of own topics
+        # A broker answers one request of a producer at a time: what a target takes long for must delay no command.
+        self._to_targets = Appender(options, self._catalog, self._appended, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
@@ -108,7 +110,13 @@ class KafkaBus:
         for (topic, partition), frames in batches.items():
             _check_frames(topic, partition, await recall_before_append(self._catalog, topic), frames)
         self._check()
-        landed = await self._appender.append(batches)
+        direct = {where: frames for where, frames in batches.items() if where[0] not in self._own}
+        if not direct:
+            landed = await self._appender.append(batches)
+        else:
+            commands = {where: frames for where, frames in batches.items() if where not in direct}
+            appends = self._appender.append(commands), self._to_targets.append(direct)
+            landed = joined(await asyncio.gather(*appends, return_exceptions=True))
         self._wire.answered()
         return landed
 
@@ -306,7 +314,8 @@ class KafkaBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._catalog.close()
-        parts = [self._appender.close(), *(committer.close() for committer in self._committers.values())]
+        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_targets, *self._committers.values()]
+        parts = [writer.close() for writer in writers]
         done = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
         done += await asyncio.gather(self._wire.close(), return_exceptions=True)
         for error in done:

@@ -1,9 +1,10 @@
-"""Appends outside of transactions: the size of one is no failure of another, and what waits is bounded."""
+"""Appends outside of transactions: none is a failure or a delay of another, and what waits is bounded."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from duemq.bus.base import Appended
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.record import pack_record
-from tests.functional.kafka_bus import frames, target, values
+from tests.functional.kafka_bus import WITHIN_S, frames, own_log, target, values
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +37,11 @@ async def test_an_append_that_is_too_large_fails_no_other(bus: KafkaBus, monkeyp
     topic, other = await target(bus), await target(bus)
     where = (topic, 0)
     large = frame_of(await outdated(bus, topic, monkeypatch) + 1024)
-    first = bus._appender.put(where, frames("first"))  # while it is on its way the others gather
-    others = [bus._appender.put(where, frames(f"small {number}")) for number in range(3)]
-    refused = bus._appender.put(where, [large])
-    others += [bus._appender.put(where, frames(f"small {number}")) for number in range(3, 6)]
-    neighbour = bus._appender.put((other, 0), frames("beside"))
+    first = bus._to_targets.put(where, frames("first"))  # while it is on its way the others gather
+    others = [bus._to_targets.put(where, frames(f"small {number}")) for number in range(3)]
+    refused = bus._to_targets.put(where, [large])
+    others += [bus._to_targets.put(where, frames(f"small {number}")) for number in range(3, 6)]
+    neighbour = bus._to_targets.put((other, 0), frames("beside"))
     outcomes: Sequence[Appended | BaseException] = await asyncio.gather(
         first, refused, neighbour, *others, return_exceptions=True
     )
@@ -66,7 +67,7 @@ async def test_what_is_in_the_log_in_part_is_not_called_refused(bus: KafkaBus, m
 
 async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(bus: KafkaBus) -> None:
     topic = await target(bus)
-    appender = bus._appender
+    appender = bus._to_targets
     appender._max_bytes = 1 << 20
     frame = frame_of(300_000)
     taken = [asyncio.create_task(bus.append({(topic, 0): [frame]})) for _ in range(3)]
@@ -79,3 +80,24 @@ async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(
     assert appender._waiting_bytes == 0
     await bus.append({(topic, 0): [frame] * 5})  # alone, it may be larger
     assert await bus.end_offset(topic, 0) == 8
+
+
+async def test_a_target_whose_records_take_long_delays_no_command(bus: KafkaBus) -> None:
+    """A broker answers one request of a producer at a time, and the first record of a new topic can take a second."""
+    commands, topic = await own_log(bus), await target(bus)
+    await bus.append({(topic, 0): frames("first"), (commands, 0): frames("first")})
+    send, go_on = bus._to_targets._producer.client.send, asyncio.Event()
+
+    async def late(*arguments: Any, **options: Any) -> Any:
+        await go_on.wait()
+        return await send(*arguments, **options)
+
+    bus._to_targets._producer.client.send = late
+    direct = asyncio.create_task(bus.append({(topic, 0): frames("second")}))
+    async with asyncio.timeout(WITHIN_S):
+        await bus.append({(commands, 0): frames("second")})
+    assert not direct.done()
+    go_on.set()
+    await direct
+    for each in (topic, commands):
+        assert await values(bus, each) == ["first", "second"]
