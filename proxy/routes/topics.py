@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from duemq.model.timing import shown
 from duemq.proxy.admission import share_of
 from duemq.proxy.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
-from duemq.proxy.endpoint import Service
+from duemq.proxy.endpoint import JSON, Service
 from duemq.proxy.json_body import read_json
 from duemq.proxy.page import PageResponse, read_piece
 from duemq.proxy.query import read_number, read_query, read_wait
@@ -27,13 +28,20 @@ from duemq.proxy.targets import check_topic
 from duemq.proxy.topic_reader import Page, TopicReader, ending, readable
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
+_TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
 _CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 async def list_topics(service: Service, request: Request) -> Response:
     infos = sorted(await service.gateway.bus.topics(), key=lambda info: info.name)
-    return JsonResponse({"topics": [_topic_json(service, info) for info in infos if info.name not in INTERNAL]})
+    texts: list[bytes] = []
+    for at, info in enumerate(infos, 1):
+        if info.name not in INTERNAL:
+            texts.append(orjson.dumps(_topic_json(service, info)))
+        if at % _TOPICS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return Response(b'{"topics":[%b]}' % b",".join(texts), media_type=JSON)
 
 
 async def get_topic(service: Service, request: Request) -> Response:

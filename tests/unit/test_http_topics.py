@@ -294,3 +294,19 @@ def test_a_topic_that_no_cursor_could_speak_of_is_refused_and_the_largest_other_
         assert (await site.http.get("/v1/topics/more")).json()["cursor"] is None
 
     with_site(scenario)
+
+
+def test_a_list_of_many_topics_is_made_in_short_turns() -> None:
+    async def scenario(site: Site) -> None:
+        for number in range(500):
+            await site.bus.create_topic(f"many-{number:03}", 1)
+        asked = asyncio.create_task(site.http.get("/v1/topics"))
+        turns = 0
+        while not asked.done():
+            turns += 1
+            await asyncio.sleep(0)
+        names = [topic["topic"] for topic in (await asked).json()["topics"]]
+        assert names == [*(f"many-{number:03}" for number in range(500)), "t"]
+        assert turns > 500 // 20
+
+    with_site(scenario)
