@@ -206,6 +206,13 @@ class Bus(Protocol):
         """The next offset a reader will see (0 for an unknown topic), as the log itself says it now."""
         ...
 
+    async def appended_end(self, topic: str, partition: int) -> int:
+        """The offset behind everything that was ever acknowledged, also where no reader sees it yet. May take seconds.
+
+        Raises LogFailed where that is not known for certain.
+        """
+        ...
+
     async def start_offset(self, topic: str, partition: int) -> int:
         """The first offset that is kept (0 for an unknown topic), as the log itself says it now."""
         ...

@@ -106,6 +106,9 @@ class EmbeddedBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
 
+    async def appended_end(self, topic: str, partition: int) -> int:
+        return await self.end_offset(topic, partition)
+
     async def start_offset(self, topic: str, partition: int) -> int:
         self._commits.check()
         found = self._find(topic, partition)

@@ -118,6 +118,9 @@ class MemoryBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
 
+    async def appended_end(self, topic: str, partition: int) -> int:
+        return await self.end_offset(topic, partition)
+
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()
         found = self._log.find(topic, partition)

@@ -382,11 +382,10 @@ class CommandGateway:
 
     @_reading
     async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
-        self._check()
-        meant = _ADOPTION.fullmatch(id_)
-        if meant is None or (shard := int(meant[1])) >= self._backend.shards:
+        found = await self.adoption(id_)
+        if found is None:
             return None
-        return await self._backend.reader.adopted_ids(shard, int(meant[2]), first, most)
+        return await self._backend.reader.adopted_ids(found.shard, int(id_.partition("-")[2]), first, most)
 
     @_reading
     async def adoptions(self, state: str | None = None) -> list[Adopting]:
@@ -403,8 +402,11 @@ class CommandGateway:
             return None
         wanted = int(meant[2])
         offset = max(wanted, self._backend.progress(shard).applied - 1)
-        if wanted >= await self._backend.bus.end_offset(BUFFER, shard):
-            return None
+        bus = self._backend.bus
+        if wanted >= await bus.end_offset(BUFFER, shard):
+            if wanted >= await bus.appended_end(BUFFER, shard):
+                return None
+            raise Unavailable(f"shard {shard} cannot be read as far as adoption {id_} just now")
         found = await self._backend.reader.adoption(shard, wanted, offset)
         return None if found is None else Adopting(id_, shard, found)
 

@@ -153,6 +153,7 @@ class LocalReader:
         return [_shown(held, one) for one in some if state is None or one.state == state]
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        await self._applied(shard, wanted)
         held = self._shard(shard)
         store = held.store
         adoption = store.adoptions.get(wanted)

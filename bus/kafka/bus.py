@@ -176,6 +176,10 @@ class KafkaBus:
             self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
         return end
 
+    async def appended_end(self, topic: str, partition: int) -> int:
+        self._check()
+        return await self._wire.appended_end((topic, partition)) if await self._exists(topic, partition) else 0
+
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()
         if not await self._exists(topic, partition):

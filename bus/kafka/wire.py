@@ -26,7 +26,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 
 EARLIEST, LATEST = -2, -1
-_READ_COMMITTED = 1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _PING_S, _SILENT_S = 1.0, 3.0
 _REFRESH_S = 1.0
 _ASK = ConnectionGroup.DEFAULT
@@ -230,6 +230,38 @@ class Wire:
                         raise errors.for_code(code)(f"partition {partition} of topic {topic!r}")
                     found[topic, partition] = offset
         return found
+
+    async def appended_end(self, where: Partition) -> int:
+        """The high watermark of a partition. Raises LogFailed.
+
+        A leader that was deposed and does not know it says less than there is. So all brokers are asked who leads: more
+        than half of them must answer, and all who do must agree.
+        """
+        request = OffsetRequest(-1, _READ_UNCOMMITTED, grouped([(where, (where[1], LATEST))]))
+
+        async def ask() -> int:
+            brokers = self.client.cluster.brokers()
+            said = await asyncio.gather(*(self._leader_by(broker.nodeId, where) for broker in brokers))
+            leaders = [leader for leader in said if leader is not None]
+            if 2 * len(leaders) <= len(brokers) or min(leaders) < 0 or len(set(leaders)) > 1:
+                raise errors.LeaderNotAvailableError(f"brokers do not agree who leads {where}: {said}")
+            ((_, parts),) = (await self.ask(leaders[0], request)).topics
+            ((_, code, _, end),) = parts
+            if code:
+                raise errors.for_code(code)(f"partition {where[1]} of topic {where[0]!r}")
+            return int(end)
+
+        return await self.retried(ask)
+
+    async def _leader_by(self, broker: int, where: Partition) -> int | None:
+        """The leader of a partition as this broker knows it, -1 for none; None where it does not answer."""
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                request = MetadataRequest([where[0]], allow_auto_topic_creation=False)
+                ((_, _, _, partitions),) = (await self.ask(broker, request)).topics
+        except (KafkaError, OSError, TimeoutError):
+            return None
+        return next((leader for _, number, leader, *_ in partitions if number == where[1]), -1)
 
     async def fetch(
         self, node: int, wanted: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK

@@ -54,7 +54,8 @@ async def test_appended_frames_are_read_in_order_with_offset_and_time(bus: Bus, 
         (2, late, frames(2, 3)[0]),
     ]
     assert await everything(bus, "a", 1) == [EMPTY]
-    assert (await bus.end_offset("a", 0), await bus.end_offset("a", 1), await bus.end_offset("b", 0)) == (3, 1, 0)
+    for end in (bus.end_offset, bus.appended_end):
+        assert (await end("a", 0), await end("a", 1), await end("b", 0), await end("nowhere", 0)) == (3, 1, 0, 0)
 
 
 @clocked

@@ -7,12 +7,14 @@ import inspect
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.sends import send_all
 from duemq.model.errors import Fenced, Unavailable
+from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, own_log, target, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
@@ -60,6 +62,22 @@ async def test_a_master_that_was_replaced_while_frozen_writes_nothing(
     await newer.commit({(topic, 0): frames("two"), (ledger, 0): frames("entry 2")})
     assert await values(other, ledger) == await values(bus, ledger) == ["entry 1", "entry 2"]
     assert await values(bus, topic) == ["one", "two"]
+
+
+async def test_what_no_reader_sees_yet_is_known_to_be_there(
+    two: tuple[KafkaBus, KafkaBus], kafka: KafkaServers
+) -> None:
+    """Of what was committed the brokers may still be writing the markers: nothing may be said not to exist for it."""
+    bus, other = two
+    ledger = await own_log(bus)
+    await other.create_log(ledger, 1)
+    await bus.append({(ledger, 0): frames("one")})
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"open-{ledger}", acks="all")
+    async with producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(ledger, b"two", partition=0)
+        assert (await other.end_offset(ledger, 0), await other.appended_end(ledger, 0)) == (1, 2)
+        await producer.abort_transaction()
 
 
 async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[KafkaBus, KafkaBus]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -284,5 +285,30 @@ def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() ->
         site.follower.entries.clear()
         with pytest.raises(Unavailable, match="ledger"):
             await site.gateway.send([later()])
+
+    at_site(scenario)
+
+
+def test_an_adoption_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None:
+    """Its transaction is over for the proxy that committed it, and the brokers are still writing its markers."""
+
+    async def scenario(site: Site) -> None:
+        await site.bus.append({(BUFFER, 0): [b"x", b"y"]})
+        assert await site.gateway.adoption("0-2") is None
+        end = await site.bus.end_offset(BUFFER, 0)
+
+        async def seen(topic: str, partition: int) -> int:
+            return end - 1
+
+        site.bus.end_offset = seen  # type: ignore[method-assign]
+        site.bus.appended_end = AsyncMock(return_value=end)  # type: ignore[method-assign]
+        for read in (site.gateway.adoption("0-1"), site.gateway.adopted_ids("0-1", 0, 1)):
+            with pytest.raises(Unavailable):
+                await read
+        assert await site.gateway.adoption("0-2") is None
+        assert await site.gateway.adopted_ids("0-2", 0, 1) is None
+        site.bus.appended_end.side_effect = LogFailed("the brokers do not agree")
+        with pytest.raises(Unavailable):
+            await site.gateway.adoption("0-2")
 
     at_site(scenario)
