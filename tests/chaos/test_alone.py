@@ -49,8 +49,8 @@ class Alone:
 
 
 @pytest.fixture
-def alone(kafka: KafkaServers, tmp_path: Path) -> Iterator[Alone]:
-    alone = Alone(tmp_path, kafka)
+def alone(own_kafka: KafkaServers, tmp_path: Path) -> Iterator[Alone]:
+    alone = Alone(tmp_path, own_kafka)
     alone.process.start()
     yield alone
     alone.process.process.kill()
