@@ -206,10 +206,11 @@ class Bus(Protocol):
         """The next offset a reader will see (0 for an unknown topic), as the log itself says it now."""
         ...
 
-    async def appended_end(self, topic: str, partition: int) -> int:
-        """The offset behind everything that was ever acknowledged, also where no reader sees it yet. May take seconds.
+    async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
+        """As `end_offset`, and no part of the log that fell behind can have said it. May take seconds.
 
-        Raises LogFailed where that is not known for certain.
+        With `committed` False it is behind all that was acknowledged, also where no reader sees it yet. Raises
+        LogFailed where the end is not known for certain.
         """
         ...
 

@@ -118,7 +118,7 @@ class MemoryBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
 
-    async def appended_end(self, topic: str, partition: int) -> int:
+    async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
         return await self.end_offset(topic, partition)
 
     async def start_offset(self, topic: str, partition: int) -> int:

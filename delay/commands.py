@@ -404,7 +404,7 @@ class CommandGateway:
         offset = max(wanted, self._backend.progress(shard).applied - 1)
         bus = self._backend.bus
         if wanted >= await bus.end_offset(BUFFER, shard):
-            if wanted >= await bus.appended_end(BUFFER, shard):
+            if wanted >= await bus.sure_end(BUFFER, shard, committed=False):
                 return None
             raise Unavailable(f"shard {shard} cannot be read as far as adoption {id_} just now")
         found = await self._backend.reader.adoption(shard, wanted, offset)

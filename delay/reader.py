@@ -17,7 +17,7 @@ from duemq.delay.shard import Shard
 from duemq.delay.targets import Targets
 from duemq.delay.threads import in_thread
 from duemq.delay.topics import BUFFER
-from duemq.model.errors import DamagedFile, Rejected, Unavailable
+from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
 from duemq.model.key import KEY_BYTES, due_of
 from duemq.storage.adopted_file import ids_of
 from duemq.storage.adoptions import REFUSED, WANTED, Adoption
@@ -133,7 +133,14 @@ class LocalReader:
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._caught_up(shard)
-        return self._holder_of(shard, name)
+        found = self._holder_of(shard, name)
+        if found is None:  # this must not be said because a broker that was deposed said where the log ends
+            try:
+                await self._caught_up(shard, sure=True)
+            except LogFailed as error:
+                raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
+            found = self._holder_of(shard, name)
+        return found
 
     async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
         await self._applied(shard, offset)
@@ -194,10 +201,10 @@ class LocalReader:
             raise Unavailable(f"shard {shard} is catching up")
         return Reads(self._shard(shard))
 
-    async def _caught_up(self, shard: int) -> None:
+    async def _caught_up(self, shard: int, *, sure: bool = False) -> None:
         """Wait until every command that is in the log now is applied."""
         bus = self._holder.bus
-        end = await bus.end_offset(BUFFER, shard)
+        end = await (bus.sure_end(BUFFER, shard) if sure else bus.end_offset(BUFFER, shard))
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + self._wait_s, _LOOK_AGAIN_S
         while True:

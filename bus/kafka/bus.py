@@ -176,9 +176,11 @@ class KafkaBus:
             self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
         return end
 
-    async def appended_end(self, topic: str, partition: int) -> int:
+    async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
         self._check()
-        return await self._wire.appended_end((topic, partition)) if await self._exists(topic, partition) else 0
+        if not await self._exists(topic, partition):
+            return 0
+        return await self._wire.sure_end((topic, partition), committed=committed)
 
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()

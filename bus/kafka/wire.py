@@ -231,13 +231,14 @@ class Wire:
                     found[topic, partition] = offset
         return found
 
-    async def appended_end(self, where: Partition) -> int:
-        """The high watermark of a partition. Raises LogFailed.
+    async def sure_end(self, where: Partition, *, committed: bool) -> int:
+        """The last stable offset of a partition, or its high watermark. Raises LogFailed.
 
         A leader that was deposed and does not know it says less than there is. So all brokers are asked who leads: more
         than half of them must answer, and all who do must agree.
         """
-        request = OffsetRequest(-1, _READ_UNCOMMITTED, grouped([(where, (where[1], LATEST))]))
+        isolation = _READ_COMMITTED if committed else _READ_UNCOMMITTED
+        request = OffsetRequest(-1, isolation, grouped([(where, (where[1], LATEST))]))
 
         async def ask() -> int:
             brokers = self.client.cluster.brokers()

@@ -71,8 +71,8 @@ class RenamedBus:
     async def end_offset(self, topic: str, partition: int) -> int:
         return await self.inner.end_offset(topic + self._suffix, partition)
 
-    async def appended_end(self, topic: str, partition: int) -> int:
-        return await self.inner.appended_end(topic + self._suffix, partition)
+    async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
+        return await self.inner.sure_end(topic + self._suffix, partition, committed=committed)
 
     async def start_offset(self, topic: str, partition: int) -> int:
         return await self.inner.start_offset(topic + self._suffix, partition)

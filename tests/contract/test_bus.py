@@ -54,7 +54,7 @@ async def test_appended_frames_are_read_in_order_with_offset_and_time(bus: Bus, 
         (2, late, frames(2, 3)[0]),
     ]
     assert await everything(bus, "a", 1) == [EMPTY]
-    for end in (bus.end_offset, bus.appended_end):
+    for end in (bus.end_offset, bus.sure_end):
         assert (await end("a", 0), await end("a", 1), await end("b", 0), await end("nowhere", 0)) == (3, 1, 0, 0)
 
 

@@ -301,13 +301,13 @@ def test_an_adoption_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None
             return end - 1
 
         site.bus.end_offset = seen  # type: ignore[method-assign]
-        site.bus.appended_end = AsyncMock(return_value=end)  # type: ignore[method-assign]
+        site.bus.sure_end = AsyncMock(return_value=end)  # type: ignore[method-assign]
         for read in (site.gateway.adoption("0-1"), site.gateway.adopted_ids("0-1", 0, 1)):
             with pytest.raises(Unavailable):
                 await read
         assert await site.gateway.adoption("0-2") is None
         assert await site.gateway.adopted_ids("0-2", 0, 1) is None
-        site.bus.appended_end.side_effect = LogFailed("the brokers do not agree")
+        site.bus.sure_end.side_effect = LogFailed("the brokers do not agree")
         with pytest.raises(Unavailable):
             await site.gateway.adoption("0-2")
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -21,7 +22,7 @@ from duemq.delay.gateway import Query
 from duemq.delay.progress import Progress
 from duemq.delay.reader import LocalReader
 from duemq.delay.topics import BUFFER
-from duemq.model.errors import Unavailable
+from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
 from duemq.model.record import pack_record
@@ -86,6 +87,30 @@ def test_a_read_waits_for_what_was_accepted_and_not_for_what_nobody_reads() -> N
             await held.reader.state(0, KEY, 5)
         with pytest.raises(Unavailable, match="shard 1 cannot be read here"):
             await held.reader.state(1, KEY, 0)
+
+    with_held(scenario)
+
+
+def test_a_name_is_unknown_only_where_it_is_sure_how_far_the_log_goes() -> None:
+    """A broker that was deposed, and does not know it, says less than there is: a name was called unknown for it."""
+
+    async def scenario(held: Held) -> None:
+        await held.bus.append({(BUFFER, 0): [COMMAND, COMMAND]})
+        held.bus.end_offset = AsyncMock(return_value=1)  # type: ignore[method-assign]
+        held.bus.sure_end = AsyncMock(return_value=2)  # type: ignore[method-assign]
+        held.apply(1)
+        with pytest.raises(Unavailable, match="catching up"):
+            await held.reader.holder(0, b"n:x")
+        held.bus.sure_end.side_effect = LogFailed("the brokers do not agree")
+        with pytest.raises(Unavailable, match="do not agree"):
+            await held.reader.holder(0, b"n:x")
+        held.bus.sure_end.side_effect = None
+        held.apply(2)
+        assert await held.reader.holder(0, b"n:x") is None
+        held.bus.sure_end.reset_mock()
+        held.shards[0].store.names = lambda names: [b"k" * 32]
+        assert await held.reader.holder(0, b"n:x")
+        assert not held.bus.sure_end.called, "asking all brokers is for the rare answer"
 
     with_held(scenario)
 

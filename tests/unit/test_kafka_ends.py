@@ -87,9 +87,9 @@ def test_how_far_a_log_goes_is_only_said_where_the_brokers_agree_who_leads(
         wire.client = Brokers(said, {1: 10, 2: 12, 3: 13})
         if end is None:
             with pytest.raises(LogFailed):
-                await wire.appended_end(("t", 0))
+                await wire.sure_end(("t", 0), committed=True)
         else:
-            assert await wire.appended_end(("t", 0)) == end
+            assert await wire.sure_end(("t", 0), committed=True) == end
 
     asyncio.run(test())
 
