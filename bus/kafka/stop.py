@@ -28,6 +28,7 @@ async def _cut(producer: Any) -> None:
     unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
     accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
     accumulator.fail_all(ProducerClosed())
+    accumulator.reenqueue = lambda batch: None  # a request that ends later would put its batches back
     for batch in unsent:
         noticed(batch.future)
         noticed(batch._drain_waiter)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka import stop as module
 from duemq.bus.kafka.stop import stop
@@ -34,3 +35,17 @@ async def test_whoever_stops_a_producer_is_not_cancelled_by_it(failed: bool, mon
     await asyncio.wait([stopping])
     assert not stopping.cancelled()
     assert stopping.exception() is None
+
+
+async def test_a_request_that_ends_after_its_producer_was_cut_puts_nothing_back() -> None:
+    """It raised KeyError in a task of aiokafka, which the log showed with its traceback."""
+    producer: Any = AIOKafkaProducer(bootstrap_servers="127.0.0.1:9")
+    accumulator = producer._message_accumulator
+    builder = producer.create_batch()
+    builder.append(key=None, value=b"x", timestamp=None)
+    await accumulator.add_batch(builder, TopicPartition("t", 0), 1.0)
+    ((batch,),) = accumulator._batches.values()
+    await stop(producer, failed=True)
+    accumulator._pending_batches.clear()  # as its failure does
+    accumulator.reenqueue(batch)
+    assert batch not in accumulator._pending_batches
