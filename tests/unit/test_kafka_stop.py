@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import ProducerClosed
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka import stop as module
@@ -43,9 +44,11 @@ async def test_a_request_that_ends_after_its_producer_was_cut_puts_nothing_back(
     accumulator = producer._message_accumulator
     builder = producer.create_batch()
     builder.append(key=None, value=b"x", timestamp=None)
-    await accumulator.add_batch(builder, TopicPartition("t", 0), 1.0)
-    ((batch,),) = accumulator._batches.values()
+    accepted = await accumulator.add_batch(builder, TopicPartition("t", 0), 1.0)
+    batch = accumulator._pop_batch(TopicPartition("t", 0))  # its request is under way
     await stop(producer, failed=True)
-    accumulator._pending_batches.clear()  # as its failure does
+    with pytest.raises(ProducerClosed):
+        await accepted
     accumulator.reenqueue(batch)
-    assert batch not in accumulator._pending_batches
+    assert not accumulator._batches
+    assert not accumulator._pending_batches
