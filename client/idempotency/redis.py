@@ -8,6 +8,7 @@ behind. For an effect at most once it needs `appendfsync always` and no automati
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,11 @@ from duemq.model.errors import BadConfig, CorruptStore, Unavailable
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+log = logging.getLogger(__name__)
+
 PREFIX: Final = b"duemq:once:"
+START_S: Final = 30.0
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
 _CONNECTIONS = 32
 _CALL_S = 10.0  # all in all, with the wait for a connection to become free
 _SOCKET_S = 5.0  # for a connection, and for each answer; of redis-py before 8 the default is to wait for ever
@@ -74,20 +79,32 @@ class RedisStore:
         )
 
     @classmethod
-    async def open(cls, url: str, prefix: bytes = PREFIX) -> RedisStore:
+    async def open(cls, url: str, prefix: bytes = PREFIX, start_s: float = START_S) -> RedisStore:
         """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable.
 
-        A server that does not answer is given up after 5 s, or `?socket_timeout=`, `?socket_connect_timeout=` (s).
+        A server that is away, or just starting, is asked again for `start_s`: a consumer that starts meanwhile waits
+        for it. A call to one that does not answer is given up after 5 s, or `?socket_timeout=`,
+        `?socket_connect_timeout=` (s).
         """
         store = cls(_from_url(url), prefix)
         store._own = True
+        clock = asyncio.get_running_loop().time
+        until, pause_s = clock() + start_s, _FIRST_PAUSE_S
         try:
-            async with store._call():
-                await store._client.ping()
+            while True:
+                try:
+                    async with store._call():
+                        await store._client.ping()
+                    return store
+                except Unavailable as error:
+                    if clock() + pause_s > until:
+                        raise
+                    log.warning("the store of idempotency keys is away, and is asked again: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
         except BaseException:
             await store.close()
             raise
-        return store
 
     async def begin(
         self,

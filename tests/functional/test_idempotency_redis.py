@@ -60,7 +60,7 @@ async def test_a_server_that_restarts_empty_of_scripts_is_no_matter(redis_url: s
 
 async def test_a_server_that_is_away_is_said_to_be_unavailable() -> None:
     with pytest.raises(Unavailable, match="Redis"):
-        await RedisStore.open(f"redis://127.0.0.1:{free_port()}")
+        await RedisStore.open(f"redis://127.0.0.1:{free_port()}", start_s=0)
 
 
 async def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

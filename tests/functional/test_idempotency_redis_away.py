@@ -65,6 +65,18 @@ async def until_answered(handle: Callable[[Mail], Awaitable[Any]], or_begun: Cou
                 await asyncio.sleep(0.02)
 
 
+async def test_a_store_that_is_away_at_the_start_is_waited_for(node: ValkeyNode) -> None:
+    """A consumer that starts meanwhile ended with an error: found by a round of `tests.consumer_rounds`."""
+    await asyncio.to_thread(node.kill)
+    opening = asyncio.create_task(RedisStore.open(node.url))
+    done, _ = await asyncio.wait([opening], timeout=0.5)
+    assert not done, "it was given up, or found a server that is not there"
+    await asyncio.to_thread(node.start)
+    store = await opening
+    assert await store.begin(b"k", "a", T0, MINUTE, MINUTE) == Fresh()
+    await store.close()
+
+
 @pytest.mark.parametrize("step", ["before", "in the work", "at a harmless failure"])
 async def test_work_is_done_once_over_an_outage(node: ValkeyNode, away: Away, step: str) -> None:
     """With `at_most_once`, so that a doubt would show. What a silent server was asked it carries out later."""

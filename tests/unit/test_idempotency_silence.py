@@ -41,7 +41,7 @@ async def test_opening_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.client.idempotency.redis._SOCKET_S", 0.05)
     async with silent_server() as url:
         with pytest.raises(Unavailable, match="Redis"):
-            await RedisStore.open(url)
+            await RedisStore.open(url, start_s=0)
 
 
 @pytest.mark.parametrize(
