@@ -12,13 +12,15 @@ class Book:
     Invariant: everything below `commit` is done, and `commit` itself is not, or was never pulled.
     """
 
-    __slots__ = ("_done", "_open", "closed", "pull", "saved")
+    __slots__ = ("_done", "_open", "closed", "pull", "saved", "unsaved")
 
     def __init__(self, start: int) -> None:
         self.pull = start
         """The offset after the last one pulled, or farther where what follows are markers of transactions."""
         self.saved = (-1, -1)
         """`commit` and `pull` as they were stored last."""
+        self.unsaved = 0
+        """Messages done since offsets were stored last: they come again if this member is lost."""
         self.closed = False
         """The partition went to another member: what is still in hand is not begun."""
         self._open: deque[int] = deque()
@@ -35,6 +37,7 @@ class Book:
 
     def done(self, offset: int) -> None:
         """This one was handled, sent back or given up, and that is durable."""
+        self.unsaved += 1
         waiting = self._open
         if waiting and waiting[0] == offset:
             waiting.popleft()

@@ -287,7 +287,9 @@ class Consumer:
         holding: frozenset[TopicPartition] = frozenset()
         while True:
             most, held = self._room.admitted(self._books, source.partitions)
-            if most <= 0 or self._lanes.paused:
+            if crowded := self._unsaved() >= self.options.max_in_hand:
+                self._moved.set()
+            if most <= 0 or crowded or self._lanes.paused:
                 if not await self._room.wait(len(self._books), self._idle_s):
                     await source.idle()
                 continue
@@ -298,6 +300,11 @@ class Consumer:
                 self._take(partition, records)
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
+
+    def _unsaved(self) -> int:
+        """Messages done whose offsets are not stored. Without a bound on them, all that was fetched before Kafka went
+        away would be done meanwhile, and again once it is back."""
+        return sum(book.unsaved for book in self._books.values())
 
     def _take(self, partition: TopicPartition, records: list[Any]) -> None:
         book = self._books.get(partition)
@@ -402,14 +409,17 @@ class Consumer:
 
     async def _save(self, source: Source, books: Mapping[TopicPartition, Book]) -> None:
         async with self._saving:
-            moved = {
-                partition: (book, place)
-                for partition, book in books.items()
-                if (place := Place(book.commit, book.pull)) != book.saved
-            }
-            if moved and await source.save({partition: place for partition, (_, place) in moved.items()}):
-                for book, place in moved.values():
+            moved = {}
+            for partition, book in books.items():
+                if (place := Place(book.commit, book.pull)) != book.saved:
+                    moved[partition] = book, place, book.unsaved
+                else:
+                    book.unsaved = 0  # what is done behind one that is not cannot be stored
+            if moved and await source.save({partition: place for partition, (_, place, _) in moved.items()}):
+                for book, place, done in moved.values():
                     book.saved = place
+                    book.unsaved -= done
+            self._room.open()
 
 
 async def _lasting(work: Awaitable[None]) -> None:

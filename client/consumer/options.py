@@ -56,7 +56,8 @@ class ConsumerOptions:
     timeout_s: float = 60.0
     """For one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and goes on."""
     max_in_hand: int = 4_000
-    """Messages pulled and not done. More are not fetched until there is room again."""
+    """Messages pulled and not done. More are not fetched until there is room again, nor while as many are done whose
+    offsets could not be stored yet."""
     max_in_hand_bytes: int = 64 << 20
     commit_interval_s: float = 5.0
     """Offsets are stored at the latest after this, with each pull when they moved, and at the end."""

@@ -28,6 +28,7 @@ class Log:
         self.held: frozenset[TopicPartition] = frozenset()
         self.saved: dict[TopicPartition, Place] = {}
         self.silent: set[str] = set()
+        self.away = False
         self.calls: list[str] = []
         self.consumer: Consumer | None = None
 
@@ -57,6 +58,8 @@ class Log:
 
     async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
         await self._answer("save")
+        if self.away:
+            return False
         self.saved.update(places)
         return True
 
@@ -410,3 +413,35 @@ async def test_a_consumer_that_pauses_pulls_nothing_and_stays_in_its_group() -> 
         away = False
         await until(lambda: consumer.counts["orders", "done"] == 1_500)
     assert not consumer.paused and not back.sent and log.saved == {TOPIC: Place(1_500, 1_500)}
+
+
+async def test_no_more_than_what_may_be_in_hand_is_done_while_offsets_cannot_be_stored() -> None:
+    """What a broker sent before it was away is there to be pulled: 3,722 of 10,000 messages were done twice."""
+    consumer, log = Consumer("g", options=ConsumerOptions(max_in_hand=100)), Log({TOPIC: 5_000})
+    log.away = True
+
+    @consumer.on("orders")
+    async def handle(message: Message) -> None: ...
+
+    async with working(consumer, log):
+        await until(lambda: log.calls.count("save") >= 3 and not consumer.in_hand)
+        del log.calls[:]
+        await asyncio.sleep(0.05)
+        assert "pull" not in log.calls and 100 <= consumer.counts["orders", "done"] < 200
+        log.away = False
+        await until(lambda: consumer.counts["orders", "done"] == 5_000)
+    assert log.saved == {TOPIC: Place(5_000, 5_000)}
+
+
+async def test_a_message_that_takes_long_keeps_those_behind_it_from_being_stored_and_not_from_being_done() -> None:
+    consumer, log, over = Consumer("g", options=ConsumerOptions(max_in_hand=100)), Log({TOPIC: 2_000}), asyncio.Event()
+
+    @consumer.on("orders")
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            await over.wait()
+
+    async with working(consumer, log):
+        await until(lambda: consumer.counts["orders", "done"] == 1_999)
+        over.set()
+    assert log.saved == {TOPIC: Place(2_000, 2_000)}
