@@ -4,7 +4,8 @@ Where the store does not answer, its outcome is unknown. Then nothing may be don
 doubt that this process knows all about. So it remembers, by key:
 
     an unanswered begin        the same request is sent again: the owner is the same, so the store takes it for one
-    an unanswered release      the next attempt tells the store that the one before is over
+    an unanswered release      it is asked for again until the store answers, for the message may come to another
+                               process next; an attempt here tells the store that the one before is over
     an unanswered finish       the work is done, and is never begun again here: only its record is tried again
 
 and raises `Pause`: a consumer keeps the message in hand, begins nothing else, and tries it again later.
@@ -33,6 +34,7 @@ from duemq.model.fault import Fault
 log = logging.getLogger(__name__)
 
 _AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between tries to record or release
+_LATER_S = (0.5, 1.0, 2.0, 5.0)  # between tries to release later on
 _LEAVE_S = 1.0  # for a cancellation to wait for each request: what was sent takes effect without that
 _REMEMBERED = 10_000  # keys; of what is forgotten the lease has to run out, as after a crash
 _WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
@@ -76,6 +78,8 @@ class Attempts:
         self._running: dict[bytes, asyncio.Event] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._unrecorded: dict[bytes, _Unrecorded] = {}
+        self._unreleased: dict[bytes, tuple[str, float]] = {}  # the owner, and when its lease is over (loop time, s)
+        self._releasing: asyncio.Task[None] | None = None
         self._process, self._numbers = f"{os.getpid()}-{secrets.token_hex(6)}", count(1)
 
     async def result(self, key: bytes, work: Work) -> bytes:
@@ -198,6 +202,28 @@ class Attempts:
             log.warning("store cannot release %r: %r", key, error, extra={"action": "release"})
             if not isinstance(error, Exception):
                 raise
+            if isinstance(error, Unavailable):
+                until = asyncio.get_running_loop().time() + self._terms.lease_ms / 1_000
+                _remember(self._unreleased, key, (owner, until))
+                if self._releasing is None or self._releasing.done():
+                    self._releasing = asyncio.create_task(self._release_later(), name="release keys")
+
+    async def _release_later(self) -> None:
+        """Release what the store could not hear of, once it is back, or leave it to the end of its lease."""
+        clock, tries = asyncio.get_running_loop().time, 0
+        while self._unreleased:
+            await asyncio.sleep(_LATER_S[min(tries, len(_LATER_S) - 1)])
+            tries += 1
+            for key, (owner, until) in list(self._unreleased.items()):
+                try:
+                    if clock() < until:
+                        await self._answer(self._store.release(key, owner), self._terms.store_s)
+                except Unavailable:
+                    break
+                except Exception as error:
+                    log.warning("store cannot release %r: %r", key, error, extra={"action": "release"})
+                if self._unreleased.get(key) == (owner, until):
+                    del self._unreleased[key]
 
     # --- the store ------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,25 @@ async def test_a_store_that_is_back_soon_is_asked_again(world: World, monkeypatc
     assert world.store.counts["finish"] == 6
 
 
+async def test_what_could_not_be_released_is_once_the_store_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message comes to another process, which would wait for the end of the lease: six did in a round of 10,000."""
+    monkeypatch.setattr("duemq.client.idempotency.attempts._LATER_S", (0.001,))
+    world.store.away, world.errors = {"release"}, [ValueError("no")]
+    with pytest.raises(ValueError, match="no"):
+        await world.process(store_timeout=BRIEF)(Mail("a"))
+    other = world.process()
+    with pytest.raises(Busy):
+        await other(Mail("a"))
+    world.store.away = set()
+    world.store.reached["release"].clear()
+    async with asyncio.timeout(60):
+        await world.store.reached["release"].wait()
+    await asyncio.sleep(0)  # it is answered in this turn
+    assert await other(Mail("a")) == {"sent": "a", "time": 1}
+
+
 async def test_an_error_of_the_handler_that_looks_like_the_stores_is_the_handlers(world: World) -> None:
     world.errors = [Unavailable("duemq is")]
     with pytest.raises(Unavailable, match="duemq is"):
