@@ -46,6 +46,12 @@ class Backend(Protocol):
         """What relative times count from, and absolute ones are judged by: epoch ms."""
         ...
 
+    @property
+    def delivering(self) -> Callable[[], int]:
+        """What messages without delay are delivered by, epoch ms: never ahead of the clock that stamps their records,
+        the producer's or the broker's."""
+        ...
+
     def why_clock_out(self) -> str | None:
         """Why no relative times can be taken just now, in a sentence; see `ClockWatch`."""
         ...
@@ -108,7 +114,8 @@ class NodeBackend:
         self._node = node
         self.reader: ShardReader = LocalReader(node, wait_s)
         self.operator: Operator = operator or NoCluster()
-        self.ids, self.clock, self.why_clock_out = node.ids, node.watch.accepting, node.watch.why_out
+        self.ids, self.why_clock_out = node.ids, node.watch.why_out
+        self.clock, self.delivering = node.watch.accepting, node.watch.delivering
         self.shards = node.folder.info.shards
 
     @property
@@ -175,7 +182,8 @@ class ProxyBackend:
     _direct: Counter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.clock, self.why_clock_out = self.watch.accepting, self.watch.why_out
+        self.clock, self.delivering = self.watch.accepting, self.watch.delivering
+        self.why_clock_out = self.watch.why_out
         self._direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=self.registry)
         self.registry.register(LedgerCollector(self.follower.entries, self.clock))
         self.registry.register(ClockCollector(self.watch))

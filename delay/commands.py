@@ -121,8 +121,8 @@ class CommandGateway:
         self._check()
         self._backend.refuse()
         refused, known = await self._refused(drafts)
-        now = self._backend.clock()
-        outgoing = self._outgoing(drafts, refused, known, now)
+        now, at_once = self._backend.clock(), self._backend.delivering()
+        outgoing = self._outgoing(drafts, refused, known, now, at_once)
         if not outgoing.batches:
             return list(refused.values())
         landed = await self._append(outgoing.batches)
@@ -135,7 +135,7 @@ class CommandGateway:
             if index in refused:
                 answers.append(refused[index])
             elif index in outgoing.direct_ids:
-                answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, now))
+                answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, at_once))
             else:
                 where, position = outgoing.places[index]
                 due, offset = now if draft.due is None else draft.due, landed[where].offset(position)
@@ -167,8 +167,14 @@ class CommandGateway:
         return refused, known
 
     def _outgoing(
-        self, drafts: Sequence[Draft], refused: Mapping[int, Rejected], known: Mapping[str, Target], now: int
+        self,
+        drafts: Sequence[Draft],
+        refused: Mapping[int, Rejected],
+        known: Mapping[str, Target],
+        now: int,
+        at_once: int,
     ) -> _Outgoing:
+        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the shard of all that may go to any: one batch
@@ -180,10 +186,10 @@ class CommandGateway:
                 shard = shard_of_name(draft.name, shards)
                 self._backend.progress(shard).check()
             elif draft.due is None:
-                id_ = ids.issue_bytes(DIRECT, now, next(self._unique), direct_checksum(draft.topic))
+                id_ = ids.issue_bytes(DIRECT, at_once, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
                 partition = _partition_for(draft.key, known[draft.topic], turn)
-                outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, now))
+                outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, at_once))
                 continue
             elif draft.key is not None and selection.ordered:
                 shard = selection.pick(draft.key)

@@ -292,3 +292,15 @@ async def test_a_proxy_that_is_behind_by_less_than_the_bound_makes_nothing_early
         sent = wall_clock()
         taken = await proxy.post(deliver_after="10s")
         assert taken.json()["deliver_at_ms"] >= sent + 10_000 - 2
+
+
+async def test_a_message_without_delay_shows_no_time_ahead_of_its_record(tmp_path: Path) -> None:
+    """Its record has the time of the proxy's clock: chaos on a busy machine saw records a ms before their due time."""
+    machine = Machine(wrong=-400)
+    async with proxied(tmp_path, machine) as proxy:
+        taken = await proxy.post()
+        assert taken.json()["deliver_at_ms"] <= machine.clock()
+    machine = Machine(wrong=400)
+    async with proxied(tmp_path / "ahead", machine) as proxy:
+        taken = await proxy.post()
+        assert taken.json()["deliver_at_ms"] <= wall_clock() + 2, "or, where the broker stamps it, that of the broker"
