@@ -27,6 +27,7 @@ from duemq.client.values import (
     Cancelled,
     CancelReport,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     Record,
@@ -203,6 +204,9 @@ class AsyncClient:
 
     async def cluster(self) -> Cluster:
         return await self._run(plans.cluster())
+
+    async def limits(self) -> Limits:
+        return await self._run(plans.limits())
 
     async def drain(self, node: str) -> None:
         await self._run(plans.drain(node))

@@ -24,6 +24,7 @@ from duemq.client.values import (
     Cancelled,
     CancelReport,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     Record,
@@ -269,6 +270,10 @@ class Client:
     def cluster(self) -> Cluster:
         """The nodes, and how far each shard has come."""
         return self._run(plans.cluster())
+
+    def limits(self) -> Limits:
+        """What the server accepts, to judge messages by before they are sent."""
+        return self._run(plans.limits())
 
     def drain(self, node: str) -> None:
         """Have a node hand over its shards; it does so in the next moments. Raises `UnknownNode`, `NotSupported`."""

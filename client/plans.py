@@ -27,6 +27,7 @@ from duemq.client.values import (
     CancelReport,
     CancelResult,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     MoveResult,
@@ -307,6 +308,10 @@ def adoptions(state: str | None) -> Plan[Sequence[Adoption]]:
 
 def cluster() -> Plan[Cluster]:
     return Cluster.from_json(json_of((yield Call("GET", "/v1/cluster"))))
+
+
+def limits() -> Plan[Limits]:
+    return Limits.from_json(json_of((yield Call("GET", "/v1/limits"))))
 
 
 def drain(node: str) -> Plan[None]:

@@ -26,6 +26,11 @@ class AdoptPolicy:
     copies: int = 1
 
     @property
+    def enabled(self) -> bool:
+        """Whether there is a place that files may be taken from."""
+        return bool(self.folders)
+
+    @property
     def too_near(self) -> str:
         """Why a file is refused whose window begins too soon."""
         return f"its window begins in less than {self.lead_ms // 1000} s: send its messages one by one"

@@ -351,6 +351,30 @@ class Cluster(BaseModel):
     shards: list[Shard]
 
 
+class AdoptionLimits(BaseModel):
+    """Of files that are handed over."""
+
+    enabled: bool = Field(description="Whether files are taken in at all: far.adopt_from names a place.")
+    max_files: int = Field(description="In one call.")
+    max_file_rows: int
+    min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
+
+
+class Limits(BaseModel):
+    """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
+
+    shards: int
+    topics: list[str] = Field(description="Names or patterns such as orders.*; none = any topic.")
+    max_delay_ms: Ms = Field(description="How far ahead of now a message may be due.")
+    max_payload_bytes: int
+    max_key_bytes: int
+    max_headers: int
+    max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
+    max_batch_items: int
+    max_batch_bytes: int
+    adoption: AdoptionLimits
+
+
 class Drained(BaseModel):
     name: str
     draining: bool

@@ -75,14 +75,16 @@ def schedule(
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
 
     `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads,
-    see `fingerprint`. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    see `fingerprint`. `rules` None: those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client
+    raises.
     """
-    server, rules, teller = server or Server(), rules or Rules(), teller or Silent()
+    server, teller = server or Server(), teller or Silent()
     spark, folder = frame.sparkSession, JobFolder(options.stage, job)
     about = f"{frame.schema.json()}\n{source or fingerprint(frame)}"
     printed = print_of(columns.said(), about)
     manifest, again = folder.manifest(), folder.adoptions() is not None
     if manifest is None:
+        rules = rules or Rules.of(server.limits())
         manifest = _written(spark, frame, columns, folder, options, rules, about, teller, fault, clock)
         fault("before_manifest")
         manifest = folder.settle(manifest)

@@ -10,16 +10,19 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from duemq.client.values import Limits
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.server import message_limits
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
+LEAD_MS: Final = 10 * 60_000
 _SHOWN = 60  # characters of a wrong value
 
 
@@ -29,8 +32,15 @@ class Rules:
     start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it."""
 
     limits: AdoptLimits = field(default_factory=AdoptLimits)
-    lead_ms: int = 10 * 60_000
+    lead_ms: int = LEAD_MS
     horizon_ms: int = 10 * 365 * 86_400_000
+
+    @staticmethod
+    def of(limits: Limits, lead_ms: int = LEAD_MS) -> Rules:
+        """Those by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
+        if lead_ms < limits.min_lead_ms:
+            raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
+        return Rules(message_limits(limits), lead_ms, limits.max_delay_ms)
 
 
 def judged(frame: DataFrame, columns: Columns, rules: Rules, now: int) -> DataFrame:

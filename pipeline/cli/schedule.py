@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duemq.pipeline.bulk.job import Scheduled
     from duemq.pipeline.bulk.rules import Rules
     from duemq.pipeline.progress import Teller
+    from duemq.pipeline.server import Server
 
 EXAMPLES = examples(
     "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --stage /shared/jobs",
@@ -91,11 +92,11 @@ def schedule(
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk.job import Options, RowsRejected
         from duemq.pipeline.bulk.job import schedule as run
-        from duemq.pipeline.bulk.rules import Rules
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.server import Server
 
-        rules = Rules(lead_ms=_ms(lead))
+        server = Server(url)
+        rules = _rules(server, _ms(lead), dry_run, teller)
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
@@ -106,7 +107,7 @@ def schedule(
         job_id, about = _identity(frame, columns, job, jdbc, jdbc_name)
         try:
             done = run(
-                frame, columns, job_id, Options(stage, rejects, link, strict), Server(url), rules=rules, source=about,
+                frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules, source=about,
                 teller=teller,
             )  # fmt: skip
         except RowsRejected as error:
@@ -150,6 +151,20 @@ def _ms(text: str) -> int:
     from duemq.model.timing import parse_duration
 
     return parse_duration(text, "lead", text=True)
+
+
+def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> Rules:
+    """Those of the server. A dry run does without one, and says so."""
+    from duemq.client.errors import Unavailable, Unreachable
+    from duemq.pipeline.bulk.rules import Rules
+
+    try:
+        return Rules.of(server.limits(0.0) if dry_run else server.limits(), lead_ms)
+    except (Unavailable, Unreachable) as error:
+        if not dry_run:
+            raise
+        teller.says(f"judged by default limits, for there is no server: {error}")
+        return Rules(lead_ms=lead_ms)
 
 
 def _frame(

@@ -248,6 +248,10 @@ ENDPOINTS = (
         {200: Answer("The cluster.", schemas.Cluster)},
     ),
     Endpoint(
+        "GET", "/v1/limits", service.limits, "What this server accepts", "service",
+        {200: Answer("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
+    ),
+    Endpoint(
         "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
         {
             202: Answer("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
