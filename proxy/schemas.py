@@ -131,7 +131,7 @@ class Receipt(BaseModel):
 
 
 class Adopt(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
     size: int = Field(default=0, description="Bytes.")
@@ -140,7 +140,7 @@ class Adopt(BaseModel):
 
 
 class AdoptSaid(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
     sha256: str
     size: int = Field(description="Bytes.")
     window: Ms = Field(description="When its 30-minute window begins.")

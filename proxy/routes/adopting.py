@@ -20,6 +20,7 @@ from duemq.proxy.render import times
 from duemq.proxy.reply import JsonResponse
 from duemq.proxy.topic_reader import ending
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
+from duemq.storage.object_store import is_object, wrong_uri
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
@@ -30,6 +31,7 @@ MOST_FILES: Final = 20_000  # of one batch: a year has 17,520 windows
 _BATCH_BYTES: Final = 64 << 20
 _BATCH_VALUES: Final = 10 * MOST_FILES
 MOST_IDS: Final = 10_000
+_A_PATH: Final = "path must be the absolute path of a file, as the nodes see it, or s3://BUCKET/KEY"
 
 
 async def post_adoption(service: Service, request: Request) -> Response:
@@ -67,12 +69,19 @@ def _said(service: Service, file: Any) -> Adopt:
     if type(file) is not dict:
         raise Rejected("bad_field", f"a file is a JSON object, not {shown(file)}", "files")
     adopt = Adopt.of(file)
-    if not adopt.path.startswith("/"):
-        raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
+    _check_path(adopt.path)
     if (reason := service.adopting.refuse_folder(adopt.path)) is not None:
         raise Rejected("forbidden", reason, "path")
     _check_window(service, adopt)
     return adopt
+
+
+def _check_path(path: str) -> None:
+    if is_object(path) and path.isprintable():
+        if (wrong := wrong_uri(path)) is not None:
+            raise Rejected("bad_field", f"path: {wrong}", "path")
+    elif not path.startswith("/") or "\x00" in path:
+        raise Rejected("bad_field", _A_PATH, "path")
 
 
 def _check_window(service: Service, adopt: Adopt) -> None:
@@ -101,8 +110,9 @@ async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Ad
     """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
-    if type(path) is not str or not path.startswith("/") or "\x00" in path:
-        raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
+    if type(path) is not str:
+        raise Rejected("bad_field", _A_PATH, "path")
+    _check_path(path)
     if type(link) is not bool:
         raise Rejected("bad_field", f"link must be true or false, not {shown(link)}", "link")
     said: Adopt | None = None
