@@ -6,6 +6,7 @@ Spark puts a path without a scheme below the cluster's default file system, wher
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -29,14 +30,13 @@ def uri_of(place: str | Path) -> str:
     text = str(place)
     found = _SCHEME.match(text)
     if found is None:
-        return f"file://{Path(text).absolute()}"
+        return f"file://{os.path.abspath(text)}"
     scheme, rest = found[1].lower(), text[found.end() :]
     if scheme not in SCHEMES:
         raise BadInput(f"{text}: nothing here knows the scheme {found[1]}:; known are {', '.join(SCHEMES)}")
     if scheme == "file":
         if rest.startswith("//") and not rest.startswith("///"):
             raise BadInput(f"{text}: a file: URI has three slashes and no host, such as file:///data/ids")
-        return f"file:///{rest.lstrip('/')}"
     return f"{scheme}:{rest}"
 
 
@@ -47,7 +47,7 @@ def scheme_of(uri: str) -> str:
 
 def local_path(uri: str) -> Path | None:
     """The path of a `file:` URI that `uri_of` gave; None for one on another file system."""
-    return Path(uri.removeprefix("file://")) if scheme_of(uri) == "file" else None
+    return Path(f"/{uri.removeprefix('file:').lstrip('/')}") if scheme_of(uri) == "file" else None
 
 
 def below(uri: str, name: str) -> str:

@@ -15,7 +15,7 @@ from duemq.pipeline.storage import below, local_path, uri_of
     [
         ("/data/ids", "file:///data/ids"),
         ("/data/a folder/%41[1]", "file:///data/a folder/%41[1]"),
-        ("file:/data/ids", "file:///data/ids"),
+        ("file:/data/ids", "file:/data/ids"),
         ("file:///data/ids", "file:///data/ids"),
         ("FILE:///data", "file:///data"),
         ("hdfs://nn:8020/ids", "hdfs://nn:8020/ids"),
@@ -35,6 +35,7 @@ def test_a_relative_path_is_below_the_folder_of_this_process(tmp_path: Path, mon
     assert uri_of("ids") == f"file://{tmp_path}/ids"
     assert uri_of(Path("a:b")) == f"file://{tmp_path}/a:b"
     assert local_path(uri_of("ids")) == tmp_path / "ids"
+    assert local_path("file:/data/ids") == local_path("file:///data/ids") == Path("/data/ids")
     assert local_path("hdfs:///ids") is None
     assert below(uri_of("ids"), "x") == f"file://{tmp_path}/ids/x" and below("s3a://b/", "x") == "s3a://b/x"
 
