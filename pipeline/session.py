@@ -17,6 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from duemq.pipeline import connect
 from duemq.pipeline.connector import fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
@@ -45,10 +46,13 @@ def session(
 ) -> SparkSession:
     """The session of this process, started if there is none. `kafka`: with the connector. `settings`: more, by name.
 
-    A session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
+    `master` may be a Spark Connect server, `sc://HOST:PORT`, which has a connector and most settings of its own. A
+    session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
     """
     if (running := SparkSession.getActiveSession()) is not None:
         return running
+    if master is not None and master.startswith(connect.SCHEME):
+        return connect.remote_session(name, master, dict(settings or {}))
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java and read its settings
     given = dict(settings or {}) | ({"spark.master": master} if master else {})
     if submitted:
