@@ -6,9 +6,9 @@ Spark's own Parquet writer is the fast way. The settings below make of its files
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
 from duemq.pipeline.bulk.rules import REASON
+from duemq.pipeline.bulk.stage import Stage
 from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 from duemq.storage.intake import glance
 
@@ -38,6 +39,8 @@ _OPTIONS: Final = {
     "parquet.column.statistics.enabled#name": "false",
 }
 _MOST_ROWS = 2_000_000  # of one file: what is done with one is done by one task
+_IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
+MOST_TASKS: Final = 256  # that look at files: each takes longer than Spark needs to start one
 _SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
 
 
@@ -71,35 +74,30 @@ def messages(judged: DataFrame, columns: Columns, job: str) -> DataFrame:
     return sorted_rows.select(*shown, WINDOW)
 
 
-def uri(path: Path) -> str:
-    """As Hadoop reads it: of a local file, and nothing in it quoted."""
-    return f"file://{path}"
-
-
-def write(frame: DataFrame, folder: Path) -> None:
-    """Write what `messages` made."""
+def write(frame: DataFrame, uri: str) -> None:
+    """Write what `messages` made into a folder."""
     writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MOST_ROWS)
-    writer.parquet(uri(folder))
+    writer.parquet(uri)
 
 
-def looked_at(spark: SparkSession, folder: Path, below: Path) -> list[DelayFile]:
-    """All delay files below a folder, each read for its checksum by an executor; paths are those below `below`."""
-    paths = sorted(str(path.relative_to(below)) for path in folder.glob(f"{WINDOW}=*/*.parquet"))
+def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile]:
+    """All delay files of an attempt, each read for its checksum by an executor."""
+    paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
     if not paths:
         return []
-    root, parts = str(below), min(len(paths), 4 * spark.sparkContext.defaultParallelism)
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = [_look(Path(root), path) for path in batch["path"].to_pylist()]
+            found = [_look(stage, path) for path in batch["path"].to_pylist()]
             yield pa.RecordBatch.from_pylist([asdict(one) for one in found])
 
-    listed = spark.createDataFrame([(path,) for path in paths], "path string").repartition(parts)
+    listed = spark.createDataFrame([(path,) for path in paths], "path string").repartition(min(len(paths), MOST_TASKS))
     rows: Sequence[pa.RecordBatch] = listed.mapInArrow(look, _SCHEMA).toArrow().to_batches()
     found = [DelayFile(**row) for batch in rows for row in batch.to_pylist()]
     return sorted(found, key=lambda one: (one.window, one.path))
 
 
-def _look(root: Path, path: str) -> DelayFile:
-    found = glance(root / path)
+def _look(stage: Stage, path: str) -> DelayFile:
+    with stage.local(path) as file:
+        found = glance(file)
     return DelayFile(path, found.sha256, found.size, found.window, found.rows)

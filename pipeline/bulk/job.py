@@ -11,7 +11,6 @@ manifest are what is handed over. A content is adopted once, so a repeat of that
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,25 +22,27 @@ from pyspark.sql import functions as F
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.bulk import files
 from duemq.pipeline.bulk.columns import OWN, Columns
-from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.ids import ids
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
 from duemq.pipeline.bulk.server import adopted, hand_over
+from duemq.pipeline.bulk.stages import stage_of
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.server import Server
+from duemq.pipeline.storage import below, local_path, uri_of
 from duemq.pipeline.tables import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`stage`: a folder below the server's `far.adopt_from`, the same path for driver, executors and nodes. `rejects`:
-    where rejected rows go, in a folder of the job; None: beside its files. `link`: the server may link the files in
-    place of writing them anew. `strict`: where rows are rejected nothing is scheduled."""
+    """`stage`: below the server's `far.adopt_from`, a folder that driver, executors and nodes see under one path, or
+    `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None: beside its
+    files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are rejected
+    nothing is scheduled."""
 
-    stage: Path
-    rejects: Path | None = None
+    stage: Path | str
+    rejects: Path | str | None = None
     link: bool = True
     strict: bool = False
 
@@ -79,7 +80,8 @@ def schedule(
     raises.
     """
     server, teller = server or Server(), teller or Silent()
-    spark, folder = frame.sparkSession, JobFolder(options.stage, job)
+    spark = frame.sparkSession
+    folder = JobFolder(stage_of(spark, options.stage, job), job)
     about = f"{frame.schema.json()}\n{source or fingerprint(frame)}"
     printed = print_of(columns.said(), about)
     manifest, again = folder.manifest(), folder.adoptions() is not None
@@ -93,8 +95,8 @@ def schedule(
         teller.says(f"job {job} was written before: {manifest.accepted:,} rows in {len(manifest.files):,} files")
     if manifest.print != printed:
         raise BadInput(
-            f"job {job} was made of another table or with other columns ({folder.path}/manifest.json): another job "
-            "needs another id"
+            f"job {job} was made of another table or with other columns ({folder.stage.place}/manifest.json): another "
+            "job needs another id"
         )
     adoptions = folder.adoptions()
     if adoptions is None:
@@ -102,7 +104,7 @@ def schedule(
         folder.done(adoptions)
         fault("done")
     folder.clean(manifest)
-    return Scheduled(manifest, ids(spark, manifest, folder.path, adoptions, server), again)
+    return Scheduled(manifest, ids(spark, manifest, folder.stage, adoptions, server), again)
 
 
 def _adopted(
@@ -110,7 +112,7 @@ def _adopted(
 ) -> dict[str, str]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")
-        hand_over(client, manifest, folder.path, link=options.link, fault=fault)
+        hand_over(client, manifest, folder.stage, link=options.link, fault=fault)
         teller.step(f"waiting until {manifest.accepted:,} messages are adopted")
         found = adopted(client, manifest, teller, fault)
     teller.says(f"{manifest.accepted:,} messages adopted")
@@ -135,32 +137,32 @@ def _written(
     observed = Observation()
     counted = told.observe(observed, F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected"))
     with step(spark, teller, "sorting and writing delay files"):
-        files.write(files.messages(counted, columns, folder.job), attempt)
+        files.write(files.messages(counted, columns, folder.job), folder.stage.uri(attempt))
     fault("written")
     with step(spark, teller, "checking what was written"):
-        found = files.looked_at(spark, attempt, folder.path)
+        found = files.looked_at(spark, folder.stage, attempt)
     written = sum(file.rows for file in found)
     # Where no row can be scheduled, Spark may have found that out without a look at any.
     rows, bad = (observed.get["rows"], observed.get["rejected"]) if written else _counts(told)
     teller.says(f"{rows:,} rows read: {written:,} written to {len(found):,} files, {bad:,} rejected")
-    rejects: Path | None = None
+    rejects: str | None = None
     if bad:
-        rejects = (options.rejects or attempt / "rejects").absolute()
+        rejects = folder.stage.uri(f"{attempt}/rejects")
         if options.rejects is not None:
-            rejects = rejects / f"{folder.job}-{attempt.name}"
+            rejects = below(uri_of(options.rejects), f"{folder.job}-{attempt}")
         with step(spark, teller, "writing the rejected rows"):
-            rejected(told).write.parquet(uri(rejects))
+            rejected(told).write.parquet(rejects)
         fault("rejects")
-    apart = 0 if rejects is None else spark.read.parquet(uri(rejects)).count()
+    apart = 0 if rejects is None else spark.read.parquet(rejects).count()
     if (rows - bad, bad) != (written, apart) and _counts(told) != (written + apart, apart):
         # What Spark observes may count a task twice that it had to repeat: so they were counted anew.
-        shutil.rmtree(attempt, ignore_errors=True)
+        folder.stage.remove(attempt)
         raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")
     if bad and options.strict:
         raise RowsRejected(f"{apart:,} of {written + apart:,} rows were rejected ({rejects}): nothing is scheduled")
-    where = None if rejects is None else str(rejects)
+    where = None if rejects is None else str(local_path(rejects) or rejects)
     return Manifest(
-        folder.job, began, columns.said(), about, print_of(columns.said(), about), attempt.name, written + apart, apart,
+        folder.job, began, columns.said(), about, print_of(columns.said(), about), attempt, written + apart, apart,
         where, tuple(found),
     )  # fmt: skip
 

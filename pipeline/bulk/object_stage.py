@@ -143,6 +143,8 @@ class ObjectStage:
             for page in obstore.list(store, prefix=folder):
                 obstore.delete(store, [one["path"] for one in page])
 
+    def tidy(self) -> None: ...
+
     @contextmanager
     def _reached(self) -> Iterator[S3Store]:
         try:

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
 from duemq.client import Client
-from duemq.client.errors import BatchTooLarge, PastDue, Unavailable, Unreachable
+from duemq.client.errors import BatchTooLarge, PastDue
 from duemq.client.values import Adoption
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.bulk.manifest import Manifest
+from duemq.pipeline.bulk.stage import Stage
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.progress import Teller
+from duemq.pipeline.server import patiently
 
 _LOOK_S: Final = 0.25
-_PATIENCE_S: Final = 120.0  # of a server that does not answer
 _LISTED: Final = 5  # refused files named in an error
 
-T = TypeVar("T")
 
-
-def hand_over(client: Client, manifest: Manifest, folder: Path, *, link: bool, fault: Fault = no_fault) -> None:
+def hand_over(client: Client, manifest: Manifest, stage: Stage, *, link: bool, fault: Fault = no_fault) -> None:
     """Have all files of a job in the log, or none: by one request. Those that are there already are left alone.
 
     Raises JobFailed where files are missing that were not handed over, Rejected as the server does.
     """
-    sums = {one.raw["sha256"] for one in _patiently(client.adoptions) if one.state != "refused" and "sha256" in one.raw}
+    sums = {one.raw["sha256"] for one in patiently(client.adoptions) if one.state != "refused" and "sha256" in one.raw}
     missing = [file for file in manifest.files if file.sha256 not in sums]
-    for file in missing:
-        path = folder / file.path
-        if not path.exists() or path.stat().st_size != file.size:
-            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
     if not missing:
         return
+    there = stage.files(manifest.attempt)
+    for file in missing:
+        if there.get(file.path) != file.size:
+            path = stage.path(file.path)
+            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
     said: list[dict[str, str | int]] = [
         {
-            "path": str(folder / file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
+            "path": stage.path(file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
             "rows": file.rows,
         }
         for file in missing
     ]  # fmt: skip
     fault("before_hand_over")
     try:
-        _patiently(lambda: client.adopt_all(said, link=link))
+        patiently(lambda: client.adopt_all(said, link=link))
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
@@ -52,7 +51,7 @@ def hand_over(client: Client, manifest: Manifest, folder: Path, *, link: bool, f
         others = "the others are" if len(missing) < len(manifest.files) else "nothing is"
         raise JobFailed(
             f"{error.detail}. {late:,} rows were not handed over in time, {others} "
-            f"scheduled: schedule those rows under another job id, with a longer lead ({folder} has this one's)"
+            f"scheduled: schedule those rows under another job id, with a longer lead ({stage.place} has this one's)"
         ) from error
     fault("handed_over")
 
@@ -65,10 +64,10 @@ def adopted(client: Client, manifest: Manifest, teller: Teller, fault: Fault = n
     rows = {file.sha256: file.rows for file in manifest.files}
     fault("waiting")
     while True:
-        waiting = {one.raw.get("sha256") for one in _patiently(lambda: client.adoptions("wanted"))} & rows.keys()
+        waiting = {one.raw.get("sha256") for one in patiently(lambda: client.adoptions("wanted"))} & rows.keys()
         teller.share(sum(rows.values()) - sum(rows[one] for one in waiting if one), sum(rows.values()))
         if not waiting:
-            found = _by_content(_patiently(client.adoptions))
+            found = _by_content(patiently(client.adoptions))
             if rows.keys() <= found.keys():
                 break
         time.sleep(_LOOK_S)
@@ -92,15 +91,3 @@ def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
         if sha256 is not None and (sha256 not in found or found[sha256].state == "refused"):
             found[sha256] = one
     return found
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """A call that may be repeated, until the server answers it."""
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return call()
-        except (Unavailable, Unreachable) as error:
-            if time.monotonic() > until:
-                raise
-            time.sleep(min(max(getattr(error, "retry_after_s", 1), 1), 5))

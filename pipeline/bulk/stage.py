@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput
 from duemq.storage.durable import sync_folder
 
 _NEW = ".new"
@@ -63,6 +63,10 @@ class Stage(Protocol):
 
     def remove(self, folder: str) -> None:
         """All of it, as far as that can be done."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what processes that died have left of documents."""
         ...
 
 
@@ -124,11 +128,7 @@ class FolderStage:
 
     def remove(self, folder: str) -> None:
         shutil.rmtree(self.folder / folder, ignore_errors=True)
+
+    def tidy(self) -> None:
         for path in self.folder.glob(f"*{_NEW}"):
             path.unlink(missing_ok=True)
-
-
-def found_in(stage: Stage, name: str, size: int) -> None:
-    """Raises JobFailed where a file is not there any more, or not as it was written."""
-    if stage.files(name.rpartition("/")[0]).get(name) != size:
-        raise JobFailed(f"{stage.path(name)} is not there any more, or not as it was written")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,10 +58,11 @@ def schedule(
         typer.Option(help="The job's id: once is enough.", show_default="made of the table's files and the columns"),
     ] = None,
     stage: Annotated[
-        Path | None, typer.Option(help="A folder below the server's far.adopt_from; needed but for --dry-run.")
+        str | None,
+        typer.Option(help="A folder or s3a:// below the server's far.adopt_from; needed but for --dry-run."),
     ] = None,
-    rejects: Annotated[Path | None, typer.Option(help="A folder for the rows that cannot be scheduled.")] = None,
-    ids: Annotated[Path | None, typer.Option(help="Write a table of the ids to this folder (Parquet).")] = None,
+    rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
     kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
     jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
@@ -94,6 +94,7 @@ def schedule(
         from duemq.pipeline.bulk.job import schedule as run
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.server import Server
+        from duemq.pipeline.storage import check_reachable, uri_of
 
         server = Server(url)
         rules = _rules(server, _ms(lead), dry_run, teller)
@@ -104,6 +105,9 @@ def schedule(
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
+        for option_name, place in (("--rejects", rejects), ("--ids", ids)):
+            if place is not None:
+                check_reachable(spark, uri_of(place), option_name)
         job_id, about = _identity(frame, columns, job, jdbc, jdbc_name)
         try:
             done = run(
@@ -118,7 +122,7 @@ def schedule(
             raise typer.Exit(130) from None
         if ids is not None:
             teller.step("writing the ids")
-            done.ids.write.mode("overwrite").parquet(f"file://{ids.absolute()}")
+            done.ids.write.mode("overwrite").parquet(uri_of(ids))
         _tell(done, teller, ids, as_json)
 
 
@@ -218,12 +222,12 @@ def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> No
         typer.echo(f"{rows:,} rows cannot: {field}")
 
 
-def _tell(done: Scheduled, teller: Teller, ids: Path | None, as_json: bool) -> None:
+def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> None:
     made = done.manifest
     said: dict[str, Any] = {
         "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
         "rejects": made.rejects, "files": len(made.files), "again": done.again,
-        "ids": None if ids is None else str(ids),
+        "ids": ids,
     }  # fmt: skip
     if as_json:
         echo_json(said)

@@ -18,6 +18,7 @@ from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
+from duemq.pipeline.bulk.stage import FolderStage
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.server import Server
 from duemq.storage.exchange import is_normal
@@ -108,7 +109,7 @@ def test_a_job_is_done_once_and_another_one_of_its_id_is_refused(spark: SparkSes
     wrong = frame.withColumn("due", F.when(~F.col("bad"), F.col("due")))
     with pytest.raises(RowsRejected, match="4 of 50 rows"):
         schedule(wrong, COLUMNS, "strict", Options(stage, strict=True), Server(url))
-    assert JobFolder(stage, "strict").manifest() is None
+    assert JobFolder(FolderStage(stage / "strict"), "strict").manifest() is None
     first = schedule(wrong, COLUMNS, "once", Options(stage), Server(url), source="s")
     assert (first.manifest.accepted, first.manifest.rejected) == (46, 4)
     apart = spark.read.parquet(f"file://{first.manifest.rejects}")
