@@ -12,11 +12,13 @@ from secrets import token_hex
 import pytest
 from pyarrow.fs import S3FileSystem
 
+from duemq.proxy.local.jars import jars
 from duemq.proxy.local.ports import HOST, free_port
 from duemq.proxy.local.process import Process
 from duemq.storage.object_store import ObjectStore
 
 ACCESS_KEY, SECRET_KEY, REGION = "tests", "tests-secret", "us-east-1"
+JARS = Path(__file__).with_name("s3a_jars.txt")
 _START_S = 120.0
 
 
@@ -73,6 +75,16 @@ class S3Site:
             "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION,
             "AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_EC2_METADATA_DISABLED": "true",
         }  # fmt: skip
+
+    @property
+    def of_spark(self) -> dict[str, str]:
+        """Settings of Spark that lead here, with the jars of its client."""
+        own = {
+            "endpoint": self.endpoint, "endpoint.region": REGION, "access.key": ACCESS_KEY, "secret.key": SECRET_KEY,
+            "path.style.access": "true", "connection.ssl.enabled": "false",
+        }  # fmt: skip
+        found = ",".join(map(str, sorted(jars(None, JARS).glob("*.jar"))))
+        return {f"spark.hadoop.fs.s3a.{name}": value for name, value in own.items()} | {"spark.jars": found}
 
 
 @pytest.fixture(scope="session")
