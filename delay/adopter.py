@@ -47,6 +47,7 @@ _TOGETHER = 64  # files that one process takes in
 _ASKED = 1_000  # files that peers are asked about together
 _LOOK_S = 1.0
 _AGAIN_S, _LONGEST_S = 5.0, 300.0
+_SKIPPED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,11 @@ class Adopter:
                 here.path.unlink(missing_ok=True)
         elif one.offset in store.adoptions.wanted:
             before = self._found.get(one.offset)
-            if said.get("away"):
+            if "skipped" in said:
+                # Tried after those that were: one object that cannot be had holds up no others for ever.
+                away = self._wrong(one.offset, said["reason"], False, now, away=True)
+                self._settle(one.offset, away, now + int(_SKIPPED_S * 1000))
+            elif "away" in said:
                 self._counts.count_failure()
                 self._put_off(one, said["reason"], now, away=True)
             elif "trace" in said:

@@ -6,8 +6,8 @@ The job is a JSON object in a line on standard input (storage/child.py): `limits
 `prefixes` (of URIs), from which files may be taken, `store` (see `ObjectStore`), and `files`, each with `source`,
 `target`, `shard`, `offset`, `window`, `rows`, `size`, `sha256`, `link`. A `source` is a path, or the URI of an object,
 which is copied beside the target first. For each file, in order, one line of JSON: `about` and `checksum` of what is
-there now, or the `reason` why it is not, and whether that is `final`; with `away` where it says nothing about the file,
-and with `trace` where it was not foreseen.
+there now, or the `reason` why it is not, and whether that is `final`; with `away` where its store is, `skipped` where
+that was not tried again, and with `trace` where the reason was not foreseen.
 
 A job with `inspect`, the path of a file, has that file validated: its line says what is in it, or the `reason` why it
 cannot be adopted, with `row` and `column` where one is at fault.
@@ -38,7 +38,7 @@ from duemq.storage.adopted_file import checksum_of
 from duemq.storage.child import job_of_parent
 from duemq.storage.intake import Intake, inspect, kept, take_in
 from duemq.storage.intake_rules import AdoptLimits
-from duemq.storage.object_store import ObjectStore, StoreAway, fetched, is_object, name_of
+from duemq.storage.object_store import ObjectStore, StoreAway, bucket_of, fetched, is_object, name_of
 
 _TELL_S = 1.0
 _TRACE_CHARACTERS = 4_000
@@ -78,8 +78,16 @@ def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault 
     places, progress = _Places(folders, job.get("prefixes", []), store), _Progress(tell)
     if "inspect" in job:
         tell(_inspected(job["inspect"], limits, places, progress))
+    away: dict[str, str] = {}  # buckets that were, and why: to ask for each of thousands of files would take hours
     for file in job.get("files", ()):
-        tell(_answer(file, limits, places, progress, fault))
+        bucket = bucket_of(file["source"])
+        if bucket in away and not Path(file["target"]).exists():
+            tell({"reason": away[bucket], "final": False, "away": True, "skipped": True})
+            continue
+        answer = _answer(file, limits, places, progress, fault)
+        if "away" in answer:
+            away[bucket] = answer["reason"]
+        tell(answer)
 
 
 def _inspected(source: str, limits: AdoptLimits, places: _Places, progress: _Progress) -> Answer:

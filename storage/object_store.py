@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from duemq.model.errors import BadDelayFile, Unavailable
+from duemq.model.errors import BadDelayFile, DiskFull, Unavailable
 from duemq.storage.durable import make_folder
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ def outside(uri: str, prefixes: Sequence[str]) -> str | None:
     return None
 
 
+def bucket_of(uri: str) -> str:
+    return uri.removeprefix(SCHEME).partition("/")[0]
+
+
 def name_of(uri: str) -> str:
     """For people."""
     return uri.rpartition("/")[2]
@@ -106,7 +110,7 @@ def fetched(
     """A copy of an object at `into`, for the time of the block. `size`: how many bytes it must have.
 
     `alive` is called after each part. Raises BadDelayFile for an object that is not there, has another size, or lies
-    elsewhere; StoreAway for a store that does not serve it, or where the disk has no room for it; OSError of the disk.
+    elsewhere; StoreAway for a store that does not serve it; DiskFull where there is no room for it; OSError of the disk.
     """
     if (reason := outside(uri, prefixes)) is not None:
         raise BadDelayFile(reason)
@@ -130,7 +134,7 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
     if size is not None and info.size != size:
         raise BadDelayFile(f"{name_of(uri)} has size {info.size}, its command says {size}")
     if shutil.disk_usage(into.parent).free < info.size + _SPARE_BYTES:
-        raise StoreAway(f"{name_of(uri)} has {info.size} bytes, for which the disk of this node has no room")
+        raise DiskFull(f"{name_of(uri)} has {info.size} bytes, for which the disk of this node has no room")
     alive()
     with _answering(uri):
         source = files.open_input_stream(key)

@@ -96,6 +96,11 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     nobody = replace(s3.store, endpoint=f"http://{HOST}:{free_port()}")
     answer = told(job_of(s3, uri, path, target) | {"store": asdict(nobody)})
     assert (answer["final"], answer["away"]) == (False, True) and "cannot be had of its store" in answer["reason"]
+    job = job_of(s3, uri, path, target) | {"store": asdict(nobody)}
+    answers: list[dict[str, Any]] = []
+    intake_process.intake(job | {"files": job["files"] * 3}, answers.append)
+    tried = [one for one in answers if "done" not in one]
+    assert ["skipped" in one for one in tried] == [False, True, True] and len({one["reason"] for one in tried}) == 1
     with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
         pass
     with pytest.raises(BadDelayFile, match=r"far\.adopt_from"), fetched(uri, tmp_path / "copy", s3.store, []):
