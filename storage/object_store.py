@@ -110,7 +110,7 @@ def fetched(
     """A copy of an object at `into`, for the time of the block. `size`: how many bytes it must have.
 
     `alive` is called after each part. Raises BadDelayFile for an object that is not there, has another size, or lies
-    elsewhere; StoreAway for a store that does not serve it; DiskFull where there is no room for it; OSError of the disk.
+    elsewhere; StoreAway for a store that does not serve it; DiskFull where there is no room for it; the disk's OSError.
     """
     if (reason := outside(uri, prefixes)) is not None:
         raise BadDelayFile(reason)
