@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -31,6 +32,7 @@ _OF_SPARK: Final = {
 _CHUNK_BYTES: Final = 8 << 20
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
+_RETRIES: Final = 4  # of one request, in some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,10 @@ class ObjectStage:
             from obstore.store import S3Store
         except ImportError as error:
             raise BadInput(f"{self.place}: install the extra `duemq[objectstore]`") from error
-        more: dict[str, Any] = {"client_options": {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}}
+        more: dict[str, Any] = {
+            "client_options": {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"},
+            "retry_config": {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=60)},
+        }
         try:
             yield S3Store(self.bucket, prefix=self.prefix, **dict(self.config), **more)
         except (BaseError, OSError) as error:
