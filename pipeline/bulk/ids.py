@@ -22,15 +22,15 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 
 
 def ids(
-    spark: SparkSession, manifest: Manifest, folder: Path, adoptions: Mapping[str, str], server: Server
+    spark: SparkSession, manifest: Manifest, folder: Path, adoptions: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used, which has to be before their windows are due. `name` is null where none is
+    asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
+    forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
     root = str(folder)
-    listed = spark.createDataFrame(
-        [(file.path, adoptions[file.path]) for file in manifest.files], "path string, adoption string"
-    )
+    kept = [(file.path, adoptions[file.path]) for file in manifest.files if adoptions[file.path] is not None]
+    listed = spark.createDataFrame(kept, "path string, adoption string")
 
     def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with server.client() as client:
@@ -38,7 +38,7 @@ def ids(
                 for path, adoption in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     yield from _of_file(client, Path(root), path, adoption)
 
-    parts = max(1, min(len(manifest.files), 4 * spark.sparkContext.defaultParallelism))
+    parts = max(1, min(len(kept), 4 * spark.sparkContext.defaultParallelism))
     return listed.repartition(parts).mapInArrow(with_ids, SCHEMA)
 
 

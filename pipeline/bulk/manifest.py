@@ -2,18 +2,22 @@
 
     STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
     STAGE/JOB/manifest.json                                    which attempt is the job, and each of its files
+    STAGE/JOB/handed.json                                      when the server had all of them in its log
     STAGE/JOB/done.json                                        the adoptions, once all of them are adopted
 
-Both documents are written once, by a hard link of a synced temporary: who comes second finds the first one's and uses
-that. Nothing but what the manifest lists is ever handed over.
+Each document is written once, by a hard link of a synced temporary: who comes second finds the first one's and uses
+that. Where there are no hard links it is created for one writer alone (O_EXCL), who syncs it. Nothing but what the
+manifest lists is ever handed over.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +34,8 @@ from duemq.storage.durable import sync_folder
 FORMAT: Final = 1
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = "attempt-"
+_NO_LINKS: Final = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
+_LOOKS, _LOOK_S = 20, 0.25  # at a document that another run is writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,22 @@ class JobFolder:
                 f"a job's id has 1 to 100 characters of A-Z a-z 0-9 . _ -, the first a letter or digit, not {job!r}"
             )
         self.job, self.path = job, stage.absolute() / job
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"the stage {stage} cannot be used: {error}") from error
+
+    def check(self) -> None:
+        """Raise BadInput where documents cannot be written here as they have to be, before anything else is."""
+        name = f"{uuid.uuid4().hex}.new"
+        try:
+            self._once(name, {})
+            (self.path / name).unlink()
+        except OSError as error:
+            raise BadInput(
+                f"the stage {self.path.parent} cannot be used: a file in it can neither be linked nor created for one "
+                f"writer alone ({error})"
+            ) from error
 
     def new_attempt(self) -> Path:
         """A folder that nobody else uses. It is not made."""
@@ -91,12 +112,21 @@ class JobFolder:
         assert found is not None
         return found
 
-    def adoptions(self) -> dict[str, str] | None:
-        """Of a job that is done: the adoption of each file, by its path below the folder."""
-        found: dict[str, str] | None = self._read("done.json")
+    def handed_at(self) -> int | None:
+        """When the server had accepted the files of the manifest (epoch ms); None where that is not known."""
+        said = self._read("handed.json")
+        return None if said is None else int(said["at"])
+
+    def handed(self, at: int) -> None:
+        self._once("handed.json", {"at": at})
+
+    def adoptions(self) -> dict[str, str | None] | None:
+        """Of a job that is done: the adoption of each file, by its path below the folder; None for one that the server
+        had forgotten by then."""
+        found: dict[str, str | None] | None = self._read("done.json")
         return found
 
-    def done(self, adoptions: Mapping[str, str]) -> None:
+    def done(self, adoptions: Mapping[str, str | None]) -> None:
         self._once("done.json", adoptions)
 
     def clean(self, manifest: Manifest) -> None:
@@ -109,20 +139,46 @@ class JobFolder:
                     path.unlink(missing_ok=True)
 
     def _read(self, name: str) -> Any:
-        try:
-            return orjson.loads((self.path / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise JobFailed(f"{self.path / name} is damaged: {error}") from error
+        path = self.path / name
+        for look in range(_LOOKS):
+            try:
+                return orjson.loads(path.read_bytes())
+            except FileNotFoundError:
+                return None
+            except ValueError as error:  # where there are no links, its writer may be at it
+                if look == _LOOKS - 1:
+                    raise JobFailed(
+                        f"{path} is damaged: {error}. It is not in use; remove it where no other run of this job is "
+                        "under way, and run the job again"
+                    ) from error
+            time.sleep(_LOOK_S)
 
     def _once(self, name: str, said: Any) -> None:
+        """Write a document, unless there is one. Raises OSError."""
+        content, path = orjson.dumps(said, option=orjson.OPT_INDENT_2), self.path / name
         temporary = self.path / f"{uuid.uuid4().hex}.new"
-        with temporary.open("wb") as file:
-            file.write(orjson.dumps(said, option=orjson.OPT_INDENT_2))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(temporary, self.path / name)
-        temporary.unlink()
-        sync_folder(self.path)
+        _write_synced(temporary, content)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with suppress(FileExistsError):
+                _write_synced(path, content)
+        finally:
+            temporary.unlink(missing_ok=True)
+        try:
+            sync_folder(self.path)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # not every file system syncs folders
+                raise
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    """Create a file that was not there. Raises OSError."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
