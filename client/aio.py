@@ -202,6 +202,9 @@ class AsyncClient:
     async def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
         return await self._run(plans.adoptions(state))
 
+    async def count_adoptions(self, state: str, below: str = "") -> int:
+        return await self._run(plans.count_adoptions(state, below))
+
     async def cluster(self) -> Cluster:
         return await self._run(plans.cluster())
 

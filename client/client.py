@@ -267,6 +267,10 @@ class Client:
         """All files handed over that are not forgotten, or those in one state."""
         return self._run(plans.adoptions(state))
 
+    def count_adoptions(self, state: str, below: str = "") -> int:
+        """How many files are in a state, of those whose path begins with `below`. Costs little for `wanted`."""
+        return self._run(plans.count_adoptions(state, below))
+
     def cluster(self) -> Cluster:
         """The nodes, and how far each shard has come."""
         return self._run(plans.cluster())

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from duemq.pipeline import connect
+from duemq.pipeline.check import has_connector
 from duemq.pipeline.connector import fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
@@ -28,7 +29,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",  # ours are in words (progress.py), and it tramples other output
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
+    # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
+    "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
     "spark.driver.extraJavaOptions": f"-Xss16m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     # -Xss: stopping a stream while it works overflows the stack otherwise.
 }
@@ -38,6 +40,7 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
 }
 
 
@@ -60,8 +63,8 @@ def session(
         given = dict(SparkConf().getAll()) | given
     else:
         check_java()
-    local = given.get("spark.master", LOCAL["spark.master"]).startswith("local")
-    chosen = dict(DEFAULTS) | (dict(LOCAL) if local else {}) | given
+    local = _is_local(given)
+    chosen = chosen_settings(given)
     if kafka:
         chosen |= from_folder(chosen)
     if local:
@@ -79,7 +82,7 @@ def session(
             "Spark's Java ended while it started. Above is what it said. "
             "A trimmed Java without the module jdk.incubator.vector does not do either."
         ) from error
-    if kafka and not is_configured(chosen):
+    if kafka and not is_configured(chosen) and not has_connector(spark):  # platforms have theirs on the class path
         try:
             fetch(spark)
         except BaseException:
@@ -88,6 +91,15 @@ def session(
     if submitted and "spark.log.level" not in given:
         spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
     return spark
+
+
+def chosen_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """What is given, and what it leaves to us: some of that is for one machine only."""
+    return dict(DEFAULTS) | (dict(LOCAL) if _is_local(given) else {}) | dict(given)
+
+
+def _is_local(given: Mapping[str, str]) -> bool:
+    return given.get("spark.master", LOCAL["spark.master"]).startswith("local")
 
 
 @contextmanager

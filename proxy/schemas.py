@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from duemq.model.adoption import MOST_FILES
+
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
@@ -149,7 +151,7 @@ class AdoptSaid(BaseModel):
 
 
 class AdoptMany(Closed):
-    files: list[AdoptSaid] = Field(min_length=1, max_length=20_000)
+    files: list[AdoptSaid] = Field(min_length=1, max_length=MOST_FILES)
 
 
 class Adoption(BaseModel):
@@ -172,6 +174,10 @@ class Adoption(BaseModel):
 
 class AdoptionList(BaseModel):
     adoptions: list[Adoption]
+
+
+class AdoptionPage(AdoptionList):
+    count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
 class MessageState(BaseModel):

@@ -24,14 +24,14 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 
 
 def ids(
-    spark: SparkSession, manifest: Manifest, stage: Stage, adoptions: Mapping[str, str], server: Server
+    spark: SparkSession, manifest: Manifest, stage: Stage, adoptions: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used, which has to be before their windows are due. `name` is null where none is
+    asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
+    forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
-    listed = spark.createDataFrame(
-        [(file.path, adoptions[file.path]) for file in manifest.files], "path string, adoption string"
-    )
+    kept = [(file.path, adoptions[file.path]) for file in manifest.files if adoptions[file.path] is not None]
+    listed = spark.createDataFrame(kept, "path string, adoption string")
 
     def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with server.client() as client:
@@ -40,7 +40,7 @@ def ids(
                     with stage.local(path) as file:
                         yield from _of_file(client, file, path, adoption)
 
-    parts = max(1, min(len(manifest.files), MOST_TASKS))
+    parts = max(1, min(len(kept), MOST_TASKS))
     return listed.repartition(parts).mapInArrow(with_ids, SCHEMA)
 
 

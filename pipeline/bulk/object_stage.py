@@ -69,7 +69,9 @@ class ObjectStage:
     def path(self, name: str) -> str:
         return f"s3://{self.bucket}/{self.prefix}/{name}"
 
-    def make(self) -> None:
+    def make(self) -> None: ...
+
+    def check(self) -> None:
         """Tries the conditional put: a store that takes the second one, too, cannot keep a job once."""
         import obstore
 
@@ -97,6 +99,12 @@ class ObjectStage:
                     return
             time.sleep(_PAUSE_S)
         raise JobFailed(f"{self.uri(name)} can be neither written nor read")
+
+    def write(self, name: str, content: bytes) -> None:
+        import obstore
+
+        with self._reached() as store:
+            obstore.put(store, name, content)
 
     @staticmethod
     def _put_new(store: S3Store, name: str, content: bytes) -> bool:
@@ -138,12 +146,14 @@ class ObjectStage:
             found = obstore.list_with_delimiter(store)["common_prefixes"]
             return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in found)
 
-    def remove(self, folder: str) -> None:
+    def remove(self, name: str) -> None:
         import obstore
 
         with self._reached() as store:
-            for page in obstore.list(store, prefix=folder):
+            for page in obstore.list(store, prefix=name):
                 obstore.delete(store, [one["path"] for one in page])
+            if "." in name:  # a file: as a prefix it has nothing below it
+                obstore.delete(store, name)
 
     def tidy(self) -> None: ...
 

@@ -6,6 +6,7 @@ job needs of either is little: a document that is written once, a list of files,
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -19,6 +20,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.storage.durable import sync_folder
 
 _NEW = ".new"
+_NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Stage(Protocol):
@@ -38,7 +40,11 @@ class Stage(Protocol):
         ...
 
     def make(self) -> None:
-        """Before anything is written. Raises BadInput where a stage cannot be here."""
+        """Before anything is read. Raises BadInput."""
+        ...
+
+    def check(self) -> None:
+        """Raise BadInput where documents cannot be written once here, before anything else is written."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -47,6 +53,10 @@ class Stage(Protocol):
 
     def write_once(self, name: str, content: bytes) -> None:
         """Durably, as a whole, and only where there is none of that name: who comes second changes nothing."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file as a whole, in place of one that may be there."""
         ...
 
     def files(self, below: str) -> dict[str, int]:
@@ -61,8 +71,8 @@ class Stage(Protocol):
         """Names of the folders at the top."""
         ...
 
-    def remove(self, folder: str) -> None:
-        """All of it, as far as that can be done."""
+    def remove(self, name: str) -> None:
+        """A file, or a folder with all that is in it, as far as that can be done."""
         ...
 
     def tidy(self) -> None:
@@ -87,14 +97,22 @@ class FolderStage:
         return str(self.folder / name)
 
     def make(self) -> None:
-        """Tries what `write_once` needs: mounts of object stores and some shares cannot make a file exclusively."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            trial = f".{uuid.uuid4().hex}{_NEW}"
-            self.write_once(trial, b"")
-            (self.folder / trial).unlink()
         except OSError as error:
-            raise BadInput(f"{self.folder} cannot be a stage: {error.strerror or error}") from error
+            raise BadInput(f"the stage {self.folder.parent} cannot be used: {error}") from error
+
+    def check(self) -> None:
+        """Mounts of object stores and some shares can neither link a file nor create it for one writer alone."""
+        name = f"{uuid.uuid4().hex}{_NEW}"
+        try:
+            self.write_once(name, b"{}")
+            (self.folder / name).unlink()
+        except OSError as error:
+            raise BadInput(
+                f"the stage {self.folder.parent} cannot be used: a file in it can neither be linked nor created for "
+                f"one writer alone ({error})"
+            ) from error
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -103,17 +121,31 @@ class FolderStage:
             return None
 
     def write_once(self, name: str, content: bytes) -> None:
-        temporary = self.folder / f"{uuid.uuid4().hex}{_NEW}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        """By a hard link of a synced temporary; where there are none, created for one writer alone (O_EXCL)."""
+        temporary, path = self.folder / f"{uuid.uuid4().hex}{_NEW}", self.folder / name
+        _write_synced(temporary, content)
         try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
             with suppress(FileExistsError):
-                os.link(temporary, self.folder / name)
+                _write_synced(path, content)
         finally:
-            temporary.unlink()
-        sync_folder(self.folder)
+            temporary.unlink(missing_ok=True)
+        try:
+            sync_folder(self.folder)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # not every file system syncs folders
+                raise
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        temporary = path.with_suffix(f".{uuid.uuid4().hex}{_NEW}")
+        temporary.write_bytes(content)
+        temporary.replace(path)
 
     def files(self, below: str) -> dict[str, int]:
         found = (path for path in (self.folder / below).rglob("*") if path.is_file())
@@ -126,9 +158,21 @@ class FolderStage:
     def folders(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
-    def remove(self, folder: str) -> None:
-        shutil.rmtree(self.folder / folder, ignore_errors=True)
+    def remove(self, name: str) -> None:
+        path = self.folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         for path in self.folder.glob(f"*{_NEW}"):
             path.unlink(missing_ok=True)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    """Create a file that was not there. Raises OSError."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.bulk.manifest import check_job
 from duemq.pipeline.bulk.object_stage import ObjectStage
 from duemq.pipeline.bulk.stage import FolderStage, Stage
 from duemq.pipeline.errors import BadInput
@@ -17,7 +16,6 @@ _OF_S3 = ("s3a", "s3")
 
 def stage_of(spark: SparkSession, place: str | Path, job: str) -> Stage:
     """The stage of a job below a folder or `s3a://BUCKET/PREFIX`. Nothing is made there yet. Raises BadInput."""
-    check_job(job)
     uri = uri_of(place)
     if (folder := local_path(uri)) is not None:
         return FolderStage(folder / job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,34 +96,39 @@ def schedule(
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.server import Server
         from duemq.pipeline.storage import check_reachable, uri_of
+        from duemq.pipeline.workers import failures_told
 
         server = Server(url)
         rules = _rules(server, _ms(lead), dry_run, teller)
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
-            _look(frame, columns, rules, as_json)
+            with failures_told("Nothing was changed"):
+                _look(frame, columns, rules, as_json)
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
         for option_name, place in (("--rejects", rejects), ("--ids", ids)):
             if place is not None:
                 check_reachable(spark, uri_of(place), option_name)
-        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name)
+        reader = "" if jdbc else f"{kind or ''} {' '.join(sorted(option or ()))}".strip()
+        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name, reader)
+        again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"
         try:
-            done = run(
-                frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules, source=about,
-                teller=teller,
-            )  # fmt: skip
+            with failures_told(again):
+                done = run(
+                    frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
+                    source=about, teller=teller,
+                )  # fmt: skip
+                if ids is not None:
+                    teller.step("writing the ids")
+                    done.ids.write.mode("overwrite").parquet(uri_of(ids))
         except RowsRejected as error:
             typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
             raise typer.Exit(REFUSED) from error
         except KeyboardInterrupt:
-            typer.secho(f"duemq: stopped. Run it again with --job {job_id} to go on", err=True, fg=typer.colors.YELLOW)
+            typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
-        if ids is not None:
-            teller.step("writing the ids")
-            done.ids.write.mode("overwrite").parquet(uri_of(ids))
         _tell(done, teller, ids, as_json)
 
 
@@ -190,14 +196,16 @@ def _frame(
 
 
 def _identity(
-    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None
+    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None, reader: str
 ) -> tuple[str, str]:
-    """The job's id, and what it is made of."""
+    """The job's id, and what it is made of. `reader`: how the table's files are read."""
     from duemq.pipeline.bulk.manifest import print_of
     from duemq.pipeline.errors import BadInput
     from duemq.pipeline.tables import fingerprint
 
     about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
+    if about is not None and reader:
+        about = f"{about} {sha256(reader.encode()).hexdigest()}"
     if job is not None:
         return job, about or "unknown"
     if jdbc or about is None:
@@ -226,7 +234,7 @@ def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> No
     made = done.manifest
     said: dict[str, Any] = {
         "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
-        "rejects": made.rejects, "files": len(made.files), "again": done.again,
+        "rejects": made.rejects, "files": len(made.files), "again": done.again, "forgotten": done.forgotten,
         "ids": ids,
     }  # fmt: skip
     if as_json:
@@ -234,5 +242,10 @@ def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> No
         return
     again = " before; nothing was changed" if done.again else ""
     typer.echo(f"{made.accepted:,} of {made.rows:,} rows are scheduled (job {made.job}){again}")
+    if done.forgotten:
+        typer.secho(
+            f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
+            fg=typer.colors.YELLOW,
+        )
     if made.rejected:
         typer.secho(f"{made.rejected:,} rows were rejected: {made.rejects}", fg=typer.colors.YELLOW)

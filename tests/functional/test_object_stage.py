@@ -30,8 +30,9 @@ def of_store(site: S3Site) -> ObjectStage:
 
 
 def test_a_document_is_written_once(stage: Stage) -> None:
-    stage.make()
-    stage.make()  # of the next run
+    for _ in range(2):  # and the next run
+        stage.make()
+        stage.check()
     assert stage.read("manifest.json") is None
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: stage.write_once("manifest.json", b"%d" % n), range(8)))
@@ -61,6 +62,9 @@ def test_files_are_listed_read_and_removed(stage: Stage, s3: S3Site) -> None:
     with pytest.raises(FileNotFoundError), stage.local("attempt-1/none") as file:
         file.read_bytes()
     assert stage.folders() == ["attempt-1", "attempt-10"]
+    stage.write("attempt-1/window=0/part-2.parquet", b"yyyy")
+    stage.remove(names[1])
+    assert stage.files("attempt-1") == {names[0]: 1, "attempt-1/window=0/part-2.parquet": 4}
     stage.remove("attempt-1")
     stage.tidy()
     assert stage.folders() == ["attempt-10"] and stage.files("attempt-1") == {}
@@ -82,4 +86,4 @@ def test_a_store_without_conditional_puts_is_refused(s3: S3Site, monkeypatch: py
     put = ObjectStage._put_new
     monkeypatch.setattr(ObjectStage, "_put_new", staticmethod(lambda store, name, content: put(store, f"{name}2", b"")))
     with pytest.raises(BadInput, match="no conditional put"):
-        stage.make()
+        stage.check()

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, schedule
+from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.bulk.stages import stage_of
 from duemq.pipeline.errors import BadInput
@@ -50,10 +51,10 @@ def test_a_stage_in_a_store_is_named_as_an_object_is(spark: SparkSession) -> Non
         with pytest.raises(BadInput, match="cannot be a stage"):
             stage_of(spark, wrong, "job-1")
     with pytest.raises(BadInput, match="a job's id has"):
-        stage_of(spark, "s3a://bucket", "a/b")
+        JobFolder(stage_of(spark, "s3a://bucket", "a/b"), "a/b")
 
 
 def test_a_folder_where_no_file_can_be_made_exclusively_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="file/job cannot be a stage"):
+    with pytest.raises(BadInput, match="file cannot be used"):
         stage_of(spark, tmp_path / "file", "job").make()
