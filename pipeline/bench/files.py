@@ -18,6 +18,7 @@ from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.rules import Rules, judged
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.progress import step
+from duemq.pipeline.storage import uri_of
 
 _TASK_BYTES = 64 << 20  # what Spark has a task write by default
 
@@ -41,7 +42,7 @@ def files(
             told = judged(generated(spark, rows, start, windows * WINDOW_MS), columns, Rules(), start - 3 * WINDOW_MS)
             began = time.monotonic()
             with step(spark, teller, "sorting and writing delay files"):
-                bulk.write(bulk.messages(told, columns, "bench"), folder / "files")
+                bulk.write(bulk.messages(told, columns, "bench"), uri_of(folder / "files"))
             took = time.monotonic() - began
         found = Counter(path.parent.name for path in (folder / "files").glob("window=*/*.parquet"))
     finally:

@@ -21,6 +21,7 @@ from duemq.pipeline.bulk.pace import Pace
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, repeated_names
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.session import LOCAL, chosen_settings
+from duemq.pipeline.storage import uri_of
 from duemq.pipeline.workers import failures_told
 from duemq.storage.rows import WINDOW_MS
 from tests.bulk_site import Sentences, Site, bulk_site, first_window, rows, setting
@@ -42,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def per_window(frame: DataFrame, folder: Path) -> Counter[str]:
     told = judged(frame, COLUMNS, Rules(), first_window() - 3 * WINDOW_MS)
-    files.write(files.messages(told, COLUMNS, "j"), folder)
+    files.write(files.messages(told, COLUMNS, "j"), uri_of(folder))
     return Counter(path.parent.name for path in folder.glob("window=*/*.parquet"))
 
 
