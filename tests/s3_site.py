@@ -51,7 +51,7 @@ class S3Site:
 
     def files(self, **more: bool) -> S3FileSystem:
         return S3FileSystem(
-            ACCESS_KEY, secret_key=SECRET_KEY, region=REGION, scheme="http",
+            access_key=ACCESS_KEY, secret_key=SECRET_KEY, region=REGION, scheme="http",
             endpoint_override=self.endpoint.removeprefix("http://"), **more,
         )  # fmt: skip
 
