@@ -10,7 +10,8 @@ import orjson
 from starlette.responses import Response
 
 _TOGETHER: Final = 500
-One, Shown = TypeVar("One"), TypeVar("Shown")
+One = TypeVar("One")
+Shown = TypeVar("Shown")
 
 
 async def in_slices(items: Sequence[One], render: Callable[[One], Shown]) -> list[Shown]:
