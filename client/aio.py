@@ -27,6 +27,7 @@ from duemq.client.values import (
     Cancelled,
     CancelReport,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     Record,
@@ -201,8 +202,14 @@ class AsyncClient:
     async def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
         return await self._run(plans.adoptions(state))
 
+    async def count_adoptions(self, state: str, below: str = "") -> int:
+        return await self._run(plans.count_adoptions(state, below))
+
     async def cluster(self) -> Cluster:
         return await self._run(plans.cluster())
+
+    async def limits(self) -> Limits:
+        return await self._run(plans.limits())
 
     async def drain(self, node: str) -> None:
         await self._run(plans.drain(node))

@@ -24,6 +24,7 @@ from duemq.client.values import (
     Cancelled,
     CancelReport,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     Record,
@@ -266,9 +267,17 @@ class Client:
         """All files handed over that are not forgotten, or those in one state."""
         return self._run(plans.adoptions(state))
 
+    def count_adoptions(self, state: str, below: str = "") -> int:
+        """How many files are in a state, of those whose path begins with `below`. Costs little for `wanted`."""
+        return self._run(plans.count_adoptions(state, below))
+
     def cluster(self) -> Cluster:
         """The nodes, and how far each shard has come."""
         return self._run(plans.cluster())
+
+    def limits(self) -> Limits:
+        """What the server accepts, to judge messages by before they are sent."""
+        return self._run(plans.limits())
 
     def drain(self, node: str) -> None:
         """Have a node hand over its shards; it does so in the next moments. Raises `UnknownNode`, `NotSupported`."""

@@ -27,6 +27,7 @@ from duemq.client.values import (
     CancelReport,
     CancelResult,
     Cluster,
+    Limits,
     MessageState,
     MoveReport,
     MoveResult,
@@ -305,8 +306,17 @@ def adoptions(state: str | None) -> Plan[Sequence[Adoption]]:
     return [Adoption.from_json(item) for item in body["adoptions"]]
 
 
+def count_adoptions(state: str, below: str) -> Plan[int]:
+    count: int = json_of((yield Call("GET", "/v1/adoptions", {"state": state, "below": below, "limit": 0})))["count"]
+    return count
+
+
 def cluster() -> Plan[Cluster]:
     return Cluster.from_json(json_of((yield Call("GET", "/v1/cluster"))))
+
+
+def limits() -> Plan[Limits]:
+    return Limits.from_json(json_of((yield Call("GET", "/v1/limits"))))
 
 
 def drain(node: str) -> Plan[None]:

@@ -269,6 +269,40 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server accepts. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
+
+    Of files that are handed over: whether any are taken in (`adopts_files`), how many in one call, and how far ahead of
+    now the window of each must begin (`min_lead_ms`).
+    """
+
+    shards: int
+    topics: tuple[str, ...]
+    max_delay_ms: int
+    max_payload_bytes: int
+    max_key_bytes: int
+    max_headers: int
+    max_headers_bytes: int
+    max_batch_items: int
+    max_batch_bytes: int
+    adopts_files: bool
+    max_files: int
+    max_file_rows: int
+    min_lead_ms: int
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        adoption = body["adoption"]
+        return cls(
+            body["shards"], tuple(body["topics"]), body["max_delay_ms"], body["max_payload_bytes"],
+            body["max_key_bytes"], body["max_headers"], body["max_headers_bytes"], body["max_batch_items"],
+            body["max_batch_bytes"], adoption["enabled"], adoption["max_files"], adoption["max_file_rows"],
+            adoption["min_lead_ms"], body,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Who is there, and who is master of what."""
 

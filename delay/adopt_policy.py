@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from duemq.storage import object_store
 from duemq.storage.intake_rules import AdoptLimits
+from duemq.storage.object_store import ObjectStore, is_object
 from duemq.storage.source import outside
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptPolicy:
-    """`folders`: where files may be taken from. `limits`: of the messages.
+    """`folders`, `prefixes`: where files may be taken from, as paths and as URIs in `store`. `limits`: of the messages.
 
     `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a file
     that is not there. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a
@@ -24,6 +27,20 @@ class AdoptPolicy:
     patience_ms: int = 60_000
     furthest_ms: int = 10 * 365 * 86_400_000
     copies: int = 1
+    prefixes: tuple[str, ...] = ()
+    store: ObjectStore = field(default_factory=ObjectStore)
+
+    def job(self) -> dict[str, Any]:
+        """What the process that takes files in has to know (storage/intake_process.py)."""
+        return {
+            "limits": asdict(self.limits), "folders": list(map(str, self.folders)), "prefixes": list(self.prefixes),
+            "store": asdict(self.store),
+        }  # fmt: skip
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a place that files may be taken from."""
+        return bool(self.folders or self.prefixes)
 
     @property
     def too_near(self) -> str:
@@ -37,6 +54,8 @@ class AdoptPolicy:
 
     def refuse_folder(self, path: str) -> str | None:
         """Why no file may be taken from there, in a sentence; None where it may. Links are followed. Blocks."""
+        if is_object(path):
+            return object_store.outside(path, self.prefixes)
         try:
             return outside(Path(path), Path(path).resolve(), self.folders)
         except (OSError, RuntimeError) as error:  # links that lead in a circle

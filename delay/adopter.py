@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from duemq.model.ledger import Adopted
 from duemq.storage.adoptions import Adoption, Here
 from duemq.storage.delay_file import About
 from duemq.storage.far import Sealed
+from duemq.storage.object_store import is_object
 from duemq.storage.store import ShardStore
 
 log = logging.getLogger(__name__)
@@ -46,15 +47,18 @@ _TOGETHER = 64  # files that one process takes in
 _ASKED = 1_000  # files that peers are asked about together
 _LOOK_S = 1.0
 _AGAIN_S, _LONGEST_S = 5.0, 300.0
+_SKIPPED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why a file cannot be adopted. `final`: looking again would change nothing. `since`: for how long, ms."""
+    """Why a file cannot be adopted. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
+    object store is, which says nothing about the file: it is waited for as long as its window allows."""
 
     reason: str
     final: bool
     since: int
+    away: bool = False
 
 
 class Adopter:
@@ -132,6 +136,8 @@ class Adopter:
                 self._candidates.wait(offset)
         elif self._peers.have(self._shard) and offset not in self._asked_at:
             self._candidates.wait(offset)  # another replica may have it
+        elif found.away:
+            self._candidates.wait(offset)
         else:
             patient = max(found.since, self._leading_since or 0) + self._policy.patience_ms
             self._candidates.refuse(offset, found.reason, 0 if found.final else patient)
@@ -240,8 +246,7 @@ class Adopter:
         if not todo:
             return False
         jobs = [self._job(store.path, one) for one in todo]
-        policy, left = self._policy, list(todo)
-        job = {"files": jobs, "limits": asdict(policy.limits), "folders": list(map(str, policy.folders))}
+        job, left = self._policy.job() | {"files": jobs}, list(todo)
         try:
             async with self._turn, aclosing(self._work(job)) as answers:
                 async for line in answers:
@@ -272,25 +277,28 @@ class Adopter:
         """A process ended, or said nothing any more, before it was done with the first of these files."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
-        self._put_off(first, cut(text[-1]), now)
+        hangs = isinstance(error, Hanging)
+        self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.adopt.path))
         # Where a mount hangs, each file beside this one would hold the others up for as long.
-        beside = Path(first.adopt.path).parent if isinstance(error, Hanging) else None
+        beside = Path(first.adopt.path).parent if hangs else None
         for one in left[1:]:
             if Path(one.adopt.path).parent == beside:
-                self._put_off(one, cut(text[-1]), now)
+                self._put_off(one, cut(text[-1]), now, away=is_object(one.adopt.path))
             else:
                 heappush(self._to_look_at, (0, one.offset))
 
-    def _put_off(self, one: Adoption, reason: str, now: int) -> None:
+    def _put_off(self, one: Adoption, reason: str, now: int, *, away: bool = False) -> None:
         """Look again after a pause that grows, for the reason is none of the file's own."""
         failures = self._failures.get(one.offset, 0)
         self._failures[one.offset] = failures + 1
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
-        self._settle(one.offset, self._wrong(one.offset, reason, False, now), now + int(pause * 1000))
+        self._settle(one.offset, self._wrong(one.offset, reason, False, now, away), now + int(pause * 1000))
 
-    def _wrong(self, offset: int, reason: str, final: bool, now: int) -> Wrong:
+    def _wrong(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> Wrong:
         before = self._found.get(offset)
-        return Wrong(reason, final, before.since if isinstance(before, Wrong) else now)
+        # Patience with a file begins once its store has said that it is not there.
+        since = before.since if isinstance(before, Wrong) and not before.away else now
+        return Wrong(reason, final, since, away)
 
     def _settle(self, offset: int, found: Here | Wrong, look_again: int | None = None) -> None:
         self._found[offset] = found
@@ -317,7 +325,14 @@ class Adopter:
                 here.path.unlink(missing_ok=True)
         elif one.offset in store.adoptions.wanted:
             before = self._found.get(one.offset)
-            if "trace" in said:
+            if "skipped" in said:
+                # Tried after those that were: one object that cannot be had holds up no others for ever.
+                away = self._wrong(one.offset, said["reason"], False, now, away=True)
+                self._settle(one.offset, away, now + int(_SKIPPED_S * 1000))
+            elif "away" in said:
+                self._counts.count_failure()
+                self._put_off(one, said["reason"], now, away=True)
+            elif "trace" in said:
                 self._counts.count_failure()
                 self._put_off(one, said["reason"], now)
             else:

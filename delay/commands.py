@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import count, repeat
+from itertools import count, islice, repeat
 from typing import Any, ParamSpec, TypeVar
 
 from duemq.bus.base import Batches, Bus, Committer, Landed, Partition, Target
@@ -377,7 +377,7 @@ class CommandGateway:
 
     async def _by_content(self, shard: int) -> dict[str, Adoption]:
         """The files of a shard that are not refused, by their SHA-256."""
-        found = await self._backend.reader.adoptions(shard, None)
+        _, found = await self._backend.reader.adoptions(shard, None)
         return {one.adopt.sha256: one for one in found if one.state != REFUSED}
 
     def _adopting(self, adopt: Adopt, shard: int, offset: int, known: Mapping[str, Adoption]) -> Adopting:
@@ -394,11 +394,16 @@ class CommandGateway:
         return await self._backend.reader.adopted_ids(found.shard, int(id_.partition("-")[2]), first, most)
 
     @_reading
-    async def adoptions(self, state: str | None = None) -> list[Adopting]:
+    async def adoptions(
+        self, state: str | None = None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adopting]]:
         self._check()
-        shards = range(self._backend.shards)
-        found = await asyncio.gather(*(self._backend.reader.adoptions(shard, state) for shard in shards))
-        return [Adopting(f"{shard}-{one.offset}", shard, one) for shard in shards for one in found[shard]]
+        shards, reader = range(self._backend.shards), self._backend.reader
+        found = await asyncio.gather(*(reader.adoptions(shard, state, below, limit) for shard in shards))
+        shown = ((shard, one) for shard, (_, some) in zip(shards, found, strict=True) for one in some)
+        first = islice(shown, limit)
+        listed = [Adopting(f"{shard}-{one.offset}", shard, one) for shard, one in first]
+        return sum(number for number, _ in found), listed
 
     @_reading
     async def adoption(self, id_: str) -> Adopting | None:

@@ -160,8 +160,11 @@ class Gateway(Protocol):
         """
         ...
 
-    async def adoptions(self, state: str | None = None) -> list[Adopting]:
-        """The files that are wanted, adopted or refused (`state`, None = all) and not forgotten, oldest first."""
+    async def adoptions(
+        self, state: str | None = None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adopting]]:
+        """How many files are wanted, adopted or refused (`state`, None = all) and not forgotten, whose path begins with
+        `below`; and the first `limit` of them (None = all), by shard, oldest first."""
         ...
 
     async def adoption(self, id_: str) -> Adopting | None:

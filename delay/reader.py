@@ -23,6 +23,7 @@ from duemq.storage.adopted_file import ids_of
 from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
+_TOGETHER = 500  # adoptions decoded before others have their turn
 
 
 class ShardReader(Protocol):
@@ -56,8 +57,11 @@ class ShardReader(Protocol):
         """What became of the file of this content."""
         ...
 
-    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
-        """All that are not forgotten, or those in one state. Waits for nothing."""
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
+        first `limit` of them (None: all). Waits for nothing."""
         ...
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
@@ -153,11 +157,27 @@ class LocalReader:
         (found,) = held.store.contents([sha256])
         return None if found is None else _shown(held, held.store.adoptions.get(found))
 
-    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
-        held = self._shard(shard)
-        adoptions = held.store.adoptions
-        some = adoptions.wanted.values() if state == WANTED else adoptions.all()
-        return [_shown(held, one) for one in some if state is None or one.state == state]
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        count, found, after = 0, list[Adoption](), -1
+        while True:
+            held = self._shard(shard)  # anew for each part: it may have been closed meanwhile
+            adoptions = held.store.adoptions
+            if state == WANTED:
+                part, last = list(adoptions.wanted.values()), True
+            else:
+                part = adoptions.part(after, _TOGETHER)
+                last = len(part) < _TOGETHER
+            for one in part:
+                if (state is None or one.state == state) and one.adopt.path.startswith(below):
+                    count += 1
+                    if limit is None or len(found) < limit:
+                        found.append(_shown(held, one))
+            if last:
+                return count, found
+            after = part[-1].offset
+            await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         await self._applied(shard, wanted)

@@ -23,6 +23,7 @@ from duemq.model.timing import LAST_MS, WINDOW_MS, shown
 
 HEADER = "duemq-adopt"
 MOST_ROWS = 2**31 - 1  # a key has 32 bits for the row
+MOST_FILES = 20_000  # of one batch: a year has 17,520 windows
 REASON_CHARACTERS = 300
 _PATH_BYTES = 4_096
 _SHA256 = re.compile(r"[0-9a-f]{64}")

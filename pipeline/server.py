@@ -1,10 +1,21 @@
-"""The server that driver and executors ask."""
+"""The server that driver and executors ask, and what it accepts. No Spark in here."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from duemq.client import Client
+from duemq.client.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.values import Limits
+from duemq.pipeline.errors import JobFailed
+from duemq.storage.intake_rules import AdoptLimits
+
+PATIENCE_S: Final = 120.0  # of a server that does not answer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +28,40 @@ class Server:
 
     def client(self) -> Client:
         return Client(self.url, self.api_key, self.timeout_s)
+
+    def limits(self, patience_s: float = PATIENCE_S) -> Limits:
+        """See `limits_of`; asked for again for `patience_s` where the server cannot serve now."""
+        with self.client() as client:
+            return patiently(lambda: limits_of(client), patience_s)
+
+
+def limits_of(client: Client) -> Limits:
+    """What the server accepts: messages are judged by that before they are sent.
+
+    Raises JobFailed for a server that is too old to tell, what the client raises for one that does not answer.
+    """
+    try:
+        return client.limits()
+    except RejectedError as error:
+        if error.code != "not_found":
+            raise
+        raise JobFailed("the server does not tell what it accepts (GET /v1/limits): it is older than this") from error
+
+
+def message_limits(limits: Limits) -> AdoptLimits:
+    """Those of one message, as the rules for files take them."""
+    return AdoptLimits(
+        limits.max_payload_bytes, limits.max_headers, limits.max_headers_bytes, limits.max_key_bytes, limits.topics
+    )
+
+
+def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """A call that may be repeated, until the server answers it. Raises what the last one did."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return call()
+        except (Unavailable, Unreachable) as error:
+            if time.monotonic() > until:
+                raise
+            time.sleep(min(max(getattr(error, "retry_after_s", 1), 1), 5))

@@ -17,6 +17,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from duemq.pipeline import connect
+from duemq.pipeline.check import has_connector
 from duemq.pipeline.connector import fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
@@ -27,7 +29,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",  # ours are in words (progress.py), and it tramples other output
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
+    # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
+    "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
     "spark.driver.extraJavaOptions": f"-Xss16m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     # -Xss: stopping a stream while it works overflows the stack otherwise.
 }
@@ -37,6 +40,7 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
 }
 
 
@@ -45,10 +49,13 @@ def session(
 ) -> SparkSession:
     """The session of this process, started if there is none. `kafka`: with the connector. `settings`: more, by name.
 
-    A session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
+    `master` may be a Spark Connect server, `sc://HOST:PORT`, which has a connector and most settings of its own. A
+    session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
     """
     if (running := SparkSession.getActiveSession()) is not None:
         return running
+    if master is not None and master.startswith(connect.SCHEME):
+        return connect.remote_session(name, master, dict(settings or {}))
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java and read its settings
     given = dict(settings or {}) | ({"spark.master": master} if master else {})
     if submitted:
@@ -56,8 +63,8 @@ def session(
         given = dict(SparkConf().getAll()) | given
     else:
         check_java()
-    local = given.get("spark.master", LOCAL["spark.master"]).startswith("local")
-    chosen = dict(DEFAULTS) | (dict(LOCAL) if local else {}) | given
+    local = _is_local(given)
+    chosen = chosen_settings(given)
     if kafka:
         chosen |= from_folder(chosen)
     if local:
@@ -75,7 +82,7 @@ def session(
             "Spark's Java ended while it started. Above is what it said. "
             "A trimmed Java without the module jdk.incubator.vector does not do either."
         ) from error
-    if kafka and not is_configured(chosen):
+    if kafka and not is_configured(chosen) and not has_connector(spark):  # platforms have theirs on the class path
         try:
             fetch(spark)
         except BaseException:
@@ -84,6 +91,15 @@ def session(
     if submitted and "spark.log.level" not in given:
         spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
     return spark
+
+
+def chosen_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """What is given, and what it leaves to us: some of that is for one machine only."""
+    return dict(DEFAULTS) | (dict(LOCAL) if _is_local(given) else {}) | dict(given)
+
+
+def _is_local(given: Mapping[str, str]) -> bool:
+    return given.get("spark.master", LOCAL["spark.master"]).startswith("local")
 
 
 @contextmanager

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from duemq.pipeline.errors import BadInput
 
@@ -48,19 +49,24 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
 
 
 def fingerprint(frame: DataFrame) -> str | None:
-    """Differs where the files of a table, or its columns, are others; None where that cannot be told."""
-    files = sorted(frame.inputFiles())
+    """Differs where a table has other columns or other files, by their names, sizes and times, whatever file system
+    they are on; None for a table without files. Raises BadInput where a file is gone."""
+    files = [unquote(file) for file in frame.inputFiles()]
     if not files:
         return None
-    said = [frame.schema.json()]
-    for file in files:
-        parsed = urlparse(file)
-        if parsed.scheme != "file":
-            said.append(file)
-            continue
-        status = os.stat(unquote(parsed.path))
-        said.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+    spark = frame.sparkSession
+    # Spark's reader of binary files lists their statuses in parallel, on every file system that Hadoop knows. Their
+    # content is not read where its column is not asked for.
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
+    statuses = _found(lambda: reader.load([_literal(file) for file in files]), f"a file of the table ({files[0]})")
+    rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
+    said = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def _literal(path: str) -> str:
+    """As a pattern of Hadoop that means this path only."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def _is_path(name: str) -> bool:

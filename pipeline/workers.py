@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import AnalysisException, PythonException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from duemq.client.errors import BY_CODE
 from duemq.model.errors import DuemqError, Rejected, Unavailable
@@ -15,20 +16,25 @@ from duemq.pipeline.errors import BadInput, JobFailed
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
 _OURS = "duemq."  # what the names of our errors begin with in a traceback
 _SAID = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
+_CAUSE = re.compile(r"^\s*(?:Caused by: )(?:\w+\.)*([\w$]+(?:: .+)?)$", re.MULTILINE)
+_OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
 
 
 @contextmanager
 def failures_told(and_then: str) -> Iterator[None]:
-    """An error of ours that ended an executor's work is raised anew. `and_then`: what that means for the job, in a
-    sentence. SQL that Spark does not understand, and names that it does not know, are BadInput."""
+    """An error of ours that ended an executor's work is raised anew; any other of Spark is JobFailed, in a sentence.
+
+    `and_then`: what that means for the job, in a sentence. SQL that Spark does not understand, and names that it does
+    not know, are BadInput.
+    """
     try:
         yield
     except AnalysisException as error:
         raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
-    except PythonException as error:
-        if (found := _SAID.search(str(error))) is None:
-            raise
-        raise _made(found[1], f"{found[2]}. {and_then}") from error
+    except (PySparkException, Py4JJavaError) as error:
+        if (found := _SAID.search(str(error))) is not None:
+            raise _made(found[1], f"{found[2]}. {and_then}") from error
+        raise JobFailed(f"Spark could not do its work: {_cause(error)}. {and_then}") from error
 
 
 def sentence_of(error: Exception, also: str | None = None) -> str:
@@ -38,6 +44,15 @@ def sentence_of(error: Exception, also: str | None = None) -> str:
     if telling:
         return telling[-1].partition(": ")[2]
     return lines[0] if lines else "the query ended without a word"
+
+
+def _cause(error: Exception) -> str:
+    """The line of the innermost error: what comes before it says which stage, task or file ended with that."""
+    text = str(error)
+    if isinstance(error, PythonException) and (lines := _OF_PYTHON.findall(text)):
+        return str(lines[-1])
+    causes = _CAUSE.findall(text)
+    return str(causes[-1] if causes else sentence_of(error)).partition(" SQLSTATE:")[0].rstrip(".")
 
 
 def _made(name: str, detail: str) -> DuemqError:

@@ -39,7 +39,7 @@ from duemq.proxy.sections import (
     no_switch,
 )
 
-_SECRETS = frozenset(("password", "token"))
+_SECRETS = frozenset(("password", "token", "s3_secret_key"))
 
 
 class Settings(BaseSettings):

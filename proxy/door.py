@@ -28,7 +28,7 @@ from duemq.model.key import KEY_BYTES
 from duemq.proxy.admission import Admission, Admitted
 from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
-from duemq.proxy.reply import JsonResponse
+from duemq.proxy.reply import JsonResponse, in_slices
 from duemq.proxy.routes import service
 from duemq.proxy.wire import (
     TOKEN_HEADER,
@@ -141,8 +141,10 @@ class _Reads:
         return JsonResponse({"adoption": None if found is None else adoption_to_json(found)})
 
     async def adoptions(self, request: Request) -> Response:
-        found = await self._reader.adoptions(_shard(request), request.query_params.get("state"))
-        return JsonResponse({"adoptions": [adoption_to_json(one) for one in found]})
+        query = request.query_params
+        limit = _offset(request, "limit") if "limit" in query else None
+        count, found = await self._reader.adoptions(_shard(request), query.get("state"), query.get("below", ""), limit)
+        return JsonResponse({"count": count, "adoptions": await in_slices(found, adoption_to_json)})
 
     async def adopted_ids(self, request: Request) -> Response:
         wanted, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))

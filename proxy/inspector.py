@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from duemq.delay.adopt_policy import AdoptPolicy
 from duemq.delay.work import Lines, lines_of
 from duemq.model.adoption import Adopt
 from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailable
+from duemq.storage.object_store import is_object
 from duemq.storage.source import Source
 
 _SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
@@ -30,7 +30,8 @@ class Inspector:
 
     async def inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
         """What to say in the log of a file. Raises Rejected `bad_delay_file`; Unavailable, also where too many wait."""
-        await asyncio.to_thread(_look_for, path, policy)
+        if not is_object(path):  # or the process asks the store
+            await asyncio.to_thread(_look_for, path, policy)
         if self._waiting > self._most:
             detail = f"{self._waiting} files are being read or wait for it: send what you know of this one, or wait"
             raise Unavailable(detail, _RETRY_S)
@@ -44,12 +45,14 @@ class Inspector:
             self._waiting -= 1
 
     async def _inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
-        job = {"inspect": path, "limits": asdict(policy.limits), "folders": list(map(str, policy.folders))}
+        job = policy.job() | {"inspect": path}
         async with aclosing(self._lines(job)) as answers:
             async for line in answers:
                 found = orjson.loads(line)
                 if "done" in found:
                     continue
+                if found.get("away"):
+                    raise Unavailable(found["reason"], _RETRY_S)
                 if "reason" in found:
                     row = {} if found["row"] is None else {"row": found["row"]}
                     raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)

@@ -18,6 +18,7 @@ from duemq.delay.gateway import MessageState, Named, Query
 from duemq.delay.reads import Found
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.reply import in_slices
 from duemq.proxy.wire import (
     adoption_from_json,
     found_from_json,
@@ -81,9 +82,13 @@ class RemoteReader:
     async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
         return _adoption(await self._get(shard, "adoption", {"sha256": sha256, "offset": offset}))
 
-    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
-        found = await self._get(shard, "adoptions", {} if state is None else {"state": state})
-        return [adoption_from_json(one) for one in found["adoptions"]]
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        asked = {"state": state, "below": below or None, "limit": limit}
+        found = await self._get(shard, "adoptions", {name: said for name, said in asked.items() if said is not None})
+        listed = await in_slices(found["adoptions"], adoption_from_json)
+        return found.get("count", len(listed)), listed  # a node of an older version gives all
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         ids = (await self._get(shard, "adopted-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from duemq.model.adoption import MOST_FILES
+
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
@@ -131,7 +133,7 @@ class Receipt(BaseModel):
 
 
 class Adopt(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
     size: int = Field(default=0, description="Bytes.")
@@ -140,7 +142,7 @@ class Adopt(BaseModel):
 
 
 class AdoptSaid(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, below one of the folders in far.adopt_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
     sha256: str
     size: int = Field(description="Bytes.")
     window: Ms = Field(description="When its 30-minute window begins.")
@@ -149,7 +151,7 @@ class AdoptSaid(BaseModel):
 
 
 class AdoptMany(Closed):
-    files: list[AdoptSaid] = Field(min_length=1, max_length=20_000)
+    files: list[AdoptSaid] = Field(min_length=1, max_length=MOST_FILES)
 
 
 class Adoption(BaseModel):
@@ -172,6 +174,10 @@ class Adoption(BaseModel):
 
 class AdoptionList(BaseModel):
     adoptions: list[Adoption]
+
+
+class AdoptionPage(AdoptionList):
+    count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
 class MessageState(BaseModel):
@@ -349,6 +355,30 @@ class Cluster(BaseModel):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
     shards: list[Shard]
+
+
+class AdoptionLimits(BaseModel):
+    """Of files that are handed over."""
+
+    enabled: bool = Field(description="Whether files are taken in at all: far.adopt_from names a place.")
+    max_files: int = Field(description="In one call.")
+    max_file_rows: int
+    min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
+
+
+class Limits(BaseModel):
+    """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
+
+    shards: int
+    topics: list[str] = Field(description="Names or patterns such as orders.*; none = any topic.")
+    max_delay_ms: Ms = Field(description="How far ahead of now a message may be due.")
+    max_payload_bytes: int
+    max_key_bytes: int
+    max_headers: int
+    max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
+    max_batch_items: int
+    max_batch_bytes: int
+    adoption: AdoptionLimits
 
 
 class Drained(BaseModel):

@@ -27,6 +27,7 @@ from duemq.delay.topics import INTERNAL
 from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, parse_duration, parse_levels, shown
 from duemq.proxy.ingress import TOPIC
+from duemq.storage.object_store import is_object, wrong_uri
 from duemq.storage.rows import WINDOW_MS
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
@@ -188,6 +189,10 @@ class FarSettings(Section):
     adopt_from: Words = ()
     adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = _duration("1m")
     adopt_copies: Annotated[int, Field(ge=0, le=32)] = 0
+    s3_endpoint: str = ""
+    s3_region: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,64})?$")] = ""
+    s3_access_key: str = ""
+    s3_secret_key: Annotated[str, Field(repr=False)] = ""
 
     @field_validator("load_ahead")
     @classmethod
@@ -204,9 +209,25 @@ class FarSettings(Section):
     @classmethod
     def _absolute(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
         for folder in folders:
-            if not folder.startswith("/"):
-                raise ValueError(f"{folder!r} must be an absolute path")
+            if is_object(folder):
+                if (wrong := wrong_uri(folder, prefix=True)) is not None:
+                    raise ValueError(f"{folder!r}: {wrong}")
+            elif not folder.startswith("/"):
+                raise ValueError(f"{folder!r} must be an absolute path, or s3://BUCKET/PREFIX")
         return folders
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _is_origin(cls, endpoint: str) -> str:
+        if endpoint and not _ORIGIN.fullmatch(endpoint):
+            raise ValueError("it must be the origin of a store, such as https://minio.example.com:9000")
+        return endpoint
+
+    @model_validator(mode="after")
+    def _whole_login(self) -> Self:
+        if bool(self.s3_access_key) != bool(self.s3_secret_key):
+            raise ValueError("s3_access_key and s3_secret_key go together")
+        return self
 
 
 class EmbeddedSettings(Section):

@@ -43,6 +43,7 @@ from duemq.proxy.config import Settings
 from duemq.proxy.connections import ConnectionLimits
 from duemq.proxy.ingress import Ingress
 from duemq.storage.intake_rules import AdoptLimits
+from duemq.storage.object_store import ObjectStore, is_object
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +103,15 @@ def adopt_policy(settings: Settings) -> AdoptPolicy:
         max_key_bytes=own.max_key_bytes,
         topics=settings.topics.allowed,
     )
-    folders = tuple(Path(folder).resolve() for folder in settings.far.adopt_from)
-    return AdoptPolicy(folders, limits, patience_ms=settings.far.adopt_patience, furthest_ms=own.max_delay)
+    far = settings.far
+    return AdoptPolicy(
+        tuple(Path(place).resolve() for place in far.adopt_from if not is_object(place)),
+        limits,
+        patience_ms=far.adopt_patience,
+        furthest_ms=own.max_delay,
+        prefixes=tuple(place for place in far.adopt_from if is_object(place)),
+        store=ObjectStore(far.s3_endpoint, far.s3_region, far.s3_access_key, far.s3_secret_key),
+    )
 
 
 def _copies(settings: Settings) -> int:

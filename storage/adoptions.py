@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +71,11 @@ class Adoptions:
     def all(self) -> Iterator[Adoption]:
         for key, raw in self._store.each(ADOPTION):
             yield Adoption.decode(key, raw)
+
+    def part(self, after: int, most: int) -> list[Adoption]:
+        """The next `most` of all behind the one at the offset `after`."""
+        rows = self._store.each(ADOPTION, U64.pack(after + 1))
+        return [Adoption.decode(key, raw) for key, raw in islice(rows, most)]
 
     def get(self, offset: int) -> Adoption | None:
         key = U64.pack(offset)

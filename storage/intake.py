@@ -97,9 +97,10 @@ def inspect(
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
     folders: Sequence[Path] | None = None,
+    name: str | None = None,
 ) -> Intake:
     """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
-    with Source.open(path, folders) as source, _reading(source):
+    with Source.open(path, folders, name) as source, _reading(source):
         before = source.state()
         sha256 = source.sha256(alive)
         rules = Rules(limits, None)
@@ -116,6 +117,7 @@ def take_in(
     *,
     size: int | None = None,
     folders: Sequence[Path] | None = None,
+    name: str | None = None,
     link: bool = False,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
@@ -124,8 +126,9 @@ def take_in(
     """Validate a file of this window, write it anew, sync it, and give it its name last.
 
     `size`: how many bytes it must have, which costs less to see than its content. `folders`: where it must lie, None
-    for anywhere. `link`: where the source has the right form already, give it a second name in place of writing; nobody
-    may change it then. `progress` is called with the rows done so far, `alive` after each part that a checksum took.
+    for anywhere. `name`: what errors call it. `link`: where the source has the right form already, give it a second
+    name in place of writing; nobody may change it then. `progress` is called with the rows done so far, `alive` after
+    each part that a checksum took.
 
     Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
     """
@@ -134,7 +137,7 @@ def take_in(
         make_folder(target.parent)
         temporary.unlink(missing_ok=True)
         try:
-            with Source.open(path, folders) as source:
+            with Source.open(path, folders, name) as source:
                 intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress, alive)
             fault("written")
             with temporary.open("rb") as written:

@@ -30,13 +30,14 @@ class Source:
 
     @staticmethod
     @contextmanager
-    def open(path: Path, folders: Sequence[Path] | None = None) -> Iterator[Source]:
-        """`folders`: where it must lie, links followed; None allows any place.
+    def open(path: Path, folders: Sequence[Path] | None = None, name: str | None = None) -> Iterator[Source]:
+        """`folders`: where it must lie, links followed; None allows any place. `name`: see the class; None: the path's.
 
         Raises BadDelayFile for what is not there, is no regular file, or lies elsewhere. Does not wait for a writer of
         a pipe. `path` is resolved and opened without following links: what was checked is what is read.
         """
-        with readable(path.name):
+        name = path.name if name is None else name
+        with readable(name):
             try:
                 resolved = path.resolve(strict=True)
             except RuntimeError as error:  # of Python up to 3.12, for links that lead in a circle
@@ -46,10 +47,10 @@ class Source:
             handle = os.open(resolved, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise BadDelayFile(f"{path.name} is no regular file")
+                raise BadDelayFile(f"{name} is no regular file")
             if (reason := outside(path, _place_of(handle, resolved), folders)) is not None:
                 raise BadDelayFile(reason)
-            yield Source(path.name, handle)
+            yield Source(name, handle)
         finally:
             os.close(handle)
 

@@ -2,8 +2,8 @@
 
     python -m tests.bulk_run TABLE STAGE URL JOB [STEP]
 
-STEP: the step at which this process kills itself (see `job.schedule`; `writing`: while a task of it writes), or
-`failing`, which has a task of each stage fail once.
+STEP: the step at which this process kills itself (see `job.schedule`; `writing`: while a task of it reads the rows that
+are to be written), or `failing`, which has such a task fail once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ COLUMNS = Columns("due", ("name", "text"), topic="topic", key="key", name="name"
 
 
 def main(table: str, stage: str, url: str, job: str, step: str = "") -> None:
-    driver = os.getpid()
+    driver, names = os.getpid(), Path(stage) / "names"
 
     def fault(reached: str) -> None:
+        if reached == "names":
+            names.touch()
         if reached == step:
             os.kill(driver, signal.SIGKILL)
 
     def passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
+            if not names.exists():  # it is read a first time for the names in it
+                continue
             if step == "writing":
                 os.kill(driver, signal.SIGKILL)
             if step == "failing":

@@ -97,7 +97,7 @@ class FakeGateway:
         return {"bad": "no broker leads partition: 0"}
 
     def cluster(self) -> dict[str, Any]:
-        return {"nodes": [{"name": "a", "master_of": self.mastered}]}
+        return {"nodes": [{"name": "a", "master_of": self.mastered}], "shards": [{"shard": 0}, {"shard": 1}]}
 
     async def drain(self, name: str) -> None:
         if name != "a":

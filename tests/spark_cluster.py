@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
 import urllib.request
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pyspark
+import pytest
 
 from duemq.proxy.local.ports import HOST, free_port
 from duemq.proxy.local.process import Process
@@ -20,13 +23,15 @@ from tests.e2e.server import environment
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _READY_S = 60.0
+_APART = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -t tmpfs apart "$0" && exec "$@"')
 
 
 class SparkCluster:
-    """One master and so many workers of one core each."""
+    """One master and so many workers of one core each. `hidden`: a folder that each worker sees empty, and that nobody
+    else sees what it writes to, as if it were another machine's."""
 
-    def __init__(self, folder: Path, workers: int, memory: str = "700m") -> None:
-        self._folder, self._workers, self._memory = folder, workers, memory
+    def __init__(self, folder: Path, workers: int, memory: str = "700m", hidden: Path | None = None) -> None:
+        self._folder, self._workers, self._memory, self._hidden = folder, workers, memory, hidden
         self._stack = ExitStack()
         self._page = free_port()
         self.url = f"spark://{HOST}:{free_port()}"
@@ -45,7 +50,11 @@ class SparkCluster:
     def _start(self, name: str, main: str, *arguments: str) -> None:
         log = self._folder / f"{name}.log"
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main.lower()}.{main}"]
-        self._last = Process(name, [*command, *arguments], log, environment=spark_environment())
+        more = {}
+        if self._hidden is not None and main == "Worker":
+            command = [*_APART, str(self._hidden), *command]
+            more = {"SPARK_LOCAL_DIRS": str(self._hidden / "local")}
+        self._last = Process(name, [*command, *arguments], log, environment=spark_environment() | more)
         self._last.start()
         self._stack.callback(self._last.stop)
 
@@ -105,19 +114,31 @@ def packed(made: Path) -> Path:
 
 
 def submit(
-    master: str, made: Path, archive: Path, *words: object, attempts: int = 1
+    master: str, made: Path, archive: Path, *words: object, attempts: int = 1, settings: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`spark-submit` as docs/pipeline.md has it, run to its end, with the driver in the environment `made`. `attempts`:
-    of a task, before the job fails."""
+    of a task, before the job fails. `settings`: more of Spark's."""
     script = subprocess.check_output([made / "bin" / "duemq", "spark", "script"], text=True, env=spark_environment())
     command = [
         SPARK_HOME / "bin" / "spark-submit", "--master", master, "--archives", f"{archive}#environment",
         "--conf", "spark.executor.memory=500m", "--conf", f"spark.task.maxFailures={attempts}",
         "--conf", "spark.ui.enabled=false",
         "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}",
+        *(word for name, value in (settings or {}).items() for word in ("--conf", f"{name}={value}")),
         "--driver-memory", "700m", script.strip(), *words,
     ]  # fmt: skip
     pythons = {"PYSPARK_DRIVER_PYTHON": str(made / "bin" / "python"), "PYSPARK_PYTHON": "environment/bin/python"}
     return subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, timeout=300, env=spark_environment() | pythons
     )
+
+
+def need_namespaces() -> None:
+    """Skip the test where no file system of its own can be given to a process; fail it in CI."""
+    try:
+        subprocess.run([*_APART, "/mnt", "true"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = f"mount namespaces cannot be made here: {getattr(error, 'stderr', error)}"
+        if os.environ.get("CI"):
+            pytest.fail(said, pytrace=False)
+        pytest.skip(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.bench import audit, mass, schedule
+from duemq.pipeline.bench import audit, files, mass, schedule
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline.")
 
@@ -15,6 +15,7 @@ def bench() -> None:
 
 
 app.command("schedule")(schedule.schedule)
+app.command("files")(files.files)
 app.command("audit")(audit.audit)
 app.command("mass")(mass.mass)
 

@@ -19,12 +19,12 @@ from duemq.client import Client, Draft, Message
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bench import schedule
 from duemq.pipeline.bench.serving import serving
-from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.mass import Targets, mass_cancel, mass_move
 from duemq.pipeline.mass.asking import Server
 from duemq.pipeline.progress import Teller
+from duemq.pipeline.storage import uri_of
 
 _DAY_MS: Final = 86_400_000
 _SENT_AT_ONCE: Final = 20_000
@@ -58,7 +58,7 @@ def mass(
                 teller.step(f"sending {wanted:,} messages")
                 ids = _sent(client, wanted)
             pq.write_table(ids.slice(0, messages), folder / "ids.parquet")
-            rows, targets, server = spark.read.parquet(uri(folder / "ids.parquet")), Targets("id"), Server(url)
+            rows, targets, server = spark.read.parquet(uri_of(folder / "ids.parquet")), Targets("id"), Server(url)
             said: dict[str, Any] = {"messages": messages}
             teller.step("moving and cancelling by the SDK alone")
             said |= _alone(client, ids.slice(messages))

@@ -17,13 +17,13 @@ from duemq.client import Client
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bench.serving import serving
 from duemq.pipeline.bulk.columns import Columns
-from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.bulk.job import Options, Scheduled
 from duemq.pipeline.bulk.job import schedule as run
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.server import Server
+from duemq.pipeline.storage import uri_of
 
 _COLUMNS = Columns("due", "body", topic="topic", key="key")
 _WARM_ROWS = 100_000
@@ -63,8 +63,8 @@ def _measured(
 ) -> dict[str, Any]:
     teller.step(f"making a table of {rows:,} rows")
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
-    generated(spark, rows, start, int(days * 86_400_000)).write.mode("overwrite").parquet(uri(folder / "table"))
-    table = spark.read.parquet(uri(folder / "table"))
+    generated(spark, rows, start, int(days * 86_400_000)).write.mode("overwrite").parquet(uri_of(folder / "table"))
+    table = spark.read.parquet(uri_of(folder / "table"))
     stage = folder / "stage"
     stage.mkdir(exist_ok=True)
     with serving(folder / "data", f"far.adopt_from={stage}") as url:
@@ -109,7 +109,7 @@ def plain(table: DataFrame, folder: Path) -> None:
     """What anybody would write: one folder per window, sorted by due time."""
     with_window = table.withColumn("window", F.col("due") - F.col("due") % WINDOW_MS)
     sorted_rows = with_window.repartition("window").sortWithinPartitions("window", "due")
-    sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri(folder))
+    sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri_of(folder))
 
 
 def scheduled(table: DataFrame, job: str, stage: Path, url: str, teller: Teller, lead_ms: int = 600_000) -> Scheduled:

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
+from duemq.pipeline.bulk.files import MOST_TASKS
 from duemq.pipeline.bulk.manifest import Manifest
+from duemq.pipeline.bulk.stage import Stage
 from duemq.pipeline.server import Server
 
 _MOST: Final = 10_000  # ids per request
@@ -22,29 +24,29 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 
 
 def ids(
-    spark: SparkSession, manifest: Manifest, folder: Path, adoptions: Mapping[str, str], server: Server
+    spark: SparkSession, manifest: Manifest, stage: Stage, adoptions: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used, which has to be before their windows are due. `name` is null where none is
+    asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
+    forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
-    root = str(folder)
-    listed = spark.createDataFrame(
-        [(file.path, adoptions[file.path]) for file in manifest.files], "path string, adoption string"
-    )
+    kept = [(file.path, adoptions[file.path]) for file in manifest.files if adoptions[file.path] is not None]
+    listed = spark.createDataFrame(kept, "path string, adoption string")
 
     def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with server.client() as client:
             for batch in batches:
                 for path, adoption in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    yield from _of_file(client, Path(root), path, adoption)
+                    with stage.local(path) as file:
+                        yield from _of_file(client, file, path, adoption)
 
-    parts = max(1, min(len(manifest.files), 4 * spark.sparkContext.defaultParallelism))
+    parts = max(1, min(len(kept), MOST_TASKS))
     return listed.repartition(parts).mapInArrow(with_ids, SCHEMA)
 
 
-def _of_file(client: Client, root: Path, path: str, adoption: str) -> Iterator[pa.RecordBatch]:
+def _of_file(client: Client, local: Path, path: str, adoption: str) -> Iterator[pa.RecordBatch]:
     first = 0
-    with pq.ParquetFile(root / path, page_checksum_verification=True) as file:
+    with pq.ParquetFile(local, page_checksum_verification=True) as file:
         columns = [name for name in _READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(_MOST, columns=columns, use_threads=False):
             count = batch.num_rows

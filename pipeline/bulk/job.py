@@ -11,52 +11,55 @@ manifest are what is handed over. A content is adopted once, so a repeat of that
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from duemq.model.fault import Fault, no_fault
-from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.columns import OWN, Columns
-from duemq.pipeline.bulk.files import uri
+from duemq.pipeline.bulk.attempt import Attempt, RowsRejected
+from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.ids import ids
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
-from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
-from duemq.pipeline.bulk.server import adopted, hand_over
-from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.bulk.plans import plan_of
+from duemq.pipeline.bulk.rules import Rules
+from duemq.pipeline.bulk.server import adopted, hand_over, shown
+from duemq.pipeline.bulk.stages import stage_of
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.progress import Silent, Teller
 from duemq.pipeline.server import Server
 from duemq.pipeline.tables import fingerprint
+
+__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`stage`: a folder below the server's `far.adopt_from`, the same path for driver, executors and nodes. `rejects`:
-    where rejected rows go, in a folder of the job; None: beside its files. `link`: the server may link the files in
-    place of writing them anew. `strict`: where rows are rejected nothing is scheduled."""
+    """`stage`: below the server's `far.adopt_from`, a folder that driver, executors and nodes see under one path, or
+    `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None: beside its
+    files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are rejected
+    nothing is scheduled."""
 
-    stage: Path
-    rejects: Path | None = None
+    stage: Path | str
+    rejects: Path | str | None = None
     link: bool = True
     strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it."""
+    """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it.
+
+    `forgotten`: how many of the accepted rows are in files that were handed over, and whose fate the server does not
+    keep any more.
+    """
 
     manifest: Manifest
     ids: DataFrame
     again: bool
-
-
-class RowsRejected(JobFailed):
-    """Rows were rejected, and the job was to be strict: nothing is scheduled."""
+    forgotten: int = 0
 
 
 def schedule(
@@ -74,16 +77,22 @@ def schedule(
 ) -> Scheduled:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
 
-    `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads,
-    see `fingerprint`. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads
+    (see `fingerprint`) and what is done with them (see `plan_of`), which a value such as the time of day makes another.
+    `rules` None: those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
     """
-    server, rules, teller = server or Server(), rules or Rules(), teller or Silent()
-    spark, folder = frame.sparkSession, JobFolder(options.stage, job)
-    about = f"{frame.schema.json()}\n{source or fingerprint(frame)}"
+    server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
+    folder = JobFolder(stage_of(spark, options.stage, job), job)
+    about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
     printed = print_of(columns.said(), about)
     manifest, again = folder.manifest(), folder.adoptions() is not None
     if manifest is None:
-        manifest = _written(spark, frame, columns, folder, options, rules, about, teller, fault, clock)
+        folder.check()
+        rules = rules or Rules.of(server.limits())
+        attempt = Attempt(
+            frame, columns, folder, rules, about, options.rejects, options.strict, teller, fault, clock
+        )  # fmt: skip
+        manifest = attempt.written()
         fault("before_manifest")
         manifest = folder.settle(manifest)
         fault("manifest")
@@ -91,8 +100,8 @@ def schedule(
         teller.says(f"job {job} was written before: {manifest.accepted:,} rows in {len(manifest.files):,} files")
     if manifest.print != printed:
         raise BadInput(
-            f"job {job} was made of another table or with other columns ({folder.path}/manifest.json): another job "
-            "needs another id"
+            f"job {job} was made of another table or with other columns ({folder.stage.place}/manifest.json): another "
+            "job needs another id"
         )
     adoptions = folder.adoptions()
     if adoptions is None:
@@ -100,71 +109,27 @@ def schedule(
         folder.done(adoptions)
         fault("done")
     folder.clean(manifest)
-    return Scheduled(manifest, ids(spark, manifest, folder.path, adoptions, server), again)
+    forgotten = sum(file.rows for file in manifest.files if adoptions[file.path] is None)
+    return Scheduled(manifest, ids(spark, manifest, folder.stage, adoptions, server), again, forgotten)
+
+
+def _rows_of(frame: DataFrame) -> str:
+    return f"{fingerprint(frame)}\n{plan_of(frame)}"
 
 
 def _adopted(
     manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Fault
-) -> dict[str, str]:
+) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")
-        hand_over(client, manifest, folder.path, link=options.link, fault=fault)
+        forgotten = hand_over(client, manifest, folder, link=options.link, fault=fault)
         teller.step(f"waiting until {manifest.accepted:,} messages are adopted")
-        found = adopted(client, manifest, teller, fault)
-    teller.says(f"{manifest.accepted:,} messages adopted")
+        found = adopted(client, manifest, folder, teller, forgotten, fault)
+    rows = sum(file.rows for file in manifest.files if file.path in forgotten)
+    teller.says(f"{manifest.accepted - rows:,} messages adopted")
+    if rows:
+        teller.says(
+            f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows are over, and "
+            "the server does not keep any more what became of their files"
+        )
     return found
-
-
-def _written(
-    spark: SparkSession,
-    frame: DataFrame,
-    columns: Columns,
-    folder: JobFolder,
-    options: Options,
-    rules: Rules,
-    about: str,
-    teller: Teller,
-    fault: Fault,
-    clock: Callable[[], int],
-) -> Manifest:
-    """Write the files of an attempt, and what its manifest is to say."""
-    began, attempt = clock(), folder.new_attempt()
-    told = judged(frame, columns, rules, began)
-    observed = Observation()
-    counted = told.observe(observed, F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected"))
-    with step(spark, teller, "sorting and writing delay files"):
-        files.write(files.messages(counted, columns, folder.job), attempt)
-    fault("written")
-    with step(spark, teller, "checking what was written"):
-        found = files.looked_at(spark, attempt, folder.path)
-    written = sum(file.rows for file in found)
-    # Where no row can be scheduled, Spark may have found that out without a look at any.
-    rows, bad = (observed.get["rows"], observed.get["rejected"]) if written else _counts(told)
-    teller.says(f"{rows:,} rows read: {written:,} written to {len(found):,} files, {bad:,} rejected")
-    rejects: Path | None = None
-    if bad:
-        rejects = (options.rejects or attempt / "rejects").absolute()
-        if options.rejects is not None:
-            rejects = rejects / f"{folder.job}-{attempt.name}"
-        with step(spark, teller, "writing the rejected rows"):
-            rejected(told).write.parquet(uri(rejects))
-        fault("rejects")
-    apart = 0 if rejects is None else spark.read.parquet(uri(rejects)).count()
-    if (rows - bad, bad) != (written, apart) and _counts(told) != (written + apart, apart):
-        # What Spark observes may count a task twice that it had to repeat: so they were counted anew.
-        shutil.rmtree(attempt, ignore_errors=True)
-        raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")
-    if bad and options.strict:
-        raise RowsRejected(f"{apart:,} of {written + apart:,} rows were rejected ({rejects}): nothing is scheduled")
-    where = None if rejects is None else str(rejects)
-    return Manifest(
-        folder.job, began, columns.said(), about, print_of(columns.said(), about), attempt.name, written + apart, apart,
-        where, tuple(found),
-    )  # fmt: skip
-
-
-def _counts(told: DataFrame) -> tuple[int, int]:
-    """How many rows there are, and how many of them cannot be scheduled, by reading them."""
-    counted = told.agg(F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")).first()
-    assert counted is not None
-    return counted["rows"], counted["rejected"]

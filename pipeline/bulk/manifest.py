@@ -2,21 +2,20 @@
 
     STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
     STAGE/JOB/manifest.json                                    which attempt is the job, and each of its files
+    STAGE/JOB/handed.json                                      when the server had all of them in its log
     STAGE/JOB/done.json                                        the adoptions, once all of them are adopted
 
-Both documents are written once, by a hard link of a synced temporary: who comes second finds the first one's and uses
-that. Nothing but what the manifest lists is ever handed over.
+Each document is written once: who comes second finds the first one's and uses that. Nothing but what the manifest
+lists is ever handed over.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
+import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +23,13 @@ from typing import Any, Final
 import orjson
 
 from duemq.pipeline.bulk.files import DelayFile
+from duemq.pipeline.bulk.stage import FolderStage, Stage
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.storage.durable import sync_folder
 
 FORMAT: Final = 1
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = "attempt-"
+_LOOKS, _LOOK_S = 20, 0.25  # at a document that another run is writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +62,32 @@ def print_of(columns: Mapping[str, Any], source: str) -> str:
 
 
 class JobFolder:
-    """Of one job, below the folder `stage`, which the server and the executors see under the same path."""
+    """Of one job, in its stage; a path stands for a stage that is a folder."""
 
-    def __init__(self, stage: Path, job: str) -> None:
+    def __init__(self, stage: Stage | Path, job: str) -> None:
         if not _JOB.fullmatch(job):
             raise BadInput(
                 f"a job's id has 1 to 100 characters of A-Z a-z 0-9 . _ -, the first a letter or digit, not {job!r}"
             )
-        self.job, self.path = job, stage.absolute() / job
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.job, self.stage = job, FolderStage(stage.absolute() / job) if isinstance(stage, Path) else stage
+        self.stage.make()
 
-    def new_attempt(self) -> Path:
-        """A folder that nobody else uses. It is not made."""
-        return self.path / f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
+    def check(self) -> None:
+        """Raise BadInput where documents cannot be written here as they have to be, before anything else is."""
+        self.stage.check()
+
+    def new_attempt(self) -> str:
+        """The name of a folder that nobody else uses. It is not made."""
+        return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
 
     def manifest(self) -> Manifest | None:
         said = self._read("manifest.json")
         if said is None:
             return None
         if said["format"] != FORMAT:
-            raise JobFailed(f"{self.path}/manifest.json has format {said['format']}, this version knows {FORMAT}")
+            raise JobFailed(
+                f"{self.stage.place}/manifest.json has format {said['format']}, this version knows {FORMAT}"
+            )
         return Manifest(**(said | {"files": tuple(DelayFile(**file) for file in said["files"])}))
 
     def settle(self, manifest: Manifest) -> Manifest:
@@ -91,38 +97,45 @@ class JobFolder:
         assert found is not None
         return found
 
-    def adoptions(self) -> dict[str, str] | None:
-        """Of a job that is done: the adoption of each file, by its path below the folder."""
-        found: dict[str, str] | None = self._read("done.json")
+    def handed_at(self) -> int | None:
+        """When the server had accepted the files of the manifest (epoch ms); None where that is not known."""
+        said = self._read("handed.json")
+        return None if said is None else int(said["at"])
+
+    def handed(self, at: int) -> None:
+        self._once("handed.json", {"at": at})
+
+    def adoptions(self) -> dict[str, str | None] | None:
+        """Of a job that is done: the adoption of each file, by its path below the folder; None for one that the server
+        had forgotten by then."""
+        found: dict[str, str | None] | None = self._read("done.json")
         return found
 
-    def done(self, adoptions: Mapping[str, str]) -> None:
+    def done(self, adoptions: Mapping[str, str | None]) -> None:
         self._once("done.json", adoptions)
 
     def clean(self, manifest: Manifest) -> None:
         """Remove what other attempts left."""
-        for path in self.path.iterdir():
-            if (path.name.startswith(_ATTEMPT) and path.name != manifest.attempt) or path.suffix == ".new":
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+        for folder in self.stage.folders():
+            if folder.startswith(_ATTEMPT) and folder != manifest.attempt:
+                self.stage.remove(folder)
+        self.stage.tidy()
 
     def _read(self, name: str) -> Any:
-        try:
-            return orjson.loads((self.path / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise JobFailed(f"{self.path / name} is damaged: {error}") from error
+        for look in range(_LOOKS):
+            content = self.stage.read(name)
+            if content is None:
+                return None
+            try:
+                return orjson.loads(content)
+            except ValueError as error:  # where there are no links, its writer may be at it
+                if look == _LOOKS - 1:
+                    raise JobFailed(
+                        f"{self.stage.path(name)} is damaged: {error}. It is not in use; remove it where no other run "
+                        "of this job is under way, and run the job again"
+                    ) from error
+            time.sleep(_LOOK_S)
 
     def _once(self, name: str, said: Any) -> None:
-        temporary = self.path / f"{uuid.uuid4().hex}.new"
-        with temporary.open("wb") as file:
-            file.write(orjson.dumps(said, option=orjson.OPT_INDENT_2))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(temporary, self.path / name)
-        temporary.unlink()
-        sync_folder(self.path)
+        """Write a document, unless there is one. Raises OSError."""
+        self.stage.write_once(name, orjson.dumps(said, option=orjson.OPT_INDENT_2))

@@ -3,55 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from duemq.client.values import Limits
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.server import message_limits
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
+LEAD_MS: Final = 10 * 60_000
 _SHOWN = 60  # characters of a wrong value
+_MOST_REPEATED = 100_000  # names, which each executor gets
+_AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
-    start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it."""
+    start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
+    `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it."""
 
     limits: AdoptLimits = field(default_factory=AdoptLimits)
-    lead_ms: int = 10 * 60_000
+    lead_ms: int = LEAD_MS
     horizon_ms: int = 10 * 365 * 86_400_000
+    server_lead_ms: int = 120_000
+
+    @staticmethod
+    def of(limits: Limits, lead_ms: int = LEAD_MS) -> Rules:
+        """Those by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
+        if lead_ms < limits.min_lead_ms:
+            raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
+        return Rules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
 
 
-def judged(frame: DataFrame, columns: Columns, rules: Rules, now: int) -> DataFrame:
+def judged(frame: DataFrame, columns: Columns, rules: Rules, now: int, repeated: DataFrame | None = None) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
-    or null. `now`: the start of the job, epoch ms. Raises BadInput."""
+    or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
+    None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
     if REASON in frame.columns:
         raise BadInput(f"column {REASON}: the table of rejected rows has one of its own; rename yours")
     told = with_fields(frame, columns)
     if columns.name is not None:
-        told = _with_twice(told)
+        told = _with_twice(told, _counted(told) if repeated is None else repeated)
     reason = F.coalesce(*(F.when(wrong, F.concat(*sentence)) for wrong, sentence in _wrongs(columns, rules, now)))
     return told.withColumn(OWN + REASON, reason)
 
 
-def _with_twice(frame: DataFrame) -> DataFrame:
+@contextmanager
+def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | None]:
+    """`_duemq_again, _duemq_twice`: the names that several rows have, and how many rows; for `judged`. None where no
+    name is mapped, or too many are repeated to send them to each executor.
+
+    It reads the column of names only, so that rows with their payloads need no shuffle.
+    """
+    if columns.name is None:
+        yield None
+        return
+    narrow = with_fields(frame, columns).select(OWN + "name").where(F.col(OWN + "name").isNotNull())
+    hashed = F.xxhash64(OWN + "name").alias(_HASH)
+    alike = narrow.groupBy(hashed).agg(F.count("*").alias("rows")).where("rows > 1").select(_HASH).persist()
+    exact = _counted(narrow.join(F.broadcast(alike), hashed == F.col(_HASH), "left_semi")).persist()
+    try:
+        count = alike.count()
+        if count == 0:  # known to be empty, so that the join with it is none
+            yield _counted(narrow.where(F.lit(False)))
+        else:
+            yield F.broadcast(exact) if count <= _MOST_REPEATED else None
+    finally:
+        exact.unpersist()
+        alike.unpersist()
+
+
+def _counted(frame: DataFrame) -> DataFrame:
+    """The names that more than one row has, and how many rows do."""
+    return frame.groupBy(F.col(OWN + "name").alias(_AGAIN)).agg(F.count("*").alias(_TWICE)).where(F.col(_TWICE) > 1)
+
+
+def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
     """With `_duemq_twice`: how many rows have its name, where that is more than one."""
-    name, again = OWN + "name", OWN + "again"
-    twice = (
-        frame.groupBy(F.col(name).alias(again)).agg(F.count("*").alias(OWN + "twice")).where(F.col(OWN + "twice") > 1)
-    )
-    return frame.join(twice, F.col(name) == F.col(again), "left").drop(again)
+    return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
+
+
+def column_of(name: str) -> Column:
+    """A column of the user's, whatever characters its name has."""
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 Wrong = tuple[Column, list[Column]]
@@ -73,7 +121,7 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
         return length > limit, says(name, "has ", length.cast("string"), f" bytes, the limit is {limit}")
 
     first = now + rules.lead_ms
-    raw = F.col(f"`{columns.due}`").cast("string")
+    raw = column_of(columns.due).cast("string")
     yield due.isNull() & raw.isNull(), says("due_ms", "is null; every message needs one")
     unread = "' is neither epoch ms nor a date-time with a zone (RFC 3339)"
     yield due.isNull(), says("due_ms", "'", F.left(raw, F.lit(_SHOWN)), unread)
@@ -95,7 +143,7 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
     if columns.expires is not None:
-        given = F.col(f"`{columns.expires}`").cast("string")
+        given = column_of(columns.expires).cast("string")
         yield expires.isNull() & given.isNotNull(), says("expires_ms", "'", F.left(given, F.lit(_SHOWN)), unread)
         yield expires > LAST_MS, says("expires_ms", expires.cast("string"), " is after the year 9999 (epoch ms)")
         yield (
@@ -103,7 +151,7 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
             says("expires_ms", expires.cast("string"), " is before the message is due, ", due.cast("string")),
         )
     if columns.name is not None:
-        name, count = F.col(OWN + "name"), F.col(OWN + "twice")
+        name, count = F.col(OWN + "name"), F.col(_TWICE)
         yield ~F.is_valid_utf8(name), says("name", "is not UTF-8")
         yield count > 1, says("name", count.cast("string"), " rows have it; names must be unique in a job")
 
@@ -164,10 +212,28 @@ def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
 
 
 def rejected(frame: DataFrame) -> DataFrame:
-    """Of a judged frame the rows that cannot be scheduled: the user's columns as they were, and `reason`."""
-    own = [name for name in frame.columns if name.startswith(OWN)]
+    """Of a judged frame the rows that cannot be scheduled: the user's columns as they were, and `reason`.
+
+    Columns of types that no file can hold (void, calendar interval) are text.
+    """
     kept = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
-    return kept.drop(*own)
+    return kept.select(
+        *(
+            column_of(one.name).cast("string").alias(one.name) if _is_unwritable(one.dataType) else column_of(one.name)
+            for one in kept.schema.fields
+            if not one.name.startswith(OWN)
+        )
+    )
+
+
+def _is_unwritable(of: T.DataType) -> bool:
+    if isinstance(of, T.ArrayType):
+        return _is_unwritable(of.elementType)
+    if isinstance(of, T.MapType):
+        return _is_unwritable(of.keyType) or _is_unwritable(of.valueType)
+    if isinstance(of, T.StructType):
+        return any(_is_unwritable(field.dataType) for field in of.fields)
+    return isinstance(of, T.NullType | T.CalendarIntervalType)
 
 
 def reasons(frame: DataFrame) -> DataFrame:

@@ -3,85 +3,166 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 from duemq.client import Client
-from duemq.client.errors import BatchTooLarge, PastDue, Unavailable, Unreachable
+from duemq.client.errors import BatchTooLarge, PastDue
 from duemq.client.values import Adoption
 from duemq.model.fault import Fault, no_fault
-from duemq.pipeline.bulk.manifest import Manifest
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bulk.files import DelayFile
+from duemq.pipeline.bulk.manifest import JobFolder, Manifest
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.progress import Teller
+from duemq.pipeline.server import patiently
 
-_LOOK_S: Final = 0.25
-_PATIENCE_S: Final = 120.0  # of a server that does not answer
+_LEAST_S: Final = 0.25  # between two looks at what is wanted,
+_MOST_S: Final = 5.0
+_SHARE: Final = 0.05  # of what was waited so far
+_AGAIN_S: Final = 2.0  # until replicas have what was in the log before a request was refused
 _LISTED: Final = 5  # refused files named in an error
+_CLOCKS_MS: Final = 120_000  # by which the clocks of the driver and of the nodes may differ
 
-T = TypeVar("T")
 
+def hand_over(
+    client: Client,
+    manifest: Manifest,
+    folder: JobFolder,
+    *,
+    link: bool,
+    fault: Fault = no_fault,
+    clock: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> frozenset[str]:
+    """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
+    refused ones are handed over again.
 
-def hand_over(client: Client, manifest: Manifest, folder: Path, *, link: bool, fault: Fault = no_fault) -> None:
-    """Have all files of a job in the log, or none: by one request. Those that are there already are left alone.
-
-    Raises JobFailed where files are missing that were not handed over, Rejected as the server does.
+    Return the paths of the files that were handed over before, and that the server has forgotten since: it forgets what
+    became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
+    known any more; and Rejected as the server does.
     """
-    sums = {one.raw["sha256"] for one in _patiently(client.adoptions) if one.state != "refused" and "sha256" in one.raw}
-    missing = [file for file in manifest.files if file.sha256 not in sums]
-    for file in missing:
-        path = folder / file.path
-        if not path.exists() or path.stat().st_size != file.size:
-            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
+    known = _by_content(patiently(client.adoptions))
+    missing = [file for file in manifest.files if not _is_in(known, file)]
+    if not missing:
+        folder.handed(clock())
+        return frozenset()
+    over = [file for file in missing if file.sha256 not in known and _may_be_forgotten(file, clock())]
+    handed_at = folder.handed_at()
+    # All files of a job come into the log together: one that the server knows says so of all.
+    if handed_at is not None or any(file.sha256 in known for file in manifest.files):
+        _give(client, manifest, [file for file in missing if file not in over], folder, link, fault)
+        folder.handed(clock())
+        return frozenset(file.path for file in over)
+    if len(over) == len(manifest.files):
+        raise JobFailed(
+            f"the windows of job {manifest.job} are over, and the server does not keep for so long what it was handed: "
+            f"whether its {manifest.accepted:,} rows were scheduled cannot be known any more. Look for them in their "
+            "topics before you do anything about them: to schedule them again might send them twice"
+        )
+    _give(client, manifest, missing, folder, link, fault)
+    fault("accepted")
+    folder.handed(clock())
+    fault("handed_over")
+    return frozenset()
+
+
+def _give(
+    client: Client, manifest: Manifest, missing: list[DelayFile], folder: JobFolder, link: bool, fault: Fault
+) -> None:
     if not missing:
         return
+    there = folder.stage.files("")
+    for file in missing:
+        if there.get(file.path) != file.size:
+            path = folder.stage.path(file.path)
+            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
     said: list[dict[str, str | int]] = [
         {
-            "path": str(folder / file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
+            "path": folder.stage.path(file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
             "rows": file.rows,
         }
         for file in missing
     ]  # fmt: skip
     fault("before_hand_over")
     try:
-        _patiently(lambda: client.adopt_all(said, link=link))
+        patiently(lambda: client.adopt_all(said, link=link))
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
+        # An answer to the same request may have been lost, and the windows have come near since.
+        time.sleep(_AGAIN_S)
+        known = _by_content(patiently(client.adoptions))
+        if all(_is_in(known, file) for file in missing):
+            return
         late = sum(file.rows for file in missing)
-        others = "the others are" if len(missing) < len(manifest.files) else "nothing is"
+        if len(missing) == len(manifest.files):
+            raise JobFailed(
+                f"{error.detail}. {late:,} rows were not handed over in time, nothing is scheduled: schedule them "
+                f"under another job id, with a longer lead ({folder.stage.place} has this one's)"
+            ) from error
         raise JobFailed(
-            f"{error.detail}. {late:,} rows were not handed over in time, {others} "
-            f"scheduled: schedule those rows under another job id, with a longer lead ({folder} has this one's)"
+            f"{error.detail}. {late:,} of {manifest.accepted:,} rows of job {manifest.job} are not scheduled, and it "
+            f"is too late for their files; the others are ({_some(missing)} in {folder.stage.place})"
         ) from error
-    fault("handed_over")
 
 
-def adopted(client: Client, manifest: Manifest, teller: Teller, fault: Fault = no_fault) -> dict[str, str]:
-    """Wait until each file is adopted or refused; the id of each one's adoption, by its path.
+def adopted(
+    client: Client,
+    manifest: Manifest,
+    folder: JobFolder,
+    teller: Teller,
+    forgotten: frozenset[str] = frozenset(),
+    fault: Fault = no_fault,
+) -> dict[str, str | None]:
+    """Wait until each file is adopted or refused; the id of each one's adoption, by its path, and None of those that
+    are forgotten.
 
     Raises JobFailed where some were refused, which says what is scheduled and what is not.
     """
-    rows = {file.sha256: file.rows for file in manifest.files}
+    files = [file for file in manifest.files if file.path not in forgotten]
     fault("waiting")
+    since = time.monotonic()
     while True:
-        waiting = {one.raw.get("sha256") for one in _patiently(lambda: client.adoptions("wanted"))} & rows.keys()
-        teller.share(sum(rows.values()) - sum(rows[one] for one in waiting if one), sum(rows.values()))
+        # A number, whatever the files are: the nodes that answer have the same files to take in.
+        waiting = patiently(lambda: client.count_adoptions("wanted", f"{folder.stage.path('').rstrip('/')}/"))
+        teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
-            found = _by_content(_patiently(client.adoptions))
-            if rows.keys() <= found.keys():
+            found = _by_content(patiently(client.adoptions))
+            settled = [found[file.sha256].state in ("adopted", "refused") for file in files if file.sha256 in found]
+            if len(settled) == len(files) and all(settled):
                 break
-        time.sleep(_LOOK_S)
-    refused = [file for file in manifest.files if found[file.sha256].state == "refused"]
+        time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MOST_S))
+    refused = [file for file in files if found[file.sha256].state == "refused"]
     if refused:
         lost = sum(file.rows for file in refused)
-        reasons = "; ".join(f"{file.path}: {found[file.sha256].reason}" for file in refused[:_LISTED])
+        reasons = _some(refused, {file.path: found[file.sha256].reason for file in refused})
         raise JobFailed(
             f"the server refused {len(refused):,} of {len(manifest.files):,} files of job {manifest.job}: {lost:,} of "
             f"{manifest.accepted:,} rows are not scheduled, the others are ({reasons}). What can be mended is "
             "handed over by running the job again"
         )
-    return {file.path: found[file.sha256].id for file in manifest.files}
+    return {file.path: None if file.path in forgotten else found[file.sha256].id for file in manifest.files}
+
+
+def _some(files: Sequence[DelayFile], reasons: Mapping[str, str] | None = None) -> str:
+    """The first few of them by name."""
+    named = [f"{file.path}: {reasons[file.path]}" if reasons else file.path for file in files[:_LISTED]]
+    return ("; " if reasons else ", ").join(named) + (", and more" if len(files) > _LISTED else "")
+
+
+def shown(ms: int) -> str:
+    """A time of a document, for a sentence."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _is_in(known: Mapping[str, Adoption], file: DelayFile) -> bool:
+    found = known.get(file.sha256)
+    return found is not None and found.state != "refused"
+
+
+def _may_be_forgotten(file: DelayFile, now: int) -> bool:
+    return file.window + WINDOW_MS <= now + _CLOCKS_MS
 
 
 def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
@@ -92,15 +173,3 @@ def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
         if sha256 is not None and (sha256 not in found or found[sha256].state == "refused"):
             found[sha256] = one
     return found
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """A call that may be repeated, until the server answers it."""
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return call()
-        except (Unavailable, Unreachable) as error:
-            if time.monotonic() > until:
-                raise
-            time.sleep(min(max(getattr(error, "retry_after_s", 1), 1), 5))

@@ -43,7 +43,9 @@ Key = Annotated[str | None, typer.Option("--key", help="The column with a busine
 Ids = Annotated[str | None, typer.Option("--ids", help="The table that has the ids of a key, such as bulk schedule's.")]
 IdsKey = Annotated[str, typer.Option("--ids-key", help="The column of that table with the key.")]
 Answers = Annotated[str | None, typer.Option("--answers", help="Write the rows with their answers here, as Parquet.")]
-Connections = Annotated[int, typer.Option(min=1, max=256, help="Requests under way at the same time.")]
+Connections = Annotated[
+    int, typer.Option(min=1, max=256, help="Requests under way at the same time, from each machine of the cluster.")
+]
 Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Messages in one request.")]
 Patience = Annotated[float, typer.Option(min=0, help="Seconds to ask again for an answer that does not come.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many messages that would be.")]

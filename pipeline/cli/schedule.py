@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duemq.pipeline.bulk.job import Scheduled
     from duemq.pipeline.bulk.rules import Rules
     from duemq.pipeline.progress import Teller
+    from duemq.pipeline.server import Server
 
 EXAMPLES = examples(
     "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --stage /shared/jobs",
@@ -58,10 +59,11 @@ def schedule(
         typer.Option(help="The job's id: once is enough.", show_default="made of the table's files and the columns"),
     ] = None,
     stage: Annotated[
-        Path | None, typer.Option(help="A folder below the server's far.adopt_from; needed but for --dry-run.")
+        str | None,
+        typer.Option(help="A folder or s3a:// below the server's far.adopt_from; needed but for --dry-run."),
     ] = None,
-    rejects: Annotated[Path | None, typer.Option(help="A folder for the rows that cannot be scheduled.")] = None,
-    ids: Annotated[Path | None, typer.Option(help="Write a table of the ids to this folder (Parquet).")] = None,
+    rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
     kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
     jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
@@ -91,33 +93,42 @@ def schedule(
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk.job import Options, RowsRejected
         from duemq.pipeline.bulk.job import schedule as run
-        from duemq.pipeline.bulk.rules import Rules
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.server import Server
+        from duemq.pipeline.storage import check_reachable, uri_of
+        from duemq.pipeline.workers import failures_told
 
-        rules = Rules(lead_ms=_ms(lead))
+        server = Server(url)
+        rules = _rules(server, _ms(lead), dry_run, teller)
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
-            _look(frame, columns, rules, as_json)
+            with failures_told("Nothing was changed"):
+                _look(frame, columns, rules, as_json)
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
-        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name)
+        for option_name, place in (("--rejects", rejects), ("--ids", ids)):
+            if place is not None:
+                check_reachable(spark, uri_of(place), option_name)
+        reader = "" if jdbc else f"{kind or ''} {' '.join(sorted(option or ()))}".strip()
+        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name, reader)
+        again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"
         try:
-            done = run(
-                frame, columns, job_id, Options(stage, rejects, link, strict), Server(url), rules=rules, source=about,
-                teller=teller,
-            )  # fmt: skip
+            with failures_told(again):
+                done = run(
+                    frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
+                    source=about, teller=teller,
+                )  # fmt: skip
+                if ids is not None:
+                    teller.step("writing the ids")
+                    done.ids.write.mode("overwrite").parquet(uri_of(ids))
         except RowsRejected as error:
             typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
             raise typer.Exit(REFUSED) from error
         except KeyboardInterrupt:
-            typer.secho(f"duemq: stopped. Run it again with --job {job_id} to go on", err=True, fg=typer.colors.YELLOW)
+            typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
-        if ids is not None:
-            teller.step("writing the ids")
-            done.ids.write.mode("overwrite").parquet(f"file://{ids.absolute()}")
         _tell(done, teller, ids, as_json)
 
 
@@ -152,6 +163,20 @@ def _ms(text: str) -> int:
     return parse_duration(text, "lead", text=True)
 
 
+def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> Rules:
+    """Those of the server. A dry run does without one, and says so."""
+    from duemq.client.errors import Unavailable, Unreachable
+    from duemq.pipeline.bulk.rules import Rules
+
+    try:
+        return Rules.of(server.limits(0.0) if dry_run else server.limits(), lead_ms)
+    except (Unavailable, Unreachable) as error:
+        if not dry_run:
+            raise
+        teller.says(f"judged by default limits, for there is no server: {error}")
+        return Rules(lead_ms=lead_ms)
+
+
 def _frame(
     spark: SparkSession,
     source: str | None,
@@ -171,14 +196,16 @@ def _frame(
 
 
 def _identity(
-    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None
+    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None, reader: str
 ) -> tuple[str, str]:
-    """The job's id, and what it is made of."""
+    """The job's id, and what it is made of. `reader`: how the table's files are read."""
     from duemq.pipeline.bulk.manifest import print_of
     from duemq.pipeline.errors import BadInput
     from duemq.pipeline.tables import fingerprint
 
     about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
+    if about is not None and reader:
+        about = f"{about} {sha256(reader.encode()).hexdigest()}"
     if job is not None:
         return job, about or "unknown"
     if jdbc or about is None:
@@ -203,17 +230,22 @@ def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> No
         typer.echo(f"{rows:,} rows cannot: {field}")
 
 
-def _tell(done: Scheduled, teller: Teller, ids: Path | None, as_json: bool) -> None:
+def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> None:
     made = done.manifest
     said: dict[str, Any] = {
         "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
-        "rejects": made.rejects, "files": len(made.files), "again": done.again,
-        "ids": None if ids is None else str(ids),
+        "rejects": made.rejects, "files": len(made.files), "again": done.again, "forgotten": done.forgotten,
+        "ids": ids,
     }  # fmt: skip
     if as_json:
         echo_json(said)
         return
     again = " before; nothing was changed" if done.again else ""
     typer.echo(f"{made.accepted:,} of {made.rows:,} rows are scheduled (job {made.job}){again}")
+    if done.forgotten:
+        typer.secho(
+            f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
+            fg=typer.colors.YELLOW,
+        )
     if made.rejected:
         typer.secho(f"{made.rejected:,} rows were rejected: {made.rejects}", fg=typer.colors.YELLOW)

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from duemq.client.drafts import When
 from duemq.client.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.values import CancelResult, MoveResult
 from duemq.pipeline import server
+from duemq.pipeline.mass.slots import Slots
 
 T = TypeVar("T")
 Result = CancelResult | MoveResult | RejectedError | Unavailable | Unreachable
@@ -98,26 +100,32 @@ def _told(result: Result) -> Told:
     return Told(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
 
 
-def cancelling(server: Server) -> Callable[[Batches], Batches]:
+def cancelling(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
     """For `mapInArrow`, from `CANCEL_SCHEMA` to `ANSWERS`."""
 
     def cancel(batches: Batches) -> Batches:
         with server.client() as client:
+
+            def ask(some: Sequence[str]) -> Sequence[Result]:
+                with slots.one():
+                    return client.cancel_many(some, times=True).results
+
             for ids in _parts(batches, server.batch, "id"):
-                told = answers(ids, lambda some: client.cancel_many(some, times=True).results, server.patience_s)
-                yield _answered(ids, told)
+                yield _answered(ids, answers(ids, ask, server.patience_s))
 
     return cancel
 
 
-def moving(server: Server) -> Callable[[Batches], Batches]:
+def moving(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
     """For `mapInArrow`, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
 
     def move(batches: Batches) -> Batches:
         with server.client() as client:
 
             def ask(some: Sequence[tuple[str, int]]) -> Sequence[Result]:
-                return client.reschedule_many(((id_, {"deliver_at": due}) for id_, due in some), times=True).results
+                moves = ((id_, When(deliver_at=due)) for id_, due in some)
+                with slots.one():
+                    return client.reschedule_many(moves, times=True).results
 
             for batch in batches:
                 for start in range(0, batch.num_rows, server.batch):

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.instants import A_TIME, epoch_ms
 from duemq.pipeline.mass.asking import ANSWERS_DDL, Server, cancelling, moving
+from duemq.pipeline.mass.slots import Slots
 from duemq.pipeline.mass.targets import TARGET, Targets
 
 STATUSES: Final = (
@@ -21,6 +22,7 @@ STATUSES: Final = (
 )  # fmt: skip
 ADDED: Final = ("status", "at_ms", "detail")
 CONNECTIONS: Final = 8
+_TASKS: Final = 32  # for each connection: a billion ids take each of them some 15 minutes
 _DUE: Final = "__duemq_due"
 
 
@@ -28,12 +30,13 @@ def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: 
     """The rows and what became of each: `status`, `at_ms` and `detail`.
 
     `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in time: ask
-    again); `at_ms`: when it ended (epoch ms). Each message is asked about once, however many rows name it, over at most
-    `connections` connections. Raises BadInput; a job in which the server did not answer fails with `Unavailable`.
+    again); `at_ms`: when it ended (epoch ms). Each message is asked about once, however many rows name it, by at most
+    `connections` requests at the same time from each machine of the cluster. Raises BadInput; a job in which the server
+    did not answer fails with `Unavailable`.
     """
     meant = _meant(rows, targets)
-    asked = _in_order(meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections)
-    return _joined(meant, asked.mapInArrow(cancelling(server), ANSWERS_DDL), targets)
+    asked = in_order(meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections)
+    return _joined(meant, asked.mapInArrow(cancelling(server, _slots(server, connections)), ANSWERS_DDL), targets)
 
 
 def mass_move(
@@ -54,14 +57,21 @@ def mass_move(
     each = wanted.groupBy("id").agg(
         F.min(_DUE).alias("due_ms"), F.max(_DUE).alias("last"), F.max(F.col(_DUE).isNull()).alias("none")
     )
-    asked = _in_order(each.select("id", "due_ms", _why_refused(to).alias("refused")), connections)
-    return _joined(meant.drop(_DUE), asked.mapInArrow(moving(server), ANSWERS_DDL), targets)
+    asked = in_order(each.select("id", "due_ms", _why_refused(to).alias("refused")), connections)
+    return _joined(
+        meant.drop(_DUE), asked.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets
+    )
 
 
-def _in_order(asked: DataFrame, connections: int) -> DataFrame:
+def in_order(asked: DataFrame, connections: int) -> DataFrame:
     """Ids that are alike are of messages due at nearly the same time: asked about in one request they are found in a
-    delay file by reading a few of its row groups, in place of one for each message."""
-    return asked.repartitionByRange(connections, "id").sortWithinPartitions("id")
+    delay file by reading a few of its row groups, in place of one for each message. Tasks are many, for one that fails
+    begins anew."""
+    return asked.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
+
+
+def _slots(server: Server, connections: int) -> Slots:
+    return Slots(server.url or "", connections)
 
 
 def _why_refused(to: str) -> Column:

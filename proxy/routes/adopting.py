@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.delay.gateway import Adopting
-from duemq.model.adoption import MOST_ROWS, Adopt
+from duemq.model.adoption import MOST_FILES, MOST_ROWS, Adopt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import SMALL_BODY_BYTES, check_fields
@@ -17,19 +17,21 @@ from duemq.proxy.endpoint import Service
 from duemq.proxy.json_body import read_json
 from duemq.proxy.query import read_number, read_query
 from duemq.proxy.render import times
-from duemq.proxy.reply import JsonResponse
+from duemq.proxy.reply import JsonResponse, in_slices
 from duemq.proxy.topic_reader import ending
 from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
+from duemq.storage.object_store import is_object, wrong_uri
 
 STATES: Final = (WANTED, ADOPTED, REFUSED)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
 
-MOST_FILES: Final = 20_000  # of one batch: a year has 17,520 windows
 _BATCH_BYTES: Final = 64 << 20
 _BATCH_VALUES: Final = 10 * MOST_FILES
 MOST_IDS: Final = 10_000
+MOST_LISTED: Final = 1_000_000
+_A_PATH: Final = "path must be the absolute path of a file, as the nodes see it, or s3://BUCKET/KEY"
 
 
 async def post_adoption(service: Service, request: Request) -> Response:
@@ -43,7 +45,8 @@ async def post_adoptions(service: Service, request: Request) -> Response:
     body = await read_json(request, _BATCH_BYTES, _BATCH_VALUES, "batch_too_large")
     adopts = await asyncio.to_thread(_adopts, service, body)
     found = await service.gateway.adopt_all(adopts)
-    return JsonResponse({"adoptions": list(map(_shown, found))}, 202 if not all(one.known for one in found) else 200)
+    adoptions = await in_slices(found, _shown)
+    return JsonResponse({"adoptions": adoptions}, 202 if not all(one.known for one in found) else 200)
 
 
 def _adopts(service: Service, body: dict[str, Any]) -> list[Adopt]:
@@ -67,12 +70,19 @@ def _said(service: Service, file: Any) -> Adopt:
     if type(file) is not dict:
         raise Rejected("bad_field", f"a file is a JSON object, not {shown(file)}", "files")
     adopt = Adopt.of(file)
-    if not adopt.path.startswith("/"):
-        raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
+    _check_path(adopt.path)
     if (reason := service.adopting.refuse_folder(adopt.path)) is not None:
         raise Rejected("forbidden", reason, "path")
     _check_window(service, adopt)
     return adopt
+
+
+def _check_path(path: str) -> None:
+    if is_object(path) and path.isprintable():
+        if (wrong := wrong_uri(path)) is not None:
+            raise Rejected("bad_field", f"path: {wrong}", "path")
+    elif not path.startswith("/") or "\x00" in path:
+        raise Rejected("bad_field", _A_PATH, "path")
 
 
 def _check_window(service: Service, adopt: Adopt) -> None:
@@ -101,8 +111,9 @@ async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Ad
     """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
-    if type(path) is not str or not path.startswith("/") or "\x00" in path:
-        raise Rejected("bad_field", "path must be the absolute path of a file, as the nodes see it", "path")
+    if type(path) is not str:
+        raise Rejected("bad_field", _A_PATH, "path")
+    _check_path(path)
     if type(link) is not bool:
         raise Rejected("bad_field", f"link must be true or false, not {shown(link)}", "link")
     said: Adopt | None = None
@@ -130,10 +141,13 @@ async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Ad
 
 
 async def list_adoptions(service: Service, request: Request) -> Response:
-    state = read_query(request, ("state",)).get("state")
+    query = read_query(request, ("state", "below", "limit"))
+    state, below = query.get("state"), query.get("below", "")
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
-    return JsonResponse({"adoptions": [_shown(one) for one in await service.gateway.adoptions(state)]})
+    limit = read_number(query, "limit", 0, MOST_LISTED, 0) if "limit" in query else None
+    count, found = await service.gateway.adoptions(state, below, limit)
+    return JsonResponse({"adoptions": await in_slices(found, _shown), "count": count})
 
 
 async def get_adoption(service: Service, request: Request) -> Response:

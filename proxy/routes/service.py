@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from duemq.delay.backend import Backend
 from duemq.delay.gateway import Gateway
+from duemq.model.adoption import MOST_ROWS
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import header
@@ -23,6 +24,7 @@ from duemq.proxy.connections import DRAINING
 from duemq.proxy.endpoint import Service
 from duemq.proxy.problem import problem, problem_response
 from duemq.proxy.reply import JsonResponse
+from duemq.proxy.routes.adopting import MOST_FILES
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -38,6 +40,21 @@ class Told(Protocol):
 
 async def cluster(service: Told, request: Request) -> Response:
     return JsonResponse(service.gateway.cluster())
+
+
+async def limits(service: Service, request: Request) -> Response:
+    own, adopting = service.ingress.limits, service.adopting
+    return JsonResponse({
+        "shards": len(service.gateway.cluster()["shards"]), "topics": list(own.topics),
+        "max_delay_ms": own.time.max_delay_ms, "max_payload_bytes": own.max_payload_bytes,
+        "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
+        "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
+        "max_batch_bytes": own.max_batch_bytes,
+        "adoption": {
+            "enabled": adopting.enabled, "max_files": MOST_FILES, "max_file_rows": MOST_ROWS,
+            "min_lead_ms": adopting.lead_ms,
+        },
+    })  # fmt: skip
 
 
 async def drain_node(service: Service, request: Request) -> Response:

@@ -73,7 +73,15 @@ _ADOPT = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
 `size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
 once: the same content again is answered with what became of it the first time."""
-_ADOPTION_STATE = Parameter("state", "In this state.", {"type": "string", "enum": list(adopting.STATES)})
+_LISTED = (
+    Parameter("state", "In this state.", {"type": "string", "enum": list(adopting.STATES)}),
+    Parameter("below", "Whose path begins with this.", {"type": "string"}),
+    Parameter(
+        "limit",
+        "How many to list at most, all by default; 0 to have their number only, which is quick for `wanted`.",
+        {"type": "integer", "minimum": 0, "maximum": adopting.MOST_LISTED},
+    ),
+)
 _ADOPT_MANY = """\
 Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
 refuses all. Then all are in the log, or none ever is; what is wrong inside of a file is told by its own state."""
@@ -230,8 +238,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/adoptions", adopting.list_adoptions, "List files that were handed over", "adoptions",
-        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionList)},
-        ("bad_query", *_DOWN), (_ADOPTION_STATE,),
+        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionPage)},
+        ("bad_query", *_DOWN), _LISTED,
     ),
     Endpoint(
         "GET", "/v1/adoptions/{id}", adopting.get_adoption, "What became of a file", "adoptions",
@@ -246,6 +254,10 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/cluster", service.cluster, "Nodes, shards and lag", "service",
         {200: Answer("The cluster.", schemas.Cluster)},
+    ),
+    Endpoint(
+        "GET", "/v1/limits", service.limits, "What this server accepts", "service",
+        {200: Answer("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",

@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[2]
 ROWS, BAD = 3_000, 7
 RUN_S = 900.0
 STEPS = (
-    "writing", "written", "rejects", "before_manifest", "manifest", "before_hand_over", "handed_over", "waiting",
-    "done",
+    "writing", "written", "rejects", "before_manifest", "manifest", "before_hand_over", "accepted", "handed_over",
+    "waiting", "done",
 )  # fmt: skip
-HANDING_OVER = ("before_hand_over", "handed_over", "done")
+HANDING_OVER = ("before_hand_over", "accepted", "handed_over", "done")
 """What comes before is the same on every log."""
 
 

@@ -60,5 +60,11 @@ def test_a_proxy_hands_files_over_and_tells_what_became_of_them(tmp_path: Path) 
         listed = http.get("/v1/adoptions?state=refused").json()["adoptions"]
         assert [one["id"] for one in listed] == [refused["id"]]
         assert http.get("/v1/adoptions?state=wanted").json()["adoptions"] == []
+        counted = http.get("/v1/adoptions", params={"state": "adopted", "below": str(shared / "1"), "limit": 0})
+        assert counted.json() == {"adoptions": [], "count": 1}
+        some = http.get("/v1/adoptions", params={"limit": 3, "below": f"{shared}/"}).json()
+        assert (some["count"], len(some["adoptions"])) == (5, 3)
+        assert http.get("/v1/adoptions?below=/elsewhere&limit=9").json() == {"adoptions": [], "count": 0}
+        assert http.get("/v1/adoptions?limit=-1").json()["code"] == "bad_query"
         assert http.get("/v1/adoptions/2-4711").json()["code"] == "unknown_adoption"
         assert http.get("/v1/adoptions/99-0").json()["code"] == "unknown_adoption"

@@ -14,17 +14,19 @@ from pyspark.sql import functions as F
 
 from duemq.client import Client
 from duemq.model.ids import peek
-from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.bulk import files
+from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
+from duemq.pipeline.bulk.stage import FolderStage
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.server import Server
 from duemq.storage.exchange import is_normal
 from duemq.storage.intake import inspect
 from duemq.storage.intake_rules import AdoptLimits
 from duemq.storage.rows import WINDOW_MS
-from tests.proxy_site import proxy_site
+from tests.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
@@ -33,25 +35,8 @@ COLUMNS = Columns("due", "body", to="orders", key="key", name="name", order=("ra
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    folder = tmp_path_factory.mktemp("bulk")
-    (folder / "shared").mkdir()
-    with proxy_site(folder / "data") as url:
-        yield url, folder / "shared"
-
-
-def first_window() -> int:
-    return (int(time.time() * 1000) // WINDOW_MS + 3) * WINDOW_MS
-
-
-def rows(spark: SparkSession, count: int, windows: int = 3, prefix: str = "n") -> DataFrame:
-    start = first_window()
-    return spark.range(0, count, 1, 4).select(
-        (F.lit(start) + F.pmod(F.col("id") * 999_983, F.lit(windows * WINDOW_MS))).alias("due"),
-        F.concat(F.lit("payload of "), "id").alias("body"),
-        F.concat(F.lit("k"), F.col("id") % 5).alias("key"),
-        F.concat(F.lit(prefix), "id").alias("name"),
-        (-F.col("id")).alias("rank"),
-    )
+    with bulk_site(tmp_path_factory.mktemp("bulk")) as site:
+        yield site.url, site.stage
 
 
 def test_rows_become_messages_of_several_shards_with_ids_that_join(
@@ -108,7 +93,7 @@ def test_a_job_is_done_once_and_another_one_of_its_id_is_refused(spark: SparkSes
     wrong = frame.withColumn("due", F.when(~F.col("bad"), F.col("due")))
     with pytest.raises(RowsRejected, match="4 of 50 rows"):
         schedule(wrong, COLUMNS, "strict", Options(stage, strict=True), Server(url))
-    assert JobFolder(stage, "strict").manifest() is None
+    assert JobFolder(FolderStage(stage / "strict"), "strict").manifest() is None
     first = schedule(wrong, COLUMNS, "once", Options(stage), Server(url), source="s")
     assert (first.manifest.accepted, first.manifest.rejected) == (46, 4)
     apart = spark.read.parquet(f"file://{first.manifest.rejects}")
@@ -153,6 +138,40 @@ def test_a_source_that_changes_while_it_is_read_stops_the_job(
     assert list((stage / "changes").iterdir()) == []
 
 
+def test_rows_that_change_places_with_rejected_ones_stop_the_job(spark: SparkSession, site: tuple[str, Path]) -> None:
+    """As many rows are rejected when they are written apart as when the files were written, but it is another one."""
+    url, stage = site
+    java: Any = spark.sparkContext._jvm
+    java.System.setProperty("duemq.test.bad", "-3")
+    bad = F.expr("reflect('java.lang.System', 'getProperty', 'duemq.test.bad')").cast("bigint")
+    frame = rows(spark, 20, prefix="places").withColumn("due", F.when(F.col("rank") != bad, F.col("due")))
+
+    def change(step: str) -> None:
+        if step == "written":
+            java.System.setProperty("duemq.test.bad", "-5")
+
+    with pytest.raises(JobFailed, match="the source changed while it was read"):
+        schedule(frame, COLUMNS, "places", Options(stage), Server(url), source="s", fault=change)
+    assert list((stage / "places").iterdir()) == []
+
+
+def test_rows_that_are_other_ones_behind_the_shuffle_stop_the_job(
+    spark: SparkSession, site: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a lost executor, whose part of the source is read again and gives as many rows: one twice, one not."""
+    url, stage = site
+    messages = files.messages
+
+    def changed(judged: DataFrame, *others: Any) -> DataFrame:
+        third = F.col("rank") == -3
+        twice = {OWN + "payload": F.when(third, F.lit(b"payload of 5")).otherwise(F.col(OWN + "payload"))}
+        return messages(judged.withColumns(twice), *others)
+
+    monkeypatch.setattr(files, "messages", changed)
+    with pytest.raises(JobFailed, match="the source changed while it was read"):
+        schedule(rows(spark, 20, prefix="other"), COLUMNS, "other", Options(stage), Server(url))
+
+
 def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, Path]) -> None:
     url, stage = site
     large = rows(spark, 40, 2, "large").withColumn(
@@ -175,15 +194,35 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
         assert not [one for one in client.adoptions() if "/gone/" in one.path]
 
 
-def test_a_job_that_comes_too_late_is_told_what_of_it_is_scheduled(spark: SparkSession, site: tuple[str, Path]) -> None:
+def test_rows_whose_window_has_come_too_near_while_they_were_written_are_rejected(
+    spark: SparkSession, site: tuple[str, Path]
+) -> None:
+    """As if writing had taken as long as brings the first of three windows too near, and the rejects the second."""
     url, stage = site
-    late = rows(spark, 20, prefix="late").withColumn(
-        "due", F.when(F.col("rank") < -9, first_window() - 3 * WINDOW_MS).otherwise(F.col("due"))
-    )
-    with pytest.raises(JobFailed, match="20 rows were not handed over in time, nothing is scheduled"):
-        schedule(late, COLUMNS, "late", Options(stage), Server(url), rules=Rules(lead_ms=-WINDOW_MS))
-    with Client(url) as client:
-        assert not [one for one in client.adoptions() if "/late/" in one.path]
+    start, told = first_window(), Sentences()
+    frame = rows(spark, 60, prefix="slow").withColumn("due", F.lit(start) - F.col("rank") % 3 * WINDOW_MS)
+    now = [int(time.time() * 1000)]
+
+    def later(step: str) -> None:
+        if step in ("written", "rejects"):
+            now[0] = start - 60_000 + (WINDOW_MS if step == "rejects" else 0)
+
+    done = schedule(
+        frame, COLUMNS, "slow", Options(stage), Server(url), clock=lambda: now[0], teller=told, fault=later
+    )  # fmt: skip
+    kept = frame.where(F.col("due") >= start + 2 * WINDOW_MS)
+    assert done.manifest.accepted == kept.count() == 20
+    assert {file.window for file in done.manifest.files} == {start + 2 * WINDOW_MS}
+    apart = spark.read.parquet(f"file://{done.manifest.rejects}")
+    assert apart.count() == done.manifest.rejected == 60 - kept.count()
+    assert apart.where("reason like 'due_ms (column due): % begins sooner than % ms after %'").count() == apart.count()
+    assert sorted(row.name for row in done.ids.collect()) == sorted(row.name for row in kept.collect())
+    assert any("have come too near while the files were written" in sentence for sentence in told.said)
+    now[0] = int(time.time() * 1000)
+    with pytest.raises(RowsRejected, match="40 of 60 rows"):
+        schedule(
+            frame, COLUMNS, "strictly", Options(stage, strict=True), Server(url), clock=lambda: now[0], fault=later
+        )  # fmt: skip
 
 
 def test_nothing_to_schedule_is_no_error(spark: SparkSession, site: tuple[str, Path]) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import httpx
@@ -14,6 +14,7 @@ import orjson
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.client import Client
@@ -21,6 +22,7 @@ from duemq.client.drafts import Draft
 from duemq.pipeline.cli.mass import _tell_dry
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.mass import Server, Targets, mass_cancel, mass_move
+from duemq.pipeline.mass.changing import in_order
 from duemq.pipeline.progress import Silent
 from tests.spark_site import spark_tests
 
@@ -132,6 +134,7 @@ class Away:
     def __init__(self, url: str) -> None:
         self.asked: list[str] = []
         self.connections: set[Any] = set()
+        self.lock, self.now, self.most = Lock(), 0, 0  # requests under way, and the most there were
         self.away = ["busy", "lost", "busy", "lost"]
         outer = self
 
@@ -139,6 +142,16 @@ class Away:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
+                with outer.lock:
+                    outer.now += 1
+                    outer.most = max(outer.most, outer.now)
+                try:
+                    self._carry_out()
+                finally:
+                    with outer.lock:
+                        outer.now -= 1
+
+            def _carry_out(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.asked += orjson.loads(body).get("ids", [])
                 outer.connections.add(self.client_address)
@@ -193,6 +206,25 @@ def test_lost_answers_are_asked_for_again_and_each_message_once(
     assert set(asked) == set(away.asked) and min(asked.values()) == 1 and sum(asked.values()) <= 30 + 4 * 4
     again = mass_cancel(table, Targets("id"), Server(away.url)).collect()
     assert {(row.id, row.at_ms) for row in again} == {(row.id, row.at_ms) for row in answers}
+
+
+def test_tasks_are_small_and_few_of_them_ask_at_the_same_time(
+    spark: SparkSession, away: Away, client: Client, topic: str
+) -> None:
+    """A task that fails begins anew, so each has a small part of the ids; the server is asked no more for that."""
+    away.away = []
+    ids = held(client, topic, 200)
+    table = spark.createDataFrame([(id_,) for id_ in ids], "id string").repartition(1)
+    answers = mass_cancel(table, Targets("id"), Server(away.url, batch=5), connections=1)
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # which tells where answers come from
+    try:
+        parts = {row.part for row in in_order(table, 1).select(F.spark_partition_id().alias("part")).collect()}
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    assert 16 <= len(parts) <= 32
+    assert {row.status for row in answers.collect()} == {"cancelled"}
+    assert sorted(away.asked) == sorted(ids)
+    assert away.most == 1, "with two cores, two tasks ran"
 
 
 def test_a_server_that_never_answers_fails_the_job(spark: SparkSession, away: Away) -> None:

@@ -12,9 +12,10 @@ from duemq.pipeline.connector import JARS_VARIABLE, fetch, from_folder, is_confi
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
 from duemq.pipeline.progress import Silent, step
+from duemq.pipeline.session import session
 from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import new_topic, send
-from tests.spark_site import spark_tests
+from tests.spark_site import SETTINGS, spark_tests
 
 pytestmark = spark_tests
 
@@ -72,6 +73,20 @@ def test_a_connector_that_cannot_be_fetched_is_told(spark: SparkSession, monkeyp
     monkeypatch.setattr("duemq.pipeline.connector.PACKAGES", ("no-coordinate",))
     with pytest.raises(SparkUnavailable, match=f"no-coordinate.*{JARS_VARIABLE}"):
         fetch(spark)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_connector_on_the_class_path_of_a_platform_is_not_fetched_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    fetched: list[SparkSession] = []
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("duemq.pipeline.session.is_configured", lambda _: False)
+    monkeypatch.setattr("duemq.pipeline.session.fetch", fetched.append)
+    if not there:
+        monkeypatch.setattr("duemq.pipeline.session.has_connector", lambda _: False)
+    found = session("tests", kafka=True, master="local[2]", settings=SETTINGS)
+    assert found.sparkContext is spark.sparkContext and bool(fetched) != there
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,10 @@ class Cluster:
     async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
         return None
 
-    async def adoptions(self, shard: int, state: str | None) -> list[Adoption]:
-        return []
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        return 0, []
 
     async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         return None
