@@ -36,7 +36,7 @@ _SHOWN: Final = 200  # violations of each kind in the report; the table has all
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The logs, read."""
+    """The logs, read. `deliveries` have no `id` where its numbers say the same."""
 
     entries: DataFrame
     commands: DataFrame
@@ -209,11 +209,16 @@ def gathered(
         frames = Frames(
             entries,
             commands,
-            logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())),
+            keep(_narrow(logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())))),
             logs.dead_letters(logs.read_topics(spark, kafka, letters)),
         )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
         yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
+
+
+def _narrow(deliveries: DataFrame) -> DataFrame:
+    """Without the text of ids whose numbers say the same."""
+    return deliveries.withColumn("id", F.when(F.col("shard").isNull(), F.col("id")))
 
 
 def _buffer(there: Logs, windows: Mapping[int, Window], until: int | None) -> tuple[TopicRange, dict[int, Window]]:
