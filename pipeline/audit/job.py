@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
@@ -291,8 +292,8 @@ def conclude(
                 _write(table, out / "fates")
                 table = spark.read.parquet(str(out / "fates"))
             else:
-                table = table.persist(StorageLevel.MEMORY_AND_DISK)
-                kept.callback(table.unpersist)
+                # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
+                table = table.localCheckpoint()
         return _concluded(spark, found, judged, table, files, notes, out, told)
 
 
@@ -317,11 +318,11 @@ def _concluded(
         _write(wrong.unionByName(shards), out / "violations")
         listed = spark.read.parquet(str(out / "violations"))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
-        shown = [
-            row.asDict()
-            for kind in KINDS if kind in kinds
-            for row in listed.where(F.col("kind") == kind).orderBy("shard", "offset", "row").limit(_SHOWN).collect()
-        ]  # fmt: skip
+        first = Over.partitionBy("kind").orderBy("shard", "offset", "row")
+        few = listed.withColumn("at", F.row_number().over(first)).where(F.col("at") <= _SHOWN).drop("at")
+        order = {kind: at for at, kind in enumerate(KINDS)}
+        rows = few.orderBy("shard", "offset", "row").collect() if kinds else []
+        shown = sorted((row.asDict() for row in rows), key=lambda row: order[row["kind"]])
     with step(spark, told, "measuring lateness"):
         late = lateness.lateness(table)
         if judged.compared is not None:
@@ -374,16 +375,11 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
         for shard, agreed in judged.compared.agreed.items():
             accepted[shard] += agreed.delivered + agreed.unread + agreed.pending
             waiting[shard] += agreed.pending
-    for row in table.where("part = 'range' and accepts > 0").groupBy("shard", "passed").count().collect():
-        accepted[row.shard] += row["count"]
-        waiting[row.shard] += 0 if row.passed else row["count"]
-    for row in (
-        table.where("part = 'range' and accepts > 0 and not passed and (cancels > 0 or is_dead = 1)")
-        .groupBy("shard")
-        .count()
-        .collect()
-    ):
-        waiting[row.shard] -= row["count"]
+    waits = F.expr("not passed and not (cancels > 0 or cast(is_dead as boolean))")
+    of_range = table.where("part = 'range' and accepts > 0").groupBy("shard")
+    for row in of_range.agg(F.count("*").alias("accepted"), F.count_if(waits).alias("waiting")).collect():
+        accepted[row.shard] += row.accepted
+        waiting[row.shard] += row.waiting
     here = {(file.shard, file.offset) for file in files}
     for row in judged.entries.select("shard", F.explode("adopted").alias("one")).collect():
         if (row.shard, row.one.offset) not in here:

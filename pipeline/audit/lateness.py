@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 HOUR_MS: Final = 3_600_000
 _EXACT_MS = 1_000
+_BY: Final = ("topic", "shard", "hour")
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
@@ -78,23 +79,27 @@ def summary(lateness: DataFrame) -> Late:
     by_ms = lateness.groupBy("late_ms").agg(F.sum("messages").alias("messages")).orderBy("late_ms").collect()
     if not by_ms:
         return Late()
-    found: dict[str, dict[Any, Spread]] = {}
-    for name in ("topic", "shard", "hour"):
-        of = spreads(lateness, F.col(name)).collect()
-        found[name] = {row.key: _spread(row) for row in sorted(of, key=lambda row: (row.key is None, row.key))}
-    (whole,) = spreads(lateness, F.lit(0)).collect()
+    found: dict[str, dict[Any, Spread]] = {name: {} for name in ("all", *_BY)}
+    for row in spreads(lateness).collect():
+        key = row.key if row.by == "topic" or row.key is None else int(row.key)
+        found[row.by][key] = Spread(row.messages, row.p50, row.p90, row.p99, row.p999, row.highest)
+    for name, rows in found.items():
+        found[name] = {key: rows[key] for key in sorted(rows, key=lambda key: (key is None, key))}
     counts = [(row.late_ms, row.messages) for row in by_ms]
-    return Late(_spread(whole), found["topic"], found["shard"], found["hour"], counts)
+    return Late(found["all"][None], found["topic"], found["shard"], found["hour"], counts)
 
 
-def spreads(lateness: DataFrame, by: Column) -> DataFrame:
-    """Per value of `by`, which becomes `key`: the fields of `Spread`, exactly: a percentile is the least lateness that
-    so large a share of the messages does not exceed."""
-    counts = lateness.groupBy(by.alias("key"), "late_ms").agg(F.sum("messages").alias("messages"))
-    of = Window.partitionBy("key")
+def spreads(lateness: DataFrame) -> DataFrame:
+    """`by` (topic, shard, hour, or all), `key` (as text; null for all), and the fields of `Spread`, exactly: a
+    percentile is the least lateness that so large a share of the messages does not exceed."""
+    keys = [F.struct(F.lit(name).alias("by"), F.col(name).cast("string").alias("key")) for name in _BY]
+    keys.append(F.struct(F.lit("all").alias("by"), F.lit(None).cast("string").alias("key")))
+    each = lateness.select(F.explode(F.array(*keys)).alias("one"), "late_ms", "messages")
+    counts = each.groupBy("one.by", "one.key", "late_ms").agg(F.sum("messages").alias("messages"))
+    of = Window.partitionBy("by", "key")
     upto = of.orderBy("late_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     below = counts.withColumns({"below": F.sum("messages").over(upto), "total": F.sum("messages").over(of)})
-    return below.groupBy("key").agg(
+    return below.groupBy("by", "key").agg(
         F.sum("messages").alias("messages"),
         *(
             F.min(F.when(F.col("below") >= share * F.col("total"), F.col("late_ms"))).alias(name)
@@ -102,7 +107,3 @@ def spreads(lateness: DataFrame, by: Column) -> DataFrame:
         ),
         F.max("late_ms").alias("highest"),
     )
-
-
-def _spread(row: Any) -> Spread:
-    return Spread(row.messages, row.p50, row.p90, row.p99, row.p999, row.highest)

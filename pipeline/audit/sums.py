@@ -84,10 +84,10 @@ def compared(
         shards = F.broadcast(windows)
         sent = _sent(commands, adopted).join(shards, "shard")
         records = _records(deliveries, shards)
-        apart = keep(_apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct())
+        apart = _apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct().localCheckpoint()
         few = apart.count() <= _MOST_BROADCAST
         others = F.broadcast(apart) if few else apart
-        buckets = keep(_buckets(sent, records, others, topics, tolerance_ms))
+        buckets = _buckets(sent, records, others, topics, tolerance_ms).localCheckpoint()
         rows = buckets.groupBy("shard").agg(
             *(F.sum(F.when(F.col("equal"), F.col(name))).alias(name) for name in ("n", "unread", "pending", "later")),
             F.count(F.lit(1)).alias("buckets"), F.count_if(~F.col("equal")).alias("unequal"),
