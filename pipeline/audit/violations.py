@@ -25,8 +25,9 @@ KINDS: Final = {
     "stray_letter": "more dead letters than the ledger has",
     "false_answer": "an answer that does not fit what became of it",
     "ledger": "entries that do not fit together, or do not fit the commands",
+    "clock_ahead": "a node's clock ahead of the brokers': what was due by it came before its time",
 }
-"""What each kind means. `ledger` is about a shard, all others about a message."""
+"""What each kind means. `ledger` and `clock_ahead` are about a shard, all others about a message."""
 
 
 _COLUMNS: Final = (

@@ -29,6 +29,9 @@ def test_a_real_history_is_clean(spark: SparkSession, past: Past, tmp_path: Path
     }, said(result)  # fmt: skip
     assert result.others == {"direct": len(history.direct)}
     assert result.accepted == sum(one.gained.accepted for one in result.shards)
+    whole = audit(spark, past.bootstrap, tmp_path, fates_table=True)
+    for name in ("account", "others", "found", "late", "answers", "notes"):
+        assert getattr(whole, name) == getattr(result, name), name
 
 
 def test_a_time_range_is_accounted_for_itself(spark: SparkSession, past: Past, tmp_path: Path) -> None:
