@@ -71,6 +71,14 @@ class Meaning(NamedTuple):
     headers: Headers = ()
     reason: str = ""
 
+    def columns(self) -> dict[str, object]:
+        """Its part of a row of `decode.PLAIN`."""
+        said = self._asdict()
+        for name in ("key", "labels", "headers", "reason"):
+            del said[name]
+        whole = metadata(self.key, self.labels, self.headers) if self.kind == "schedule" else None
+        return said | {"metadata": whole}
+
 
 class _Malformed(Exception):
     """Why, in a few words."""
@@ -104,10 +112,8 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
         return Meaning("malformed", reason=str(error))
 
 
-def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes | None:
-    """Key, labels and own headers of a message as bytes that are the same for the same ones; None for none of them."""
-    if key is None and not labels and not headers:
-        return None
+def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes:
+    """Key, labels and own headers of a message in one piece, as `envelopes.packed_hash` takes it."""
     packed = b"".join(
         pack(">HI", len(name), len(value)) + name + value
         for name, value in ((name.encode(errors="replace"), value) for name, value in headers)
