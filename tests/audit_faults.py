@@ -357,6 +357,22 @@ def _refused(world: World, victim: Record, *, new: bool = False) -> list[Found]:
     return [of_command("refused", victim)]
 
 
+def known_without_a_first(chosen: random.Random, world: World) -> list[Found]:
+    """A file was called known, and nobody has handed it over before."""
+    victim = world.take_command(chosen, world.told("cancel", Answer.CANCELLED_BEFORE))
+    none: Record = dict.fromkeys(("first_due", "first_offset", "first_row"))
+    victim.update(none | {"kind": "adopt", "plain": True, "sha256": "ab" * 32, "path": "/x", "rows": 1, "window": 0})
+    world.answer((victim["shard"], victim["offset"]), Answer.KNOWN)
+    return [of_command("false_answer", victim)]
+
+
+def cancelled_by_a_name_of_nothing(chosen: random.Random, world: World) -> list[Found]:
+    victim = world.take_command(chosen, world.told("cancel", Answer.CANCELLED_BEFORE))
+    none: Record = dict.fromkeys(("first_due", "first_offset", "first_row"))
+    victim.update(none | {"plain": True, "name": "n:nobody"})
+    return [of_command("false_answer", victim)]
+
+
 def unanswered(chosen: random.Random, world: World) -> list[Found]:
     victim = world.take_command(chosen, world.told("cancel", Answer.CANCELLED_BEFORE))
     world.answer((victim["shard"], victim["offset"]), None)
@@ -496,7 +512,7 @@ FAULTS: tuple[Fault, ...] = (
     wrong_due_after_a_move, wrong_attempt, lost_letter, stray_letter, letter_of_a_stranger, altered_letter,
     letter_for_another_topic, delivered_though_it_waits, unknown_though_it_waits, dead_though_it_waits,
     cancelled_though_it_waits, delivered_before_it_was, unknown_though_it_was_delivered,
-    cancelled_twice, answered_for_nobody, refused, refused_schedule, refused_name, unanswered, unanswered_name,
+    cancelled_twice, answered_for_nobody, known_without_a_first, cancelled_by_a_name_of_nothing, refused, refused_schedule, refused_name, unanswered, unanswered_name,
     malformed_accepted, answered_nothing, answered_twice, name_twice, repeat_of_nothing, overdue, unrecorded,
     wrong_checksum, wrong_checksum_of_a_file, wrong_count, wrong_pending,
 )  # fmt: skip

@@ -29,6 +29,8 @@ Record = dict[str, Any]
 Message = tuple[int, int]
 Found = tuple[str, int, int, int]
 """Kind, shard, offset and row of a violation; -1 for what is about a shard."""
+ELSEWHERE: Final = "n:elsewhere"
+"""What names begin with that keep the partition they came by."""
 NOBODYS: Final = 60_000
 """Shards from here on are of nobody."""
 
@@ -241,14 +243,15 @@ class Worlds:
 
 def _rename(world: World, shards: int) -> None:
     """Names that plain clients may use in the same shard of so many."""
-    names: dict[str, str] = {}
+    names: dict[tuple[int, str], str] = {}
     for row in world.commands:
         name = row["name"]
-        if name is not None and (row["shard"], name) not in names:
+        if name is None or name.startswith(ELSEWHERE):
+            continue
+        if (row["shard"], name) not in names:
             fit = (f"{name}-{n}" for n in count())
-            names[name] = next(one for one in fit if zlib.crc32(one.encode()) % shards == row["shard"])
-        if name is not None:
-            row["name"] = names[name]
+            names[row["shard"], name] = next(one for one in fit if zlib.crc32(one.encode()) % shards == row["shard"])
+        row["name"] = names[row["shard"], name]
 
 
 def _deep(row: Record) -> Record:

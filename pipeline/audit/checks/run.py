@@ -43,7 +43,7 @@ class Checked:
 def checked(judged: Judged, found: Gathered, ids: DataFrame | None = None) -> Checked:
     """`ids`: a table with a column `id`, of messages that should be in the logs. Raises BadInput."""
     frames, extent = found.frames, found.extent
-    windows = _windows(judged, found)
+    windows = windows_of(judged, found)
     told = answers.told(frames.commands, judged.answers, judged.changes, windows, len(extent.windows))
     taken = names.taken(frames.commands, judged.answers, judged.summary, judged.cycles, windows)
     refused = letters.compared(frames.commands, judged.answers, frames.dead_letters, windows)
@@ -70,14 +70,14 @@ def checked(judged: Judged, found: Gathered, ids: DataFrame | None = None) -> Ch
 
 def summed(judged: Judged, frames: Frames, found: Gathered, files: Sequence[AdoptedFile]) -> list[Finding]:
     """Where the ledger's checksums are not those of the keys."""
-    windows = _windows(judged, found)
+    windows = windows_of(judged, found)
     pending = checksums.pending_keys(frames.commands, judged.answers, judged.adopted, judged.summary, windows)
     unread = {file.shard for file in files if file.why_not}
     wrong = checksums.of_entries(pending, judged.entries, found.extent.windows, unread)
     return wrong + (checksums.of_files(judged.adopted, judged.entries) if files else [])
 
 
-def _windows(judged: Judged, found: Gathered) -> DataFrame:
+def windows_of(judged: Judged, found: Gathered) -> DataFrame:
     """`window.as_frame` with `whole` (all that ever happened in the shard is read), and `read_to` (where the commands
     that were read end)."""
     ends = next((one.ends for one in found.ranges if one.topic == "duemq.buffer"), {})
