@@ -10,16 +10,17 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from aiokafka.structs import TopicPartition
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from duemq.model.errors import Unavailable
 from duemq.pipeline.kafka import JAVA, Kafka, client
+from duemq.pipeline.ranges import CONFIGURED, EARLIEST
 
 _ADMIN: Final = "org.apache.kafka.clients.admin."
 _COMMON: Final = "org.apache.kafka.common."
 _WITHIN_MS: Final = 30_000
-_CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 class JavaConnection:
@@ -51,8 +52,7 @@ class JavaConnection:
         names = self._asked(self._admin.listTopics().names())
         described = self._asked(self._admin.describeTopics(names).allTopicNames())
         return {
-            str(entry.getKey()): sorted(int(one.partition()) for one in entry.getValue().partitions())
-            for entry in described.entrySet()
+            str(topic): sorted(int(one.partition()) for one in described[topic].partitions()) for topic in described
         }
 
     async def offsets(
@@ -73,7 +73,7 @@ class JavaConnection:
         level = next(one for one in levels if one.name() == ("READ_COMMITTED" if committed else "READ_UNCOMMITTED"))
         options = self._made(_ADMIN + "ListOffsetsOptions", (self._class(_COMMON + "IsolationLevel"), level))
         found = self._asked(self._admin.listOffsets(wanted, options).all())
-        told = {where: found.get(place) for where, place in places.items()}
+        told = {where: found[place] for where, place in places.items()}
         return {where: (int(one.offset()), int(one.timestamp())) for where, one in told.items() if one.offset() >= 0}
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
@@ -88,8 +88,10 @@ class JavaConnection:
         except Py4JJavaError:  # we may not ask
             return {}
         return {
-            str(entry.getKey().name()): {str(one.name()): str(one.value()) for one in entry.getValue().entries()}
-            for entry in found.entrySet()
+            str(one.name()): {
+                name: str(entry.value()) for name in CONFIGURED if (entry := found[one].get(name)) is not None
+            }
+            for one in found
         }
 
     async def close(self) -> None:
@@ -104,7 +106,7 @@ class JavaConnection:
     def _spec(self, time: int) -> Any:
         kind = _ADMIN + "OffsetSpec"
         if time < 0:
-            return self._static(kind, "earliest" if time == -2 else "latest")
+            return self._static(kind, "earliest" if time == EARLIEST else "latest")
         return self._static(kind, "forTimestamp", (self._jvm.java.lang.Long.TYPE, self._jvm.java.lang.Long(time)))
 
     def _class(self, name: str) -> Any:
@@ -126,7 +128,7 @@ class JavaConnection:
 
 
 def _class_of(of: Any) -> Any:
-    return getattr(of, "_java_lang_class", of)
+    return of._java_lang_class if isinstance(of, JavaClass) else of
 
 
 def _why(error: Py4JJavaError) -> str:

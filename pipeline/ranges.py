@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 EARLIEST: Final = -2
 LATEST: Final = -1
 _LOOK_S = 0.05
-_RETENTION: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""What `Retention` is made of."""
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class Retention:
         """Of a topic's configuration, by Kafka's names."""
         policy = config.get("cleanup.policy", "delete")
         drops = "delete" in policy
-        ms, size = (int(config.get(name, -1)) if drops else -1 for name in _RETENTION[1:])
+        ms, size = (int(config.get(name, -1)) if drops else -1 for name in CONFIGURED[1:])
         return Retention(ms, size, "compact" in policy)
 
 
@@ -288,7 +289,7 @@ class PythonConnection:
         admin = AIOKafkaAdminClient(**self._options.client())
         try:
             await admin.start()
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(_RETENTION)) for topic in topics]
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGURED)) for topic in topics]
             return {
                 topic: {name: value for name, value, *_ in entries}
                 for response in await admin.describe_configs(wanted)

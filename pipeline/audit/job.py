@@ -33,7 +33,7 @@ _SHOWN: Final = 200  # violations of each kind in the report; the table has all
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The logs, read."""
+    """The logs, read. `deliveries` have no `id` where its numbers say the same."""
 
     entries: DataFrame
     commands: DataFrame
@@ -121,10 +121,6 @@ class Judged:
     windows: DataFrame
     compared: Compared | None = None
 
-    def unpersist(self) -> None:
-        for frame in (self.changes, self.deferrals, self.summary):
-            frame.unpersist()
-
 
 def judge(
     spark: SparkSession,
@@ -137,10 +133,11 @@ def judge(
     that keeps in memory."""
     entries = window.of_range(frames.entries, extent.windows)
     answers = changes.answers(entries)
-    changed = changes.changes(frames.commands, answers).persist()
-    deferred = changes.deferrals(entries, changed).persist()
+    # Cut off from how they were made: each is read many times, and plans that repeat all of it grow beyond the driver.
+    changed = changes.changes(frames.commands, answers).localCheckpoint()
+    deferred = changes.deferrals(entries, changed).localCheckpoint()
     cycles = changes.cycles(frames.entries)
-    summary = changes.summary(changes.decided(changed, deferred, cycles)).persist()
+    summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     shards = window.as_frame(spark, extent.windows)
@@ -221,11 +218,16 @@ def gathered(
         frames = Frames(
             entries,
             commands,
-            logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())),
+            keep(_narrow(logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())))),
             logs.dead_letters(logs.read_topics(spark, kafka, letters)),
         )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
         yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
+
+
+def _narrow(deliveries: DataFrame) -> DataFrame:
+    """Without the text of ids whose numbers say the same."""
+    return deliveries.withColumn("id", F.when(F.col("shard").isNull(), F.col("id")))
 
 
 def _buffer(there: Logs, windows: Mapping[int, Window], until: int | None) -> tuple[TopicRange, dict[int, Window]]:
@@ -292,7 +294,6 @@ def conclude(
     with ExitStack() as kept:
         with step(spark, told, "comparing records with commands"):
             judged = judge(spark, frames, extent, files, None if fates_table else kept)
-        kept.callback(judged.unpersist)
         if judged.compared is not None:
             one = judged.compared
             told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
@@ -321,7 +322,6 @@ def _concluded(
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
         checked = checks.checked(judged, found, expected_ids)
-        wrong = violations.violations(table).unionByName(checked.violations)
         findings = [
             *found.findings, *_replayed(judged, table, extent, files),
             *checks.summed(judged, found.frames, found, files),
@@ -330,7 +330,9 @@ def _concluded(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
-        _write(wrong.unionByName(shards), out / "violations")
+        _write(violations.violations(table), out / "violations")
+        for more in (shards, *checked.violations):
+            _write(more, out / "violations", "append")
         listed = spark.read.parquet(str(out / "violations"))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
         shown = [
@@ -380,8 +382,8 @@ def _concluded(
     )  # fmt: skip
 
 
-def _write(frame: DataFrame, to: Path) -> None:
-    frame.write.mode("overwrite").option("compression", "zstd").parquet(str(to))
+def _write(frame: DataFrame, to: Path, mode: str = "overwrite") -> None:
+    frame.write.mode(mode).option("compression", "zstd").parquet(str(to))
 
 
 def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:

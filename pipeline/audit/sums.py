@@ -73,8 +73,8 @@ def compared(
     tolerance_ms: int = 0,
 ) -> Iterator[Compared]:
     """Frames as `fates.events` takes them, `changes` and `deferrals` as `changes.py` makes them. `windows`:
-    `window.as_frame`; `topics`: those that were read, with `topic`. `deliveries` are read once, and persisted inside
-    this block, as is all else that is read again."""
+    `window.as_frame`; `topics`: those that were read, with `topic`. `commands` and `deliveries` are read several times,
+    so that they should be persisted. What is made here is kept inside this block."""
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -83,9 +83,6 @@ def compared(
 
         shards = F.broadcast(windows)
         sent = _sent(commands, adopted).join(shards, "shard")
-        # What an id says is all in numbers, but for what is none.
-        text = F.when(F.col("shard").isNull(), F.col("id"))
-        deliveries = keep(deliveries.withColumn("id", text))
         records = _records(deliveries, shards)
         apart = keep(_apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct())
         few = apart.count() <= _MOST_BROADCAST

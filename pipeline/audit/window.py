@@ -14,7 +14,6 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Fates
 
@@ -105,12 +104,10 @@ def windows(
         sound = sound.where(F.col("base").isNull() | (F.col("ledger_offset") >= F.col("base")))
     before = Over.partitionBy("shard").orderBy("ledger_offset")
     followed = sound.withColumn("before", F.lag(F.struct(*sound.columns)).over(before))
-    checked = followed.withColumn("wrong", _contradictions()).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    checked = followed.withColumn("wrong", _contradictions())
+    shards = checked.groupBy("shard").agg(*_ends(tolerance_ms)).orderBy("shard").collect()
+    if any(row.wrong for row in shards):  # then they are worth a second pass
         findings += _findings(checked.where(F.size("wrong") > 0))
-        shards = checked.groupBy("shard").agg(*_ends(tolerance_ms)).orderBy("shard").collect()
-    finally:
-        checked.unpersist()
     found = {}
     for row in shards:
         found[row.shard] = _window(row)
@@ -162,8 +159,9 @@ def _ends(tolerance_ms: int) -> list[Column]:
     ahead = F.when(in_range, F.col("cursor_due") - F.col("written"))
     return [
         F.min_by(row, "ledger_offset").alias("first"), F.max_by(row, "ledger_offset").alias("last"),
-        F.max("base").alias("base"), F.count_if(in_range).alias("entries"),
-        F.count_if(ahead > tolerance_ms).alias("ahead"), F.max(ahead).alias("most_ahead"),
+        F.max("base").alias("base"), F.count_if(F.size("wrong") > 0).alias("wrong"),
+        F.count_if(in_range).alias("entries"), F.count_if(ahead > tolerance_ms).alias("ahead"),
+        F.max(ahead).alias("most_ahead"),
     ]  # fmt: skip
 
 

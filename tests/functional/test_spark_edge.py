@@ -12,11 +12,13 @@ from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from duemq.bus.kafka.frames import to_kafka
+from duemq.model.errors import Unavailable
 from duemq.model.message import Draft, schedule_frame
 from duemq.pipeline.audit.job import audit
 from duemq.pipeline.audit.read import MARGIN_MS, target_ranges
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.bench.audit import fill
+from duemq.pipeline.kafka import configured
 from duemq.pipeline.ranges import Logs, Retention
 from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import new_topic, send
@@ -122,3 +124,43 @@ def test_a_shard_that_no_node_has_led_and_records_that_are_gone(
     lost = audit(spark, filled, tmp_path)
     of_file = every.account["delivered"] - lost.account["delivered"]
     assert lost.found == {"lost": of_file} and of_file > 500 and lost.account["lost"] == of_file
+
+
+class OAuthKafka(KafkaServers):
+    """A broker with one more listener, which wants a token. It takes unsigned ones, as Kafka's own examples have it."""
+
+    _MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._token_ports = self._numbered(())
+
+    @property
+    def bootstrap_of_tokens(self) -> str:
+        return f"127.0.0.1:{self._token_ports[1]}"
+
+    @property
+    def login(self) -> dict[str, str]:
+        return {
+            "kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.jaas.config": f'{self._MODULE} unsecuredLoginStringClaim_sub="spark";',
+        }  # fmt: skip
+
+    def _settings(self, number: int) -> dict[str, str]:
+        found = super()._settings(number)
+        for name in ("listeners", "advertised.listeners"):
+            found[name] += f",TOKEN://127.0.0.1:{self._token_ports[number]}"
+        found["listener.security.protocol.map"] += ",TOKEN:SASL_PLAINTEXT"
+        found["listener.name.token.sasl.enabled.mechanisms"] = "OAUTHBEARER"
+        login = f'{self._MODULE} unsecuredLoginStringClaim_sub="broker";'
+        return found | {"listener.name.token.oauthbearer.sasl.jaas.config": login}
+
+
+def test_an_audit_of_a_kafka_that_wants_a_token(spark: SparkSession, tmp_path: Path) -> None:
+    with OAuthKafka(tmp_path / "kafka") as servers:
+        fill(servers.bootstrap, 400)
+        kafka = configured(servers.bootstrap_of_tokens, servers.login, {})
+        result = audit(spark, kafka, tmp_path / "audit")
+        assert result.clean and result.accepted == 400 and result.unknown == 0
+        with pytest.raises(Unavailable, match="does not answer"):
+            Logs(servers.bootstrap_of_tokens).topics()

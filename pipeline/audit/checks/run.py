@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
@@ -29,9 +28,10 @@ DOUBTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`violations`: rows of `VIOLATIONS`; `doubts`: rows of what cannot be known, by key of `DOUBTS`."""
+    """`violations`: rows of `VIOLATIONS`, a frame for each check, so that no plan has all of them; `doubts`: rows of what
+    cannot be known, by key of `DOUBTS`."""
 
-    violations: DataFrame
+    violations: Sequence[DataFrame]
     doubts: Mapping[str, DataFrame]
 
     def doubted(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ def checked(judged: Judged, found: Gathered, ids: DataFrame | None = None) -> Ch
         )
         rows.append(expected.found(sought))
         doubts["expected"] = sought.where("unprovable")
-    return Checked(reduce(DataFrame.unionByName, rows), doubts)
+    return Checked(rows, doubts)
 
 
 def summed(judged: Judged, frames: Frames, found: Gathered, files: Sequence[AdoptedFile]) -> list[Finding]:
