@@ -511,10 +511,10 @@ FAULTS: tuple[Fault, ...] = (
     altered_adopted, altered_headers, altered_headers_of_an_adopted_one, wrong_partition, out_of_order, wrong_due,
     wrong_due_after_a_move, wrong_attempt, lost_letter, stray_letter, letter_of_a_stranger, altered_letter,
     letter_for_another_topic, delivered_though_it_waits, unknown_though_it_waits, dead_though_it_waits,
-    cancelled_though_it_waits, delivered_before_it_was, unknown_though_it_was_delivered,
-    cancelled_twice, answered_for_nobody, known_without_a_first, cancelled_by_a_name_of_nothing, refused, refused_schedule, refused_name, unanswered, unanswered_name,
-    malformed_accepted, answered_nothing, answered_twice, name_twice, repeat_of_nothing, overdue, unrecorded,
-    wrong_checksum, wrong_checksum_of_a_file, wrong_count, wrong_pending,
+    cancelled_though_it_waits, delivered_before_it_was, unknown_though_it_was_delivered, cancelled_twice,
+    answered_for_nobody, known_without_a_first, cancelled_by_a_name_of_nothing, refused, refused_schedule,
+    refused_name, unanswered, unanswered_name, malformed_accepted, answered_nothing, answered_twice, name_twice,
+    repeat_of_nothing, overdue, unrecorded, wrong_checksum, wrong_checksum_of_a_file, wrong_count, wrong_pending,
 )  # fmt: skip
 """Each is put into a world of its own."""
 TOGETHER: tuple[Fault, ...] = (

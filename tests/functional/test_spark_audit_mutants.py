@@ -126,8 +126,8 @@ RULES: list[tuple[str, Any, Any, str, str]] = [
     *(("commands", of_commands, answers.RULES, name, "false") for name in answers.RULES),
     *(("places", of_places, places.RULES, name, "false") for name in places.RULES),
     *(
-        ("commands", of_commands, answers.RULES, "refused", f"kind <> 'malformed' AND answer = :malformed AND NOT {but}")
-        for but in ("doubtful", "elsewhere")
+        ("commands", of_commands, answers.RULES, "refused", f"kind <> 'malformed' AND answer = :malformed AND {but}")
+        for but in ("NOT doubtful", "NOT elsewhere")
     ),
     ("places", of_places, places.RULES, "applied_then", "true"),
     ("places", of_places, places.RULES, "behind", "key > last_key"),

@@ -56,11 +56,11 @@ def entry(n: int, applied: int, cursor: tuple[int, int, int], at: int, pending: 
     return plain | more
 
 
-def record(offset: int, first_due: int, row: int, content: int, at: int, **more: Any) -> Row:
+def record(sent: int, first_due: int, row: int, content: int, at: int, **more: Any) -> Row:
     plain = {
-        "topic": "orders", "partition": 0, "offset": offset * 10 + row, "at": at, "by_broker": False, "due": first_due,
+        "topic": "orders", "partition": 0, "offset": sent * 10 + row, "at": at, "by_broker": False, "due": first_due,
         "attempt": 1, "content": content, "metadata": 1, "id": "x", "shard": 0, "first_due": first_due,
-        "first_offset": offset, "first_row": row, "mac": 5,
+        "first_offset": sent, "first_row": row, "mac": 5,
     }  # fmt: skip
     return plain | more
 
@@ -149,3 +149,43 @@ def test_without_the_faults_it_is_clean(spark: SparkSession, tmp_path: Path) -> 
     sound_history = replace(got, frames=frames, extent=replace(got.extent, windows=reading), findings=findings)
     result = conclude(spark, sound_history, tmp_path / "out")
     assert result.clean and verdict(result) == "Every message is accounted for", result.shown
+
+
+def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> None:
+    """Its letters are counted like its deaths, however many there are."""
+    deaths = 130
+    commands = [schedule(0, T, 11)] + [
+        {
+            "shard": 0, "offset": k, "at": T + 10 * k, "kind": "redrive", "plain": False, "due": T + 10 * k,
+            "first_due": T, "first_offset": 0, "first_row": 0, "content": 0,
+        }
+        for k in range(1, deaths)
+    ]  # fmt: skip
+    entries = [
+        entry(
+            k, k + 1, (T + 10 * k, k, 0), T + 10 * k + 1, 0, accepted=1, delivered=0, dead=1,
+            answers=[(k, int(Answer.OK))] if k else [],
+            deferred=[(T + 10 * k, k, 0, None, None, None, 1, "unknown_topic")],
+        )
+        for k in range(deaths)
+    ]  # fmt: skip
+    letters = [
+        record(0, T, 0, 11, T + 10 * k + 1, topic="duemq.dlq", offset=k, reason="unknown_topic", target="orders",
+               shortened=False)
+        for k in range(deaths)
+    ]  # fmt: skip
+
+    def audited(letters: list[Row]) -> Result:
+        frames = Frames(
+            frame_of(spark, decode.ENTRIES, entries), frame_of(spark, decode.COMMANDS, commands),
+            frame_of(spark, decode.DELIVERIES, []), frame_of(spark, decode.DEAD_LETTERS, letters),
+        )  # fmt: skip
+        windows, findings = window.windows(frames.entries, None, 10**10)
+        reading = {shard: one.reading(0, deaths) for shard, one in windows.items()}
+        read = Gathered(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
+        return conclude(spark, read, tmp_path / "out")
+
+    result = audited(letters)
+    assert result.clean and result.account["dead"] == 1, result.shown
+    assert audited(letters[1:]).found == {"lost_letter": 1}
+    assert audited([*letters[:-1], letters[0] | {"offset": 900}, letters[1]]).found == {"stray_letter": 1}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from duemq.model.key import checksum, make_key
 from duemq.model.ledger import Answer
 from duemq.pipeline import decode
 from duemq.pipeline.audit import sums
@@ -80,9 +81,13 @@ class History:
         self.deliveries.append(self._record({"shard": 0xFFFF, "offset": shard, "due": T} | {
             "topic": "orders", "content": 1, "metadata": 1}, T + 1))  # fmt: skip
         pending = counts["accepted"] - counts["delivered"] - counts["cancelled"] - counts["dead"]
+        waiting = checksum([
+            make_key(one["due"], one["offset"], 0) for one in self.commands
+            if one["kind"] == "schedule" and one["shard"] == shard and one["due"] > END and one["offset"] < MESSAGES
+        ])  # fmt: skip
         self.entries.append({
             "shard": shard, "ledger_offset": 0, "written": END, "n": 0, "applied": applied, "cursor_due": END,
-            "cursor_offset": 2**63 - 1, "cursor_row": 2**32 - 1, "at": END, "pending": pending, "checksum": "0",
+            "cursor_offset": 2**63 - 1, "cursor_row": 2**32 - 1, "at": END, "pending": pending, "checksum": f"{waiting:016x}",
             **counts, "horizon": 0, "answers": sorted(answers), "deferred": deferred, "adopted": [],
         })  # fmt: skip
 

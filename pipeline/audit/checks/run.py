@@ -28,8 +28,8 @@ DOUBTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`violations`: rows of `VIOLATIONS`, a frame for each check, so that no plan has all of them; `doubts`: rows of what
-    cannot be known, by key of `DOUBTS`."""
+    """`violations`: rows of `VIOLATIONS`, a frame for each check, so that no plan has all of them; `doubts`: rows of
+    what cannot be known, by key of `DOUBTS`."""
 
     violations: Sequence[DataFrame]
     doubts: Mapping[str, DataFrame]
