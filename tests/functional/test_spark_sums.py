@@ -87,7 +87,8 @@ class History:
         ])  # fmt: skip
         self.entries.append({
             "shard": shard, "ledger_offset": 0, "written": END, "n": 0, "applied": applied, "cursor_due": END,
-            "cursor_offset": 2**63 - 1, "cursor_row": 2**32 - 1, "at": END, "pending": pending, "checksum": f"{waiting:016x}",
+            "cursor_offset": 2**63 - 1, "cursor_row": 2**32 - 1, "at": END, "pending": pending,
+            "checksum": f"{waiting:016x}",
             **counts, "horizon": 0, "answers": sorted(answers), "deferred": deferred, "adopted": [],
         })  # fmt: skip
 
