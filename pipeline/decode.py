@@ -12,35 +12,17 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+from murmurhash2 import murmurhash2
 
-from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
-from duemq.model.ids import ID_CHARS, IdCodec, MessageId, peek
 from duemq.model.key import read_key
 from duemq.model.ledger import Barrier, read_ledger
-from duemq.model.message import (
-    CANCEL,
-    COMMAND_HEADER,
-    DELIVER_NOW,
-    ENVELOPE,
-    MOVE,
-    NO_KEY,
-    REDRIVE,
-    SCHEDULE,
-    Change,
-    read_name,
-    read_schedule,
-)
-from duemq.model.plain import ByName, Malformed, Place, command_of
-from duemq.model.record import pack_record
-from duemq.model.timing import LAST_MS
+from duemq.pipeline import plain_records
 
 Batches = Iterable[pa.RecordBatch]
 
 _LONG_MAX: Final = 2**63 - 1
-_KINDS: Final = {
-    SCHEDULE: "schedule", CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive",
-}  # fmt: skip
+_KAFKA_SEED: Final = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 
 COMMANDS: Final = (
     "shard int, offset bigint, at bigint, kind string, plain boolean, due bigint, topic string, name string, "
@@ -51,20 +33,21 @@ PLAIN: Final = COMMANDS.replace("metadata bigint", "metadata binary")
 ENTRIES: Final = (
     "shard int, ledger_offset bigint, written bigint, n bigint, applied bigint, cursor_due bigint, "
     "cursor_offset bigint, cursor_row bigint, at bigint, pending bigint, checksum string, accepted bigint, "
-    "delivered bigint, cancelled bigint, dead bigint, horizon bigint, "
+    "delivered bigint, cancelled bigint, dead bigint, horizon bigint, end_horizon bigint, "
     "answers array<struct<offset: bigint, answer: int>>, "
     "deferred array<struct<due: bigint, offset: bigint, row: bigint, to_due: bigint, to_offset: bigint, "
     "to_row: bigint, attempt: int, reason: string>>, "
-    "adopted array<struct<offset: bigint, rows: bigint, reason: string>>, problem string"
+    "adopted array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, problem string"
 )
 _ID: Final = "shard int, first_due bigint, first_offset bigint, first_row bigint, mac bigint"
 DELIVERIES: Final = (
     "topic string, partition int, offset bigint, at bigint, by_broker boolean, due bigint, attempt int, "
-    f"content bigint, id string, {_ID}, metadata bigint"
+    f"content bigint, id string, {_ID}, metadata bigint, key_hash int"
 )
 DEAD_LETTERS: Final = (
     "topic string, partition int, offset bigint, at bigint, by_broker boolean, due bigint, attempt int, "
-    f"content bigint, id string, reason string, target string, command bigint, {_ID}, metadata bigint"
+    f"content bigint, id string, reason string, target string, command bigint, {_ID}, metadata bigint, "
+    "shortened boolean"
 )
 
 
@@ -75,15 +58,14 @@ def plain(batches: Batches) -> Iterator[pa.RecordBatch]:
     """What plain Kafka clients say in headers, record by record. `shard`, `offset`, `at`, `said` (key and headers as
     JSON, bytes as base64), `content`."""
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in (field.split() for field in PLAIN.split(", "))])
-    codecs: dict[int, _Unchecked] = {}
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
-            codec = codecs.setdefault(row["shard"], _Unchecked(row["shard"]))
             record = orjson.loads(row.pop("said"))
             headers = [(one["key"], b64decode(one.get("value", ""))) for one in record.get("headers", ())]
-            frame = pack_record(b64decode(record["key"]) if "key" in record else None, headers, b"")
-            rows.append(row | {"plain": True} | _plain(frame, row["at"], Place(row["shard"], None, codec)))
+            key = b64decode(record["key"]) if "key" in record else None
+            meant = plain_records.read(key, headers, row["at"], row["shard"])
+            rows.append(row | {"plain": True} | meant.columns())
         yield pa.RecordBatch.from_pylist(rows, schema)
 
 
@@ -92,53 +74,10 @@ _ARROW: Final = {
 }  # fmt: skip
 
 
-class _Unchecked(IdCodec):
-    """Reads ids without the cluster's secret. Whether one was genuine is told by the answer its command got."""
-
-    def __init__(self, shard: int) -> None:
-        super().__init__(bytes(16))
-        self._shard = shard
-
-    def read(self, text: str) -> MessageId | None:
-        if len(text) != ID_CHARS or not text.isascii():
-            return None
-        try:
-            found = peek(text)
-        except ValueError:
-            return None
-        return found if found.shard == self._shard and found.due <= LAST_MS else None
-
-
-def _plain(frame: bytes, at: int, place: Place) -> dict[str, Any]:
-    meant = command_of(frame, at, place)
-    match meant:
-        case Malformed():
-            return {"kind": "malformed"}
-        case Adopt():
-            return {
-                "kind": "adopt", "path": meant.path, "sha256": meant.sha256, "size": meant.size,
-                "window": meant.window, "rows": meant.rows,
-            }  # fmt: skip
-        case ByName():
-            due = meant.due if meant.kind == MOVE else None
-            return {"kind": _KINDS[meant.kind], "name": meant.name.decode(), "due": due}
-        case Change():
-            first_due, first_offset, first_row = read_key(meant.first_key)
-            due = meant.due if meant.kind == MOVE else None
-            return {
-                "kind": _KINDS[meant.kind], "due": due, "first_due": first_due, "first_offset": first_offset,
-                "first_row": first_row,
-            }  # fmt: skip
-    fields = read_schedule(meant)
-    assert fields is not None
-    _, due, expires, topic_bytes, key_bytes, label_bytes, _, _, header_bytes = fields
-    start = meant.index(COMMAND_HEADER) + len(COMMAND_HEADER) + ENVELOPE.size
-    name = read_name(meant, fields)[0].decode() if fields[6] else None
-    topic = meant[start : start + topic_bytes].decode()
-    middle = start + topic_bytes
-    end = middle + (0 if key_bytes == NO_KEY else key_bytes) + label_bytes + header_bytes
-    metadata = key_bytes.to_bytes(2, "big") + label_bytes.to_bytes(2, "big") + meant[middle:end]
-    return {"kind": "schedule", "due": due, "expires": expires, "topic": topic, "name": name, "metadata": metadata}
+def key_hashes(keys: pa.Array) -> pa.Array:
+    """What Kafka's clients choose the partition of a keyed record by: murmur2, made positive. Null for no key."""
+    hashes = [None if key is None else murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF for key in keys.to_pylist()]
+    return pa.array(hashes, pa.int32())
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
@@ -148,14 +87,16 @@ _DEFERRED = pa.struct([
     ("due", pa.int64()), ("offset", pa.int64()), ("row", pa.int64()), ("to_due", pa.int64()),
     ("to_offset", pa.int64()), ("to_row", pa.int64()), ("attempt", pa.int32()), ("reason", pa.string()),
 ])  # fmt: skip
-_ADOPTED = pa.struct([("offset", pa.int64()), ("rows", pa.int64()), ("reason", pa.string())])
+_ADOPTED = pa.struct([
+    ("offset", pa.int64()), ("rows", pa.int64()), ("reason", pa.string()), ("checksum", pa.string())
+])  # fmt: skip
 _ENTRY_SCHEMA = pa.schema([
     ("shard", pa.int32()), ("ledger_offset", pa.int64()), ("written", pa.int64()),
     *((name, pa.int64()) for name in (
         "n", "applied", "cursor_due", "cursor_offset", "cursor_row", "at", "pending",
     )),
     ("checksum", pa.string()),
-    *((name, pa.int64()) for name in ("accepted", "delivered", "cancelled", "dead", "horizon")),
+    *((name, pa.int64()) for name in ("accepted", "delivered", "cancelled", "dead", "horizon", "end_horizon")),
     ("answers", pa.list_(_ANSWER)), ("deferred", pa.list_(_DEFERRED)), ("adopted", pa.list_(_ADOPTED)),
     ("problem", pa.string()),
 ])  # fmt: skip
@@ -197,12 +138,16 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         key = dict(zip(("due", "offset", "row"), read_key(one.key), strict=True))
         to = dict(zip(("to_due", "to_offset", "to_row"), read_key(one.to) if one.to else (None,) * 3, strict=True))
         deferred.append(key | to | {"attempt": one.attempt, "reason": one.reason})
-    adopted = [{"offset": one.offset, "rows": one.rows, "reason": one.reason} for one in entry.adopted]
+    adopted = [
+        {"offset": one.offset, "rows": one.rows, "reason": one.reason, "checksum": f"{one.checksum:016x}"}
+        for one in entry.adopted
+    ]
     accepted, delivered, cancelled, dead = entry.fates
     return row | {
         "n": entry.number, "applied": entry.applied, "cursor_due": min(cursor_due, _LONG_MAX),
         "cursor_offset": min(cursor_offset, _LONG_MAX), "cursor_row": cursor_row, "at": entry.at,
         "pending": entry.pending, "checksum": f"{entry.checksum:016x}", "accepted": accepted, "delivered": delivered,
-        "cancelled": cancelled, "dead": dead, "horizon": entry.horizon, "answers": entry.answers,
+        "cancelled": cancelled, "dead": dead, "horizon": entry.horizon, "end_horizon": entry.end_horizon,
+        "answers": entry.answers,
         "deferred": deferred, "adopted": adopted,
     }  # fmt: skip

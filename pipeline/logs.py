@@ -130,24 +130,27 @@ def deliveries(records: DataFrame) -> DataFrame:
     `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker has set that time), `id` as it stands there,
     what the id says without being checked: `shard` (65535 for a message without delay), `first_due`, `first_offset`,
     `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content` and
-    `metadata`: see `commands`.
+    `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
     """
     found = records.select(*_seen(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
-    return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DELIVERIES)
+    hashed = found.withColumns({"metadata": _metadata(), "key_hash": F.arrow_udf(decode.key_hashes, "int")("key")})
+    return _selected(with_id(hashed), decode.DELIVERIES)
 
 
 def dead_letters(records: DataFrame) -> DataFrame:
     """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id)."""
+    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id), and
+    `shortened` (whether it was too large for the topic, and has lost its payload)."""
     found = records.select(
         *_seen(),
         _named(0, "duemq-id").alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
         header("duemq-topic").cast("string").alias("target"),
         header("duemq-offset").cast("string").try_cast("bigint").alias("command"),
-        F.lit(None).cast("bigint").alias("metadata"),
+        header("duemq-shortened").isNotNull().alias("shortened"),
+        *_carried(_SYSTEM_HEADERS + 2),
     )
-    return _selected(with_id(found), decode.DEAD_LETTERS)
+    return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
 
 
 def with_id(frame: DataFrame) -> DataFrame:
@@ -188,11 +191,12 @@ def _seen() -> list[Column]:
     ]  # fmt: skip
 
 
-def _carried() -> list[Column]:
-    """Of a delivered record: its key, its labels as the header has them, and the sender's headers, behind duemq's."""
-    fourth = F.get("headers", F.lit(_SYSTEM_HEADERS))
+def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
+    """Of a delivered record: its key, its labels as the header has them, and the sender's headers, behind duemq's, of
+    which so many come before the labels."""
+    fourth = F.get("headers", F.lit(before))
     labelled = F.coalesce(fourth["key"] == "duemq-labels", F.lit(False))
-    first = F.lit(_SYSTEM_HEADERS + 1) + labelled.cast("int")
+    first = F.lit(before + 1) + labelled.cast("int")
     return [
         F.col("key"),
         F.when(labelled, fourth["value"]).alias("labels"),

@@ -18,9 +18,10 @@ from duemq.model.ledger import Answer
 from duemq.pipeline import logs
 from duemq.pipeline.audit import adopted, changes, fates, lateness, read, sums, violations, window
 from duemq.pipeline.audit.adopted import AdoptedFile
+from duemq.pipeline.audit.checks import run as checks
 from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
-from duemq.pipeline.audit.violations import KINDS
+from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, Window
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
@@ -28,10 +29,6 @@ from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
 
 FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
-VIOLATIONS: Final = (
-    "kind string, shard int, id string, topic string, asked bigint, delivered_at bigint, records bigint, "
-    "detail string, offset bigint, row bigint"
-)
 _SHOWN: Final = 200  # violations of each kind in the report; the table has all
 
 
@@ -61,7 +58,7 @@ class Result:
     """`account`: messages of the range by fate (`FATES`). `others`: records of messages that are not accounted, by
     part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has applied,
     by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known whether
-    they came too early."""
+    they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
 
     account: Mapping[str, int]
     others: Mapping[str, int]
@@ -74,12 +71,15 @@ class Result:
     answers: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[int, int] = field(default_factory=dict)
     doubtful: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unknown(self) -> int:
         """Of how many messages it cannot be known what became of them, or whether it was right."""
         dropped = sum(one.known_from - one.base_applied for one in self.shards)
-        return self.account["unproven"] + sum(self.waiting.values()) + self.doubtful + dropped
+        return (
+            self.account["unproven"] + sum(self.waiting.values()) + self.doubtful + dropped + sum(self.doubts.values())
+        )
 
     @property
     def accepted(self) -> int:
@@ -107,13 +107,19 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range. `compared`: the
-    messages that need no look, of which `fates` has no rows; None where it has all of them."""
+    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range; `adopted`:
+    `adopted.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which `fates` has no
+    rows; None where it has all of them."""
 
     fates: DataFrame
     entries: DataFrame
+    answers: DataFrame
+    cycles: DataFrame
     changes: DataFrame
     deferrals: DataFrame
+    summary: DataFrame
+    adopted: DataFrame
+    windows: DataFrame
     compared: Compared | None = None
 
 
@@ -122,29 +128,30 @@ def judge(
     frames: Frames,
     extent: Extent,
     files: Sequence[AdoptedFile] = (),
-    comparing: ExitStack | None = None,
+    comparing: bool = False,
 ) -> Judged:
-    """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`); holds what
-    that keeps in memory."""
+    """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`)."""
     entries = window.of_range(frames.entries, extent.windows)
     answers = changes.answers(entries)
-    changed = changes.changes(frames.commands, answers).persist()
-    deferred = changes.deferrals(entries, changed).persist()
+    # Cut off from how they were made: each is read many times, and plans that repeat all of it grow beyond the driver.
+    changed = changes.changes(frames.commands, answers).localCheckpoint()
+    deferred = changes.deferrals(entries, changed).localCheckpoint()
+    cycles = changes.cycles(frames.entries)
+    summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     shards = window.as_frame(spark, extent.windows)
-    rows = adopted.rows_of(spark, files)
+    all_rows = rows = adopted.rows_of(spark, files)
     commands, deliveries, compared = frames.commands, frames.deliveries, None
-    if comparing is not None:
-        compared = comparing.enter_context(sums.compared(
+    if comparing:
+        compared = sums.compared(
             commands, rows, deliveries, frames.dead_letters, answers, changed, deferred, shards, known,
             extent.tolerance_ms,
-        ))  # fmt: skip
+        )  # fmt: skip
         commands, rows, deliveries = compared.commands, compared.adopted, compared.deliveries
-    summary = changes.summary(changed, deferred)
     grouped = fates.messages(fates.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
     table = fates.fates(grouped, shards, known, extent.anywhere_from)
-    return Judged(table, entries, changed, deferred, compared)
+    return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
 
 
 def audit(
@@ -159,16 +166,17 @@ def audit(
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
     fates_table: bool = False,
+    expected_ids: DataFrame | None = None,
 ) -> Result:
     """Audit the duemq on this Kafka, and write tables below `out`: `violations`, `lateness`, each Parquet.
 
     `since`, `until`: of ledger entries, epoch ms. `targets`: topics to read; none for all. `dead_letters`: the topic of
     these. `fates_table`: also write the table `fates` with a row per message, which takes two to three times as long.
-    Raises BadInput and Unavailable.
+    `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and Unavailable.
     """
     told = teller or Silent()
     with gathered(spark, kafka, since, until, targets, tolerance_ms, told, dead_letters) as found:
-        return conclude(spark, found, out, told, fates_table)
+        return conclude(spark, found, out, told, fates_table, expected_ids)
 
 
 @contextmanager
@@ -264,7 +272,12 @@ def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
 
 
 def conclude(
-    spark: SparkSession, found: Gathered, out: Path, teller: Teller | None = None, fates_table: bool = False
+    spark: SparkSession,
+    found: Gathered,
+    out: Path,
+    teller: Teller | None = None,
+    fates_table: bool = False,
+    expected_ids: DataFrame | None = None,
 ) -> Result:
     """Judge logs that were read, and write the tables. See `audit`."""
     told = teller or Silent()
@@ -278,23 +291,20 @@ def conclude(
                 f"{file.path} is not what was adopted ({file.why_not}): its {file.rows} messages are counted, and when "
                 "and where they were due is not known"
             )
-    with ExitStack() as kept:
-        with step(spark, told, "comparing records with commands"):
-            judged = judge(spark, frames, extent, files, None if fates_table else kept)
-        kept.callback(judged.changes.unpersist)
-        kept.callback(judged.deferrals.unpersist)
-        if judged.compared is not None:
-            one = judged.compared
-            told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
-        with step(spark, told, "reconciling messages"):
-            table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
-            if fates_table:
-                _write(table, out / "fates")
-                table = spark.read.parquet(str(out / "fates"))
-            else:
-                # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
-                table = table.localCheckpoint()
-        return _concluded(spark, found, judged, table, files, notes, out, told)
+    with step(spark, told, "comparing records with commands"):
+        judged = judge(spark, frames, extent, files, not fates_table)
+    if judged.compared is not None:
+        one = judged.compared
+        told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
+    with step(spark, told, "reconciling messages"):
+        table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
+        if fates_table:
+            _write(table, out / "fates")
+            table = spark.read.parquet(str(out / "fates"))
+        else:
+            # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
+            table = table.localCheckpoint()
+    return _concluded(spark, found, judged, table, files, notes, out, told, expected_ids)
 
 
 def _concluded(
@@ -306,16 +316,22 @@ def _concluded(
     notes: list[str],
     out: Path,
     told: Teller,
+    expected_ids: DataFrame | None,
 ) -> Result:
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
-        wrong = violations.violations(table)
-        findings = [*found.findings, *_replayed(judged, table, extent, files)]
+        checked = checks.checked(judged, found, expected_ids)
+        findings = [
+            *found.findings, *_replayed(judged, table, extent, files),
+            *checks.summed(judged, found.frames, found, files),
+        ]  # fmt: skip
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
-        _write(wrong.unionByName(shards), out / "violations")
+        _write(violations.violations(table), out / "violations")
+        for more in (shards, *checked.violations):
+            _write(more, out / "violations", "append")
         listed = spark.read.parquet(str(out / "violations"))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
         first = Over.partitionBy("kind").orderBy("shard", "offset", "row")
@@ -333,6 +349,7 @@ def _concluded(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
+        doubts = checked.doubted()
         said = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
@@ -354,17 +371,18 @@ def _concluded(
             f"{doubtful} records of messages that were accepted before the range came before the time they show: "
             "a deliver-now before the range makes them so, and whether there was one cannot be known"
         )
+    notes += [f"{count} {checks.DOUBTS[what]}" for what, count in doubts.items()]
     waiting = {shard: later[shard] for shard, one in extent.windows.items() if one.idle and later[shard]}
     return Result(
         dict(account), {part: count for part, count in others.items() if count},
         {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, summary,
         [one for one in extent.windows.values() if not one.idle], notes, found.ranges,
-        {Answer(row.answer).name.lower(): row["count"] for row in said}, waiting, doubtful,
+        {Answer(row.answer).name.lower(): row["count"] for row in said}, waiting, doubtful, doubts,
     )  # fmt: skip
 
 
-def _write(frame: DataFrame, to: Path) -> None:
-    frame.write.mode("overwrite").option("compression", "zstd").parquet(str(to))
+def _write(frame: DataFrame, to: Path, mode: str = "overwrite") -> None:
+    frame.write.mode(mode).option("compression", "zstd").parquet(str(to))
 
 
 def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:
@@ -375,7 +393,7 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
         for shard, agreed in judged.compared.agreed.items():
             accepted[shard] += agreed.delivered + agreed.unread + agreed.pending
             waiting[shard] += agreed.pending
-    waits = F.expr("not passed and not (cancels > 0 or cast(is_dead as boolean))")
+    waits = F.expr("not passed and not (cancels > 0 or is_dead)")
     of_range = table.where("part = 'range' and accepts > 0").groupBy("shard")
     for row in of_range.agg(F.count("*").alias("accepted"), F.count_if(waits).alias("waiting")).collect():
         accepted[row.shard] += row.accepted

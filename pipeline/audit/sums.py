@@ -12,15 +12,13 @@ whatever `violations.py` judges a message by that has no other history must be i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
@@ -59,7 +57,6 @@ class Compared:
     unequal: int
 
 
-@contextmanager
 def compared(
     commands: DataFrame,
     adopted: DataFrame,
@@ -71,52 +68,46 @@ def compared(
     windows: DataFrame,
     topics: DataFrame,
     tolerance_ms: int = 0,
-) -> Iterator[Compared]:
+) -> Compared:
     """Frames as `fates.events` takes them, `changes` and `deferrals` as `changes.py` makes them. `windows`:
     `window.as_frame`; `topics`: those that were read, with `topic`. `commands` and `deliveries` are read several times,
-    so that they should be persisted. What is made here is kept inside this block."""
-    with ExitStack() as kept:
+    so that they should be persisted."""
+    shards = F.broadcast(windows)
+    sent = _sent(commands, adopted).join(shards, "shard")
+    records = _records(deliveries, shards)
+    apart = _apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct().localCheckpoint()
+    few = apart.count() <= _MOST_BROADCAST
+    others = F.broadcast(apart) if few else apart
+    buckets = _buckets(sent, records, others, topics, tolerance_ms).localCheckpoint()
+    rows = buckets.groupBy("shard").agg(
+        *(F.sum(F.when(F.col("equal"), F.col(name))).alias(name) for name in ("n", "unread", "pending", "later")),
+        F.count(F.lit(1)).alias("buckets"), F.count_if(~F.col("equal")).alias("unequal"),
+    ).collect()  # fmt: skip
+    unequal = F.broadcast(buckets.where(~F.col("equal")).select(*_BUCKET, F.lit(True).alias("unequal")))
+    marked = others.withColumn("apart", F.lit(True))
 
-        def keep(frame: DataFrame) -> DataFrame:
-            kept.callback(frame.unpersist)
-            return frame.persist(StorageLevel.MEMORY_AND_DISK)
+    def looked(frame: DataFrame, offset: str, row: str) -> DataFrame:
+        """With `look`: whether it is of a message that needs one."""
+        key = _renamed(marked, frame, offset, row)
+        in_bucket = frame.withColumns(_bucket(offset, row)).join(unequal, list(_BUCKET), "left")
+        look = F.coalesce("apart", F.lit(False)) | F.coalesce("unequal", F.lit(False))
+        return in_bucket.join(key, ["shard", offset, row], "left").withColumn("look", look)
 
-        shards = F.broadcast(windows)
-        sent = _sent(commands, adopted).join(shards, "shard")
-        records = _records(deliveries, shards)
-        apart = _apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct().localCheckpoint()
-        few = apart.count() <= _MOST_BROADCAST
-        others = F.broadcast(apart) if few else apart
-        buckets = _buckets(sent, records, others, topics, tolerance_ms).localCheckpoint()
-        rows = buckets.groupBy("shard").agg(
-            *(F.sum(F.when(F.col("equal"), F.col(name))).alias(name) for name in ("n", "unread", "pending", "later")),
-            F.count(F.lit(1)).alias("buckets"), F.count_if(~F.col("equal")).alias("unequal"),
-        ).collect()  # fmt: skip
-        unequal = F.broadcast(buckets.where(~F.col("equal")).select(*_BUCKET, F.lit(True).alias("unequal")))
-        marked = others.withColumn("apart", F.lit(True))
-
-        def looked(frame: DataFrame, offset: str, row: str) -> DataFrame:
-            """With `look`: whether it is of a message that needs one."""
-            key = _renamed(marked, frame, offset, row)
-            in_bucket = frame.withColumns(_bucket(offset, row)).join(unequal, list(_BUCKET), "left")
-            look = F.coalesce("apart", F.lit(False)) | F.coalesce("unequal", F.lit(False))
-            return in_bucket.join(key, ["shard", offset, row], "left").withColumn("look", look)
-
-        judged = looked(records, "first_offset", "first_row")
-        plain = judged.where(F.col("inside") & ~F.col("look"))
-        late = counted(
-            plain.select(
-                "topic", "shard", F.col("at").alias("delivered_at"), (F.col("at") - F.col("first_due")).alias("late")
-            )
-        )  # fmt: skip
-        schedules = commands.where("kind = 'schedule'").withColumn("row", F.lit(0).cast("bigint"))
-        yield Compared(
-            looked(schedules, "offset", "row").where("look").select(*commands.columns),
-            looked(adopted, "offset", "row").where("look or counted").select(*adopted.columns),
-            judged.where(~F.col("inside") | F.col("look")).select(*deliveries.columns),
-            {row.shard: Agreed(*(row[name] or 0 for name in ("n", "unread", "pending", "later"))) for row in rows},
-            late, sum(row.buckets for row in rows), sum(row.unequal for row in rows),
-        )  # fmt: skip
+    judged = looked(records, "first_offset", "first_row")
+    plain = judged.where(F.col("inside") & ~F.col("look"))
+    late = counted(
+        plain.select(
+            "topic", "shard", F.col("at").alias("delivered_at"), (F.col("at") - F.col("first_due")).alias("late")
+        )
+    )  # fmt: skip
+    schedules = commands.where("kind = 'schedule'").withColumn("row", F.lit(0).cast("bigint"))
+    return Compared(
+        looked(schedules, "offset", "row").where("look").select(*commands.columns),
+        looked(adopted, "offset", "row").where("look or counted").select(*adopted.columns),
+        judged.where(~F.col("inside") | F.col("look")).select(*deliveries.columns),
+        {row.shard: Agreed(*(row[name] or 0 for name in ("n", "unread", "pending", "later"))) for row in rows},
+        late, sum(row.buckets for row in rows), sum(row.unequal for row in rows),
+    )  # fmt: skip
 
 
 def _renamed(apart: DataFrame, frame: DataFrame, offset: str, row: str) -> DataFrame:

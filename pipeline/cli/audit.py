@@ -31,6 +31,7 @@ EXAMPLES = examples(
     "duemq spark audit --kafka localhost:9092 --since 2026-05-01T00:00:00Z --until 2026-05-02T00:00:00Z --out may-1st",
     "duemq spark audit --kafka localhost:9092 --targets orders --targets invoices --out audit --json",
     "duemq spark audit --kafka localhost:9092 --dead-letters failed --strict 0 --out audit",
+    "duemq spark audit --kafka localhost:9092 --expected /shared/jobs/spring/ids --out audit",
 )
 
 
@@ -63,6 +64,14 @@ def audit(
     fates: Annotated[
         bool, typer.Option("--fates", help="Also write the table fates, a row per message: it takes much longer.")
     ] = False,
+    expected: Annotated[
+        str | None,
+        typer.Option(
+            "--expected",
+            metavar="TABLE",
+            help="A file, folder or table with a column id: each id that is in no log is missing.",
+        ),
+    ] = None,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
@@ -78,13 +87,14 @@ def audit(
     with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
+        from duemq.pipeline.tables import read_table
 
         result = run(
             spark, reached(bootstrap, kafka_set), out,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
             targets=targets or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
-            fates_table=fates,
+            fates_table=fates, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         page = out / "report.html"
         page.write_text(report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000), "utf-8")

@@ -225,7 +225,10 @@ def test_ledger_entries(spark: SparkSession) -> None:
     assert [(d["due"], d["offset"], d["row"], d["to_due"], d["reason"]) for d in two["deferred"]] == [
         (1, 2, 3, 4, "unknown_topic"), (9, 9, 0, None, "expired"),
     ]  # fmt: skip
-    assert two["adopted"] == [{"offset": 7, "rows": 2, "reason": ""}, {"offset": 8, "rows": 0, "reason": "no"}]
+    assert two["adopted"] == [
+        {"offset": 7, "rows": 2, "reason": "", "checksum": f"{3:016x}"},
+        {"offset": 8, "rows": 0, "reason": "no", "checksum": f"{0:016x}"},
+    ]
     assert (two["accepted"], two["delivered"], two["cancelled"], two["dead"], two["pending"]) == (6, 1, 1, 0, 4)
     assert "not a ledger entry" in wrong["problem"] and wrong["n"] is None
 
