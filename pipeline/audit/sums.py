@@ -28,6 +28,8 @@ _HASHED: Final = ("shard", "offset", "row", "due", "shown", "attempt", "topic", 
 _BUCKET: Final = ("shard", "offset_bucket", "row_bucket")
 _BUCKET_BITS: Final = 12
 _HIGH_BITS: Final = 16  # cut off before hashes are summed up, so that a bucket of any size fits into 64 bits
+FEW: Final = 250_000
+"""So many records are looked at row by row in less time than it takes Spark to plan and compile all of this."""
 _MOST_BROADCAST: Final = 2_000_000  # rows of three numbers
 
 

@@ -127,6 +127,7 @@ class History:
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "_BUCKET_BITS", 4)
+    monkeypatch.setattr(sums, "FEW", 0)
 
 
 def both(spark: SparkSession, history: History, folder: Path) -> tuple[Result, Result]:
