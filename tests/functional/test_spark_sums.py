@@ -181,7 +181,8 @@ class Faults:
     """Puts each fault into messages of its own, and tells which."""
 
     def __init__(self, history: History, seed: int) -> None:
-        self.history, self.chosen, self.taken = history, random.Random(seed), set[tuple[int, int]]()
+        self.history, self.chosen = history, random.Random(seed)
+        self.taken = {(0, 30)}  # of `refused`
 
     def victim(self) -> Row:
         left = [one for one in self.history.plain() if (one["shard"], one["first_offset"]) not in self.taken]
