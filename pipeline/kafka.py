@@ -1,19 +1,22 @@
-"""How Kafka is reached: duemq's own options (`KafkaOptions`), and the same as Spark's reader wants them."""
+"""How Kafka is reached: duemq's own options (`KafkaOptions`), and the same as Spark's reader wants them.
+
+Spark reads with Kafka's Java client, so that any login works which that one knows: options named `kafka.…` are passed
+to it as they are (`JavaKafka`). duemq's own client (aiokafka) knows PLAIN and SCRAM from here. With any other login the
+driver asks for topics and offsets through Java's client, too (`java_logs.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig
 
-Kafka = str | KafkaOptions
-"""`host:port` of some brokers, where no more needs to be said."""
-
 VARIABLES: Final = "DUEMQ_KAFKA__"  # what the environment variables of duemq's section [kafka] begin with
+JAVA: Final = "kafka."  # what the names of options for Java's client begin with
 _FIELDS: Final = {
     "protocol": "protocol", "mechanism": "mechanism", "user": "user", "password": "password", "ca_file": "ca",
     "cert_file": "cert", "key_file": "key",
@@ -23,24 +26,59 @@ _LOGINS: Final = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+# What an audit rests on, or what is given otherwise.
+_FIXED: Final = ("kafka.bootstrap.servers", "kafka.isolation.level", "kafka.enable.auto.commit")
+_LOGIN_NAMES: Final = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
+
+
+@dataclass(frozen=True, slots=True)
+class JavaKafka:
+    """`properties`: options of Kafka's Java client, by names that begin with `kafka.`. They stand above what `options`
+    say. Raises BadConfig for those that jobs have to choose themselves."""
+
+    options: KafkaOptions
+    properties: Mapping[str, str] = field(repr=False)  # passwords are among them
+
+    def __post_init__(self) -> None:
+        for name in self.properties:
+            if not name.startswith(JAVA):
+                raise BadConfig(f"{name} is no option of Kafka's client: their names begin with {JAVA}")
+            if name in _FIXED:
+                raise BadConfig(f"{name} cannot be set: the job chooses it")
+
+    @property
+    def java_login(self) -> bool:
+        """Whether only Java's client knows how to log in."""
+        return any(name.startswith(_LOGIN_NAMES) for name in self.properties)
+
+
+Kafka = str | KafkaOptions | JavaKafka
+"""`host:port` of some brokers, where no more needs to be said."""
 
 
 def options_of(kafka: Kafka) -> KafkaOptions:
     """Raises BadConfig."""
-    return KafkaOptions(kafka) if isinstance(kafka, str) else kafka
+    if isinstance(kafka, str):
+        return KafkaOptions(kafka)
+    return kafka.options if isinstance(kafka, JavaKafka) else kafka
 
 
-def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> KafkaOptions:
+def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> KafkaOptions | JavaKafka:
     """Of settings named as in duemq's section [kafka], where these are not given of the servers' own environment
-    variables (`DUEMQ_KAFKA__PASSWORD`). Raises BadConfig."""
-    if unknown := sorted(settings.keys() - _FIELDS.keys()):
-        raise BadConfig(f"kafka.{unknown[0]} is not a setting here; there are {', '.join(_FIELDS)}")
+    variables (`DUEMQ_KAFKA__PASSWORD`), and of options of Java's client, named `kafka.…`. Raises BadConfig."""
+    properties = {name: value for name, value in settings.items() if name.startswith(JAVA)}
+    if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys()):
+        raise BadConfig(
+            f"kafka.{unknown[0]} is not a setting here; there are {', '.join(_FIELDS)}, and options of Kafka's client "
+            f"such as kafka.sasl.mechanism"
+        )
     found: dict[str, Any] = {
-        field: value
-        for name, field in _FIELDS.items()
+        of: value
+        for name, of in _FIELDS.items()
         if (value := settings.get(name) or environment.get(VARIABLES + name.upper()))
     }
-    return replace(KafkaOptions(bootstrap), **found) if found else KafkaOptions(bootstrap)
+    options = replace(KafkaOptions(bootstrap), **found) if found else KafkaOptions(bootstrap)
+    return JavaKafka(options, properties) if properties else options
 
 
 def reading(kafka: Kafka) -> dict[str, str]:
@@ -49,11 +87,17 @@ def reading(kafka: Kafka) -> dict[str, str]:
     Without read_committed the records of aborted cycles would count; with `failOnDataLoss` false a range that the
     brokers no longer have would be read as empty. Raises BadConfig.
     """
+    return {
+        **client(kafka), "includeHeaders": "true", "kafka.isolation.level": "read_committed", "failOnDataLoss": "true",
+    }  # fmt: skip
+
+
+def client(kafka: Kafka) -> dict[str, str]:
+    """How Java's client reaches Kafka: its options by names that begin with `kafka.`. Raises BadConfig."""
     options = options_of(kafka)
     return {
-        "kafka.bootstrap.servers": ",".join(options.addresses), "includeHeaders": "true",
-        "kafka.isolation.level": "read_committed", "failOnDataLoss": "true",
-        "kafka.security.protocol": options.protocol, **_tls(options), **_login(options),
+        "kafka.bootstrap.servers": ",".join(options.addresses), "kafka.security.protocol": options.protocol,
+        **_tls(options), **_login(options), **(kafka.properties if isinstance(kafka, JavaKafka) else {}),
     }  # fmt: skip
 
 

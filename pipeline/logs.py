@@ -14,13 +14,19 @@ import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline import decode
+from duemq.model.ids import ID_CHARS
+from duemq.model.message import NO_KEY
+from duemq.pipeline import decode, envelopes
 from duemq.pipeline.kafka import Kafka, reading
 from duemq.pipeline.ranges import TopicRange
 
 BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
+COMMAND_HEADER: Final = "duemq-command"
+_SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
+_MOST_RECORDS: Final = 250_000
+"""What one task reads, at most: a topic of one partition is read by many tasks."""
 
 
 def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange]) -> DataFrame:
@@ -36,7 +42,11 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
         "subscribe": ",".join(one.topic for one in wanted),
         "startingOffsets": _offsets({one.topic: one.starts for one in wanted}),
         "endingOffsets": _offsets({one.topic: one.ends for one in wanted}),
+        "maxRecordsPerPartition": str(_MOST_RECORDS),
     }
+    # Connectors before 4.0 do not know the option above.
+    if (tasks := sum(one.count for one in wanted) // _MOST_RECORDS) > sum(len(one.starts) for one in wanted):
+        options["minPartitions"] = str(tasks)
     return spark.read.format("kafka").options(**options).load()
 
 
@@ -65,19 +75,37 @@ def commands(buffer: DataFrame) -> DataFrame:
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
       of that message; `due`: when it is due then (null for a cancel);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
-    * `content`: xxhash64 of the payload.
+    * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
+      (see `metadata`).
 
-    Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`).
+    Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`). The input is read
+    twice: by Spark's own expressions, and for what is not duemq's own by Python. See `own_commands` where it is large.
     """
-    own = (F.size("headers") == 1) & (F.get("headers", F.lit(0))["key"] == "duemq-command") & F.col("key").isNull()
+    return understood(own_commands(buffer))
+
+
+def own_commands(buffer: DataFrame) -> DataFrame:
+    """`commands` as far as duemq's own records say it, and `said`: key and headers of all others, as JSON with base64.
+
+    For readers of many records: what it gives can be persisted, and given to `understood`.
+    """
+    first = F.get("headers", F.lit(0))
+    own = F.coalesce((F.size("headers") == 1) & (first["key"] == COMMAND_HEADER) & F.col("key").isNull(), F.lit(False))
     slim = buffer.select(
-        F.col("partition").alias("shard"), "offset", _at().alias("at"),
-        F.when(own, F.get("headers", F.lit(0))["value"]).alias("envelope"),
-        # As text: a struct of arrays that is mostly null costs Spark's Arrow writer three times what all else does.
-        F.when(~F.coalesce(own, F.lit(False)), F.to_json(F.struct("key", "headers"))).alias("plain"),
+        F.col("partition").alias("shard"), "offset", _at().alias("at"), own.alias("own"),
+        F.when(own, F.coalesce(first["value"], F.lit(b""))).alias("envelope"),
+        F.when(~own, F.to_json(F.struct("key", "headers"))).alias("said"),
         F.xxhash64(F.coalesce("value", F.lit(b""))).alias("content"),
     )  # fmt: skip
-    return slim.mapInArrow(decode.commands, decode.COMMANDS)
+    return envelopes.decoded(slim)
+
+
+def understood(commands: DataFrame) -> DataFrame:
+    """`own_commands` with the records of plain clients as what they ask for."""
+    own = commands.where("said is null").drop("said")
+    plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
+    found = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
+    return own.unionByName(found.select(own.columns))
 
 
 def entries(ledger: DataFrame) -> DataFrame:
@@ -101,23 +129,56 @@ def deliveries(records: DataFrame) -> DataFrame:
 
     `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker has set that time), `id` as it stands there,
     what the id says without being checked: `shard` (65535 for a message without delay), `first_due`, `first_offset`,
-    `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content`.
+    `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content` and
+    `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
     """
-    found = records.select(*_seen(), _named(0, "duemq-id").alias("id"))
-    return found.where("id is not null").mapInArrow(decode.deliveries, decode.DELIVERIES)
+    found = records.select(*_seen(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
+    hashed = found.withColumns({"metadata": _metadata(), "key_hash": F.arrow_udf(decode.key_hashes, "int")("key")})
+    return _selected(with_id(hashed), decode.DELIVERIES)
 
 
 def dead_letters(records: DataFrame) -> DataFrame:
     """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id)."""
+    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id), and
+    `shortened` (whether it was too large for the topic, and has lost its payload)."""
     found = records.select(
         *_seen(),
         _named(0, "duemq-id").alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
         header("duemq-topic").cast("string").alias("target"),
         header("duemq-offset").cast("string").try_cast("bigint").alias("command"),
+        header("duemq-shortened").isNotNull().alias("shortened"),
+        *_carried(_SYSTEM_HEADERS + 2),
     )
-    return found.mapInArrow(decode.deliveries, decode.DEAD_LETTERS)
+    return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
+
+
+def with_id(frame: DataFrame) -> DataFrame:
+    """With what ids (`duemq.model.ids`) say, unchecked, of the column `id` (bytes), which becomes text: `shard`,
+    `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other characters."""
+    text = F.col("id").cast("string")
+    # What is none of its characters is left out by unbase64: fewer bytes are no id.
+    raw = F.unbase64(F.translate(text, "-_+/", "+/**"))
+    digits = frame.withColumns({"_raw": F.when(F.octet_length("id") == ID_CHARS, raw)}).withColumn(
+        "_digits", F.when(F.octet_length("_raw") == _ID_BYTES, F.hex("_raw"))
+    )
+    return digits.withColumns(
+        {name: envelopes.number("_digits", at, size, kind) for name, at, size, kind in _ID_FIELDS}
+        | {"id": F.make_valid_utf8(text)}
+    ).drop("_raw", "_digits")
+
+
+_ID_BYTES: Final = ID_CHARS * 3 // 4
+_ID_FIELDS: Final = (
+    ("shard", 0, 2, "int"), ("first_due", 2, 6, "bigint"), ("first_offset", 8, 6, "bigint"),
+    ("first_row", 14, 4, "bigint"), ("mac", 18, 6, "bigint"),
+)  # fmt: skip
+"""Name, first byte, bytes and type of what an id says."""
+
+
+def _selected(frame: DataFrame, schema: str) -> DataFrame:
+    """With the columns of a schema, in its order."""
+    return frame.select(*(field.split()[0] for field in schema.split(", ")))
 
 
 def _seen() -> list[Column]:
@@ -128,6 +189,38 @@ def _seen() -> list[Column]:
         _named(2, "duemq-attempt").cast("string").try_cast("int").alias("attempt"),
         F.xxhash64(F.coalesce("value", F.lit(b""))).alias("content"),
     ]  # fmt: skip
+
+
+def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
+    """Of a delivered record: its key, its labels as the header has them, and the sender's headers, behind duemq's, of
+    which so many come before the labels."""
+    fourth = F.get("headers", F.lit(before))
+    labelled = F.coalesce(fourth["key"] == "duemq-labels", F.lit(False))
+    first = F.lit(before + 1) + labelled.cast("int")
+    return [
+        F.col("key"),
+        F.when(labelled, fourth["value"]).alias("labels"),
+        F.when(F.size("headers") >= first, F.slice("headers", first, F.size("headers"))).alias("own"),
+    ]
+
+
+def _metadata() -> Column:
+    """As `envelopes.packed_hash` has it of the command: labels are joined by LF there, and by a comma here."""
+    labels = F.translate(F.col("labels").cast("string"), ",", "\n").cast("binary")
+
+    def packed(one: Column) -> Column:
+        name, value = one["key"].cast("binary"), F.coalesce(one["value"], F.lit(b""))
+        return F.concat(_length(name, 2), _length(value, 4), name, value)
+
+    own = F.aggregate("own", F.lit(b""), lambda found, one: F.concat(found, packed(one)))
+    return envelopes.metadata_hash(
+        F.coalesce(F.octet_length("key"), F.lit(NO_KEY)), F.coalesce(F.octet_length("labels"), F.lit(0)),
+        F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, own))),
+    )  # fmt: skip
+
+
+def _length(of: Column, size: int) -> Column:
+    return F.unhex(F.lpad(F.hex(F.octet_length(of)), 2 * size, "0"))
 
 
 def _named(at: int, name: str) -> Column:

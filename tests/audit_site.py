@@ -6,7 +6,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from duemq.model.message import Draft
+from duemq.pipeline import decode
+from duemq.pipeline.audit.job import Frames, Gathered, gathered
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
@@ -114,17 +117,20 @@ class Site:
         history = self.history
         history.delivered += [
             self._send("orders" if n % 3 else "other", payload=f"m{n}", deliver_after=f"{300 + 10 * n}ms",
-                       **({"key": f"k{n % 5}"} if n % 2 else {}))
+                       **({"key": f"k{n % 5}"} if n % 2 else {}),
+                       **({"headers": {"trace": f"{n}"}, "labels": ["eu", "ü"]} if n % 4 == 0 else {}))
             for n in range(60)
         ]  # fmt: skip
+        # Delivered after the cancels of others that are asked for below.
+        history.delivered += [self._send(payload=f"s{n}", deliver_after="3s") for n in range(6)]
         self.server.kill()
         self.server.start()
         history.direct += [self._send(payload=f"d{n}") for n in range(7)]
         history.cancelled += [self._send(payload=f"c{n}", deliver_after="1h") for n in range(6)]
+        history.pending += [self._send(payload=f"p{n}", deliver_after="2h") for n in range(5)]
         for id_ in history.cancelled:
             self._call("DELETE", f"/v1/messages/{id_}")
             self._call("DELETE", f"/v1/messages/{id_}")
-        history.pending += [self._send(payload=f"p{n}", deliver_after="2h") for n in range(5)]
         named = {"topic": "orders", "payload": "named", "deliver_after": "200ms"}
         history.delivered.append(self._call("PUT", "/v1/messages/one", named, 201)["id"])
         assert self._call("PUT", "/v1/messages/one", named)["id"] == history.delivered[-1]
@@ -161,11 +167,15 @@ class Site:
             ({"duemq-cancel": "plain-1"}, at),
             ({"duemq-topic": "orders", "duemq-delay": "1h", "duemq-name": "plain-2"}, shard_of("plain-2")),
             ({"duemq-move": "plain-2", "duemq-delay": "100ms"}, shard_of("plain-2")),
+            ({"duemq-topic": "orders", "duemq-delay": "2h", "duemq-name": "twice"}, shard_of("twice")),
+            ({"duemq-topic": "orders", "duemq-delay": "2h", "duemq-name": "twice"}, shard_of("twice")),
+            ({"duemq-topic": "orders", "duemq-delay": "2h", "duemq-name": "alone"}, shard_of("alone")),
             ({"duemq-topic": "orders"}, 1),
             ({"duemq-cancel": "nothing"}, shard_of("nothing")),
         ]))  # fmt: skip
         wait_for(partial(self._is, "plain-1", "cancelled"), "the cancel by name")
         wait_for(partial(self._is, "plain-2", "delivered"), "the move by name")
+        self.history.pending += ["twice", "alone"]
 
     def _is(self, message: str, status: str) -> bool:
         answer = self.server.call("GET", f"/v1/messages/{message}")
@@ -223,3 +233,17 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with Server(folder / "data", "--kafka", kafka.bootstrap, "--shards", str(SHARDS), *options) as server:
             yield Past(kafka.bootstrap, Site(server, kafka.bootstrap, shared).make())
+
+
+@pytest.fixture(scope="session")
+def real(spark: SparkSession, past: Past) -> Iterator[Gathered]:
+    """The logs of that history, read once, in memory. For all tests, which leave them as they are."""
+    with gathered(spark, past.bootstrap) as found:
+        frames = [
+            spark.createDataFrame([tuple(row) for row in frame.collect()], schema).cache()
+            for frame, schema in (
+                (found.frames.entries, decode.ENTRIES), (found.frames.commands, decode.COMMANDS),
+                (found.frames.deliveries, decode.DELIVERIES), (found.frames.dead_letters, decode.DEAD_LETTERS),
+            )
+        ]  # fmt: skip
+        yield replace(found, frames=Frames(*frames))

@@ -27,3 +27,9 @@ def record(topic: str, partition: int, offset: int, at: int, frame: bytes, by_br
 
 def kafka_frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
     return spark.createDataFrame(list(rows), SCHEMA)
+
+
+def frame_of(spark: SparkSession, schema: str, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """Rows with some of the columns of a schema; null in the others."""
+    names = [one.name for one in spark.createDataFrame([], schema).schema]
+    return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], schema)

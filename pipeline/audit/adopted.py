@@ -1,25 +1,48 @@
 """The messages of adopted files: row `i` of a file is the message `due | offset of the command | i`.
 
 The rows are read from the file, where it is still what was adopted. Where it is gone, so many messages are known by
-their numbers: they were due in the file's window, and nobody can say more.
+their numbers: they were due in the file's window, and nobody can say more. Files are looked at and read by executors,
+which see them under the names that duemq saw them under.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
+from struct import pack
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
+from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.envelopes import packed_hash
 
-_PART = 4 << 20
-ROWS = "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean"
+_PART: Final = 4 << 20
+_BATCH: Final = 16_384  # rows
+_MOST_TASKS: Final = 1_000
+ROWS: Final = (
+    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, content bigint, "
+    "metadata bigint"
+)
+_FILES: Final = (
+    "shard int, offset bigint, rows bigint, at bigint, path string, window bigint, size bigint, sha256 string, "
+    "why_not string"
+)
+_READ: Final = (
+    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, payload binary, metadata binary"
+)
+_COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels")
+_READ_SCHEMA: Final = pa.schema([
+    ("shard", pa.int32()), ("offset", pa.int64()), ("row", pa.int64()), ("due", pa.int64()), ("at", pa.int64()),
+    ("topic", pa.string()), ("payload", pa.binary()), ("metadata", pa.binary()),
+])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,35 @@ def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -
     ]
 
 
+def looked_at(spark: SparkSession, files: Sequence[AdoptedFile]) -> list[AdoptedFile]:
+    """The same files with `why_not`, each read for its checksum by an executor."""
+    if not files:
+        return []
+    told = _frame(spark, files).mapInArrow(_look, "shard int, offset bigint, why_not string").collect()
+    why = {(row.shard, row.offset): row.why_not for row in told}
+    return [replace(file, why_not=why[file.shard, file.offset]) for file in files]
+
+
+def _frame(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+    """A row per file, spread over tasks."""
+    rows = spark.createDataFrame([astuple(file) for file in files], _FILES)
+    return rows.repartition(min(len(files), _MOST_TASKS), "shard", "offset")
+
+
+def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[AdoptedFile]:
+    names = [one.name for one in fields(AdoptedFile)]
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield AdoptedFile(**{name: row[name] for name in names})
+
+
+def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([("shard", pa.int32()), ("offset", pa.int64()), ("why_not", pa.string())])
+    for file in _files_in(batches):
+        why = {"shard": file.shard, "offset": file.offset, "why_not": why_unreadable(file)}
+        yield pa.RecordBatch.from_pylist([why], schema)
+
+
 def why_unreadable(file: AdoptedFile) -> str:
     """Why the rows of a file cannot be taken from where it was, in a few words; empty where they can."""
     path = Path(file.path)
@@ -70,37 +122,83 @@ def why_unreadable(file: AdoptedFile) -> str:
 
 def rows_of(spark: SparkSession, files: Iterable[AdoptedFile]) -> DataFrame:
     """One row per message: `shard`, `offset`, `row`, `due`, `at`, `topic`, and `counted` where it is known by its
-    number alone: `due` is then the last millisecond of its window."""
+    number alone: `due` is then the last millisecond of its window. `content`, `metadata`: see `logs.commands`; null
+    where it is known by its number."""
     files = list(files)
     whole = [file for file in files if not file.why_not]
-    frames = [_counted(spark, file) for file in files if file.why_not]
+    gone = [file for file in files if file.why_not and file.rows > 0]
+    found = spark.createDataFrame([], ROWS)
+    if gone:
+        found = found.unionByName(_counted(spark, gone))
     if whole:
-        frames.append(_read(spark, whole))
-    if not frames:
-        return spark.createDataFrame([], ROWS)
-    return reduce(DataFrame.unionByName, frames)
+        found = found.unionByName(_read(spark, whole))
+    return found
 
 
-def _read(spark: SparkSession, files: list[AdoptedFile]) -> DataFrame:
-    # The same content may be handed over from several places, but is adopted once: a path is one command.
-    by_path = [(Path(file.path).as_uri().removeprefix("file://"), file.shard, file.offset, file.at) for file in files]
-    about = spark.createDataFrame(by_path, "path string, shard int, offset bigint, at bigint")
-    read = spark.read.schema("due_ms bigint, topic string").parquet(*(Path(file.path).as_uri() for file in files))
-    rows = read.select(
-        F.regexp_replace("_metadata.file_path", "^file:/*", "/").alias("path"),
-        F.col("_metadata.row_index").alias("row"), F.col("due_ms").alias("due"), "topic",
+def _counted(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+    none = F.lit(None)
+    return _frame(spark, files).select(
+        "shard", "offset", F.explode(F.sequence(F.lit(0).cast("bigint"), F.col("rows") - 1)).alias("row"),
+        (F.col("window") + (WINDOW_MS - 1)).alias("due"), "at", none.cast("string").alias("topic"),
+        F.lit(True).alias("counted"), none.cast("bigint").alias("content"), none.cast("bigint").alias("metadata"),
     )  # fmt: skip
-    return rows.join(F.broadcast(about), "path").select(*_ordered(F.lit(False)))
 
 
-def _counted(spark: SparkSession, file: AdoptedFile) -> DataFrame:
-    rows = spark.range(file.rows).select(F.col("id").alias("row"))
-    return rows.select(
-        "row", F.lit(file.shard).alias("shard"), F.lit(file.offset).cast("bigint").alias("offset"),
-        F.lit(file.window + WINDOW_MS - 1).cast("bigint").alias("due"), F.lit(file.at).cast("bigint").alias("at"),
-        F.lit(None).cast("string").alias("topic"),
-    ).select(*_ordered(F.lit(True)))  # fmt: skip
+def _read(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+    # By Python's Parquet: a path is a path there, while Spark takes it for a pattern and gives it back quoted, and
+    # columns may have several types.
+    read = _frame(spark, files).mapInArrow(_rows, _READ)
+    return read.select(
+        "shard", "offset", "row", "due", "at", "topic", F.lit(False).alias("counted"),
+        F.xxhash64(F.coalesce("payload", F.lit(b""))).alias("content"), packed_hash("metadata").alias("metadata"),
+    )  # fmt: skip
 
 
-def _ordered(counted: Column) -> list[Column | str]:
-    return ["shard", "offset", "row", "due", "at", "topic", counted.alias("counted")]
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for file in _files_in(batches):
+        first = 0
+        with pq.ParquetFile(file.path) as content:
+            wanted = [name for name in content.schema_arrow.names if name in _COLUMNS]
+            for part in content.iter_batches(_BATCH, columns=wanted):
+                yield _messages(file, first, part)
+                first += part.num_rows
+
+
+def _messages(file: AdoptedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
+    size = part.num_rows
+    columns = [
+        pa.repeat(pa.scalar(file.shard, pa.int32()), size), pa.repeat(pa.scalar(file.offset, pa.int64()), size),
+        pa.array(range(first, first + size), pa.int64()), part["due_ms"].cast(pa.int64()),
+        pa.repeat(pa.scalar(file.at, pa.int64()), size), _plain_type(part["topic"]).cast(pa.string()),
+        _plain_type(part["payload"]).cast(pa.binary()), _metadata(part),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=_READ_SCHEMA)
+
+
+def _plain_type(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _metadata(part: pa.RecordBatch) -> pa.Array:
+    """Key, labels and headers of each row in one piece (`envelopes.packed_hash`)."""
+    keys, headers, labels = (
+        part[name].to_pylist() if name in part.schema.names else [None] * part.num_rows
+        for name in ("key", "headers", "labels")
+    )
+    packed = (_packed(*row) for row in zip(keys, headers, labels, strict=True))
+    return pa.array(list(packed), pa.binary())
+
+
+def _packed(key: Any, headers: Any, labels: Any) -> bytes:
+    raw_key = b"" if key is None else _raw(key)
+    text = "\n".join(labels or ()).encode()
+    parts = [pack(">HH", NO_KEY if key is None else len(raw_key), len(text)), raw_key, text]
+    for one in headers or ():
+        name, value = (one["name"], one["value"]) if isinstance(one, dict) else one
+        raw = _raw(name), b"" if value is None else _raw(value)
+        parts += [pack(">HI", len(raw[0]), len(raw[1])), *raw]
+    return b"".join(parts)
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value

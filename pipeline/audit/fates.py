@@ -1,8 +1,9 @@
 """One row per message: what the commands and the ledger say of it, and what the topics show.
 
 All that speaks of a message is put below one another and grouped by message: that finds copies and records of messages
-that nobody sent in the same pass, and costs no more than the joins would. The columns are numbers only (topics and
-payloads as xxhash64), so that Spark can group them without making objects.
+that nobody sent in the same pass, and costs no more than the joins would. Topics and payloads are there as xxhash64, so
+that Spark can group without making objects. What each kind of event says is a struct of its own: one that is null takes
+as much of a row as one number.
 """
 
 from __future__ import annotations
@@ -19,23 +20,29 @@ from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.changes import MESSAGE
 
 PLACE_BITS: Final = 48
-_SENT, _ANSWERED, _ADOPTED, _CHANGED, _DELIVERED, _BURIED = range(6)
-_NUMBERS: Final = ("due", "at", "topic", "content", "mac", "place", "asked")
-_FLAG_BITS: Final = 7
-_FLAGS: Final = (
-    "cancels", "buried", "redriven", "is_dead", "told_delivered", "told_cancelled", "told_dead", "moves",
-)  # fmt: skip
-"""Of a message that was changed, each up to 127, in one number."""
+_EVENTS: Final = {
+    "sent": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint>",
+    "answered": "struct<answer: int>",
+    "adopted": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, counted: boolean>",
+    "changed": "struct<place_due: bigint, place_offset: bigint, place_row: bigint, asked: bigint, asked_at: bigint, "
+    "shown: bigint, failures: bigint, cancels: bigint, buried: bigint, redriven: bigint, is_dead: boolean, "
+    "moves: bigint, untrue: bigint, unknown_at: bigint, claims: bigint, untrue_command: bigint, doubtful: bigint>",
+    "delivered": "struct<at: bigint, topic: bigint, content: bigint, metadata: bigint, id_due: bigint, mac: bigint, "
+    "place: bigint, due: bigint, attempt: int>",
+    "letter": "struct<at: bigint, topic: bigint, content: bigint, metadata: bigint>",
+}
+"""What speaks of a message, and what it says."""
 
 
-def _event(frame: DataFrame, kind: int, row: Column | None = None, **columns: Column | str) -> DataFrame:
-    """All kinds share few columns, whatever they mean for each: what is narrow is sorted and spilled soon."""
-    given = {name: F.col(of) if isinstance(of, str) else of for name, of in columns.items()}
+def _event(frame: DataFrame, kind: str, row: Column | None = None) -> DataFrame:
+    """Rows with the columns of `MESSAGE` and of this kind's struct."""
+    fields = [field.split(":")[0].strip() for field in _EVENTS[kind][len("struct<") : -1].split(", ")]
+    others = [F.lit(None).cast(schema).alias(name) for name, schema in _EVENTS.items() if name != kind]
     return frame.select(
         F.col("shard").cast("int").alias("shard"), F.col("offset").cast("bigint").alias("offset"),
-        (F.col("row") if row is None else row).cast("bigint").alias("row"), F.lit(kind).cast("tinyint").alias("event"),
-        *(given.get(name, F.lit(None)).cast("bigint").alias(name) for name in _NUMBERS),
-    )  # fmt: skip
+        (F.col("row") if row is None else row).cast("bigint").alias("row"),
+        F.struct(*fields).cast(_EVENTS[kind]).alias(kind), *others,
+    ).select(*MESSAGE, *_EVENTS)  # fmt: skip
 
 
 def events(
@@ -52,85 +59,86 @@ def events(
     `changes`: `changes.summary`. Records whose id is none have the shard -1.
     """
     first = F.lit(0)
-    sent = _event(
-        commands.where("kind = 'schedule'"), _SENT, first, due="due", at="at", topic=F.xxhash64("topic"),
-        content="content",
-    )  # fmt: skip
-    answered = _event(answers, _ANSWERED, first, content="answer")
     topic = F.when(F.col("topic").isNotNull(), F.xxhash64("topic"))
-    in_files = _event(adopted, _ADOPTED, due="due", at="at", topic=topic, place=F.col("counted").cast("int"))
-    flags = F.lit(0).cast("bigint")
-    for at, name in enumerate(_FLAGS):
-        few = F.least(F.col(name).cast("bigint"), F.lit((1 << _FLAG_BITS) - 1))
-        flags = flags + F.shiftleft(few, at * _FLAG_BITS)
-    changed = _event(
-        changes, _CHANGED, due="due", at="asked_at", asked="asked", place="place_offset", mac="place_row", content=flags
+    schedules = commands.where("kind = 'schedule'").select(
+        "shard", "offset", "due", "at", topic.alias("topic"), "content", "metadata"
     )
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS) + F.col("offset")
     seen = deliveries.select(
         F.coalesce("shard", F.lit(-1)).alias("shard"), F.coalesce("first_offset", F.xxhash64("id")).alias("offset"),
-        F.coalesce("first_row", F.lit(0)).alias("row"), "at", F.col("first_due").alias("asked"), "mac", "content",
-        F.col("due"), F.xxhash64("topic").alias("topic"), place.alias("place"),
+        F.coalesce("first_row", F.lit(0)).alias("row"), "at", F.col("first_due").alias("id_due"), "mac", "content",
+        "metadata", F.coalesce("due", F.lit(-1)).alias("due"), F.coalesce("attempt", F.lit(-1)).alias("attempt"),
+        topic.alias("topic"), place.alias("place"),
     )  # fmt: skip
-    shown = _event(seen, _DELIVERED, None, **{name: name for name in _NUMBERS})
+    whole = ~F.col("shortened")
+    target = F.when(F.col("target").isNotNull(), F.xxhash64("target"))
     letters = dead_letters.where("shard is not null").select(
-        "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), "at"
+        "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), "at",
+        F.when(whole, target).alias("topic"), F.when(whole, F.col("content")).alias("content"),
+        F.when(whole, F.col("metadata")).alias("metadata"),
+    )  # fmt: skip
+    return reduce(
+        DataFrame.unionByName,
+        (
+            _event(schedules, "sent", first),
+            _event(answers, "answered", first),
+            _event(adopted.withColumn("topic", topic), "adopted"),
+            _event(changes, "changed"),
+            _event(seen, "delivered"),
+            _event(letters, "letter"),
+        ),
     )
-    buried = _event(letters, _BURIED, at="at")
-    return reduce(DataFrame.unionByName, (sent, answered, in_files, changed, shown, buried))
 
 
 def messages(events: DataFrame) -> DataFrame:
     """`events` grouped by message. See `fates` for what the columns mean."""
+    c = F.col
 
-    def of(event: int, column: str) -> Column:
-        return F.when(F.col("event") == event, F.col(column))
+    def one(field: str) -> Column:
+        return F.max(c(field))  # there is one event of this kind
 
-    def one(event: int, column: str) -> Column:
-        return F.max(of(event, column))  # there is one row of this kind
+    def either(*fields: str) -> Column:
+        return F.max(F.coalesce(*(c(field) for field in fields)))
 
-    def made(column: str) -> Column:
-        return F.max(F.when(F.col("event").isin(_SENT, _ADOPTED), F.col(column)))
+    def ends(kind: str, field: str, name: str) -> list[Column]:
+        column = c(f"{kind}.{field}")
+        return [F.min(column).alias(f"least_{name}"), F.max(column).alias(f"most_{name}")]
 
+    counts = ("cancels", "buried", "redriven", "moves", "untrue", "claims", "doubtful", "failures")
     # Shuffled as they are: nearly every message has one event of a kind, so that to group them before would only make
     # wide rows of narrow ones.
     grouped = events.repartition(*MESSAGE).groupBy(*MESSAGE).agg(
-        F.count_if(F.col("event") == _SENT).alias("sent"),
-        one(_ANSWERED, "content").alias("answer"),
-        F.count_if(F.col("event") == _ADOPTED).alias("adopted"),
-        made("due").alias("first_due"),
-        made("at").alias("accepted_at"),
-        made("topic").alias("topic_hash"),
-        one(_SENT, "content").alias("content"),
-        (F.coalesce(one(_ADOPTED, "place"), F.lit(0)) == 1).alias("counted"),
-        one(_CHANGED, "asked").alias("asked"),
-        one(_CHANGED, "at").alias("asked_at"),
-        one(_CHANGED, "due").alias("place_due"),
-        one(_CHANGED, "place").alias("place_offset"),
-        one(_CHANGED, "mac").alias("place_row"),
-        F.coalesce(one(_CHANGED, "content"), F.lit(0)).alias("flags"),
-        F.count_if(F.col("event") == _DELIVERED).alias("records"),
-        F.min(of(_DELIVERED, "at")).alias("delivered_at"),
-        *(
-            expression
-            for name in ("topic", "content", "mac", "asked", "place")
-            for expression in (
-                F.min(of(_DELIVERED, name)).alias(f"least_{name}"), F.max(of(_DELIVERED, name)).alias(f"most_{name}"),
-            )
-        ),
-        F.min(of(_DELIVERED, "due")).alias("shown_due"),
-        F.count_if(F.col("event") == _BURIED).alias("letters"),
-        F.max(of(_BURIED, "at")).alias("letter_at"),
+        F.count("sent").alias("sent"),
+        one("answered.answer").alias("answer"),
+        F.count("adopted").alias("adopted"),
+        F.coalesce(F.bool_or("adopted.counted"), F.lit(False)).alias("counted"),
+        either("sent.due", "adopted.due").alias("first_due"),
+        either("sent.at", "adopted.at").alias("accepted_at"),
+        either("sent.topic", "adopted.topic").alias("topic_hash"),
+        either("sent.content", "adopted.content").alias("content"),
+        either("sent.metadata", "adopted.metadata").alias("metadata"),
+        *(one(f"changed.{name}").alias(name) for name in (
+            "place_due", "place_offset", "place_row", "asked", "asked_at", "shown", "unknown_at", "untrue_command",
+        )),
+        *(F.coalesce(one(f"changed.{name}"), F.lit(0)).alias(name) for name in counts),
+        F.coalesce(F.bool_or("changed.is_dead"), F.lit(False)).alias("is_dead"),
+        F.count("changed").alias("changed"),
+        F.count("delivered").alias("records"),
+        F.min("delivered.at").alias("delivered_at"),
+        *ends("delivered", "topic", "topic"), *ends("delivered", "content", "content"),
+        *ends("delivered", "metadata", "metadata"), *ends("delivered", "id_due", "id_due"),
+        *ends("delivered", "mac", "mac"), *ends("delivered", "place", "place"), *ends("delivered", "due", "shown"),
+        *ends("delivered", "attempt", "attempt"),
+        F.count("letter").alias("letters"),
+        F.max("letter.at").alias("letter_at"),
+        *ends("letter", "topic", "letter_topic"), *ends("letter", "content", "letter_content"),
+        *ends("letter", "metadata", "letter_metadata"),
     )  # fmt: skip
-    new = (F.col("sent") > 0) & (F.col("answer").isNull() | (F.col("answer") == int(Answer.ACCEPTED)))
-    accepts = F.when(new | (F.col("adopted") > 0), 1).otherwise(0)
+    new = (c("sent") > 0) & (c("answer").isNull() | (c("answer") == int(Answer.ACCEPTED)))
+    accepts = F.when(new | (c("adopted") > 0), 1).otherwise(0)
     # Groups of commands that are no message: of changes, and of schedules that were refused.
-    speaks = (F.col("accepts") > 0) | (F.col("records") > 0) | (F.col("letters") > 0) | (F.col("flags") > 0)
-    mask = (1 << _FLAG_BITS) - 1
-    flags = {name: F.shiftright("flags", at * _FLAG_BITS).bitwiseAND(F.lit(mask)) for at, name in enumerate(_FLAGS)}
-    return grouped.withColumn("accepts", accepts).where(speaks).withColumns(flags).drop(
-        "sent", "answer", "adopted", "flags"
-    )  # fmt: skip
+    speaks = (c("accepts") > 0) | (c("records") > 0) | (c("letters") > 0) | (c("changed") > 0)
+    return grouped.withColumn("accepts", accepts).where(speaks)
 
 
 def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_from: int | None = None) -> DataFrame:
@@ -145,8 +153,8 @@ def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_f
     `fate` is what the ledger says of a message of the range: delivered, cancelled, moved (on, and waiting), dead,
     pending; `lost`: delivered, and there is no record; `unproven`: delivered, and its record cannot be there any more,
     or its topic was not read, or it is known by its number and due in a window that has only begun. Of messages of no
-    account: `none`. `asked`, `asked_at`: when it should be delivered by what was last said, and when that was said.
-    `late`: ms from the later of these to its first record.
+    account: `none`. `key_due`, `key_offset`, `key_row`: the key it has, or left by. `asked`, `asked_at`: when it should
+    be delivered by what was last said, and when that was said. `late`: ms from the later of these to its first record.
     """
     c = F.col
     read = topics.select(F.col("topic_hash").alias("read_hash"), "topic", F.col("known_from").alias("topic_from"))
@@ -161,26 +169,32 @@ def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_f
         .when(c("offset") < c("applied"), "range")
         .otherwise("later")
     )
-    key_due = F.coalesce("place_due", "first_due")
-    key = F.struct(key_due, F.coalesce("place_offset", "offset"), F.coalesce("place_row", "row"))
+    key = F.struct("key_due", "key_offset", "key_row")
     passed = key <= F.struct("cursor_due", "cursor_offset", "cursor_row")
     vague = c("counted") & c("place_due").isNull() & ~passed & (c("first_due") - WINDOW_MS < c("cursor_due"))
     topic_from = F.coalesce("topic_from", F.when(c("topic_hash").isNull(), F.lit(anywhere_from).cast("bigint")))
-    provable = F.greatest(key_due, c("accepted_at")) > topic_from
-    own = c("counted") | (c("least_asked") == c("first_due")) | (c("most_asked") == c("first_due"))
+    provable = F.greatest(c("key_due"), c("accepted_at")) > topic_from
+    own = c("counted") | (c("least_id_due") == c("first_due")) | (c("most_id_due") == c("first_due"))
     fate = (
         F.when((c("part") != "range") | (c("accepts") == 0), "none")
         .when(c("cancels") > 0, "cancelled")
-        .when(c("is_dead") == 1, "dead")
+        .when(c("is_dead"), "dead")
         .when(vague & (c("records") == 0), "unproven")
         .when(~passed & ~vague, F.when(c("moves") > 0, "moved").otherwise("pending"))
         .when((c("records") > 0) & own, "delivered")
         .when(F.coalesce(provable, F.lit(False)), "lost")
         .otherwise("unproven")
     )
-    asked = F.coalesce("asked", F.when(~c("counted"), c("first_due")), "shown_due")
+    asked = F.coalesce("asked", F.when(~c("counted"), c("first_due")), "least_shown")
+    placed = joined.withColumns(
+        {
+            "key_due": F.coalesce("place_due", "first_due"),
+            "key_offset": F.coalesce("place_offset", "offset"),
+            "key_row": F.coalesce("place_row", "row"),
+        }
+    )
     return (
-        joined.withColumn("part", part)
+        placed.withColumn("part", part)
         .withColumns(
             {
                 "fate": fate,

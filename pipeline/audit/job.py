@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
 from duemq.pipeline import logs
-from duemq.pipeline.audit import adopted, changes, fates, lateness, read, violations, window
+from duemq.pipeline.audit import adopted, changes, fates, lateness, read, sums, violations, window
 from duemq.pipeline.audit.adopted import AdoptedFile
-from duemq.pipeline.audit.violations import KINDS
+from duemq.pipeline.audit.checks import run as checks
+from duemq.pipeline.audit.lateness import Late
+from duemq.pipeline.audit.sums import Compared
+from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, Window
 from duemq.pipeline.kafka import Kafka
-from duemq.pipeline.logs import BUFFER
+from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
 
 FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
-VIOLATIONS: Final = (
-    "kind string, shard int, id string, topic string, asked bigint, delivered_at bigint, records bigint, "
-    "detail string, offset bigint, row bigint"
-)
 _SHOWN: Final = 200  # violations of each kind in the report; the table has all
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The logs, read."""
+    """The logs, read. `deliveries` have no `id` where its numbers say the same."""
 
     entries: DataFrame
     commands: DataFrame
@@ -56,17 +56,30 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class Result:
     """`account`: messages of the range by fate (`FATES`). `others`: records of messages that are not accounted, by
-    part. `found`: violations by kind; `shown`: the first of each kind. `late`: rows of `lateness.lateness`."""
+    part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has applied,
+    by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known whether
+    they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
 
     account: Mapping[str, int]
     others: Mapping[str, int]
     found: Mapping[str, int]
     shown: Sequence[Mapping[str, Any]]
-    late: Sequence[Mapping[str, Any]]
+    late: Late
     shards: Sequence[Window]
     notes: Sequence[str]
     ranges: Sequence[TopicRange] = ()
     answers: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    doubtful: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> int:
+        """Of how many messages it cannot be known what became of them, or whether it was right."""
+        dropped = sum(one.known_from - one.base_applied for one in self.shards)
+        return (
+            self.account["unproven"] + sum(self.waiting.values()) + self.doubtful + dropped + sum(self.doubts.values())
+        )
 
     @property
     def accepted(self) -> int:
@@ -94,30 +107,51 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range."""
+    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range; `adopted`:
+    `adopted.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which `fates` has no
+    rows; None where it has all of them."""
 
     fates: DataFrame
     entries: DataFrame
+    answers: DataFrame
+    cycles: DataFrame
     changes: DataFrame
     deferrals: DataFrame
+    summary: DataFrame
+    adopted: DataFrame
+    windows: DataFrame
+    compared: Compared | None = None
 
 
-def judge(spark: SparkSession, frames: Frames, extent: Extent, files: Sequence[AdoptedFile] = ()) -> Judged:
-    """One row per message, of logs that were read."""
+def judge(
+    spark: SparkSession,
+    frames: Frames,
+    extent: Extent,
+    files: Sequence[AdoptedFile] = (),
+    comparing: bool = False,
+) -> Judged:
+    """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`)."""
     entries = window.of_range(frames.entries, extent.windows)
     answers = changes.answers(entries)
-    changed = changes.changes(frames.commands, answers).persist()
-    deferred = changes.deferrals(entries, changed).persist()
+    # Cut off from how they were made: each is read many times, and plans that repeat all of it grow beyond the driver.
+    changed = changes.changes(frames.commands, answers).localCheckpoint()
+    deferred = changes.deferrals(entries, changed).localCheckpoint()
+    cycles = changes.cycles(frames.entries)
+    summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
-    grouped = fates.messages(
-        fates.events(
-            frames.commands, answers, adopted.rows_of(spark, files), changes.summary(changed, deferred),
-            frames.deliveries, frames.dead_letters,
-        )
-    )  # fmt: skip
     shards = window.as_frame(spark, extent.windows)
-    return Judged(fates.fates(grouped, shards, known, extent.anywhere_from), entries, changed, deferred)
+    all_rows = rows = adopted.rows_of(spark, files)
+    commands, deliveries, compared = frames.commands, frames.deliveries, None
+    if comparing:
+        compared = sums.compared(
+            commands, rows, deliveries, frames.dead_letters, answers, changed, deferred, shards, known,
+            extent.tolerance_ms,
+        )  # fmt: skip
+        commands, rows, deliveries = compared.commands, compared.adopted, compared.deliveries
+    grouped = fates.messages(fates.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
+    table = fates.fates(grouped, shards, known, extent.anywhere_from)
+    return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
 
 
 def audit(
@@ -130,15 +164,19 @@ def audit(
     targets: Sequence[str] = (),
     tolerance_ms: int = 0,
     teller: Teller | None = None,
+    dead_letters: str = DEAD_LETTERS,
+    fates_table: bool = False,
+    expected_ids: DataFrame | None = None,
 ) -> Result:
-    """Audit the duemq on this Kafka, and write tables below `out`: `fates`, `violations`, `lateness`, each Parquet.
+    """Audit the duemq on this Kafka, and write tables below `out`: `violations`, `lateness`, each Parquet.
 
-    `since`, `until`: of ledger entries, epoch ms. `targets`: topics to read; none for all. Raises BadInput and
-    Unavailable.
+    `since`, `until`: of ledger entries, epoch ms. `targets`: topics to read; none for all. `dead_letters`: the topic of
+    these. `fates_table`: also write the table `fates` with a row per message, which takes two to three times as long.
+    `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and Unavailable.
     """
     told = teller or Silent()
-    with gathered(spark, kafka, since, until, targets, tolerance_ms, told) as found:
-        return conclude(spark, found, out, told)
+    with gathered(spark, kafka, since, until, targets, tolerance_ms, told, dead_letters) as found:
+        return conclude(spark, found, out, told, fates_table, expected_ids)
 
 
 @contextmanager
@@ -150,55 +188,76 @@ def gathered(
     targets: Sequence[str] = (),
     tolerance_ms: int = 0,
     teller: Teller | None = None,
+    dead_letters: str = DEAD_LETTERS,
 ) -> Iterator[Gathered]:
     """The logs, ready to be read. See `audit`."""
     told = teller or Silent()
-    there = Logs(kafka)
+    there = Logs(kafka, spark)
     told.step("asking Kafka what there is")
     ledger = read.ledger_range(there, since, until)
-    entries = logs.entries(logs.read_topics(spark, kafka, [ledger])).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            kept.callback(frame.unpersist)
+            return frame.persist(StorageLevel.MEMORY_AND_DISK)
+
+        entries = keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
         with step(spark, told, "reading the ledger"):
-            rows = [row.asDict() for row in entries.select(*window.ENTRY_COLUMNS).collect()]
-        windows, findings = window.windows(rows, since)
-        reading = read.target_ranges(there, targets, since, until)
-        whole = there.ranges([BUFFER])[BUFFER]
-        windows = {
-            shard: windows[shard].reading(whole.log_starts[shard], end) if shard in windows else window.idle(shard, end)
-            for shard, end in whole.ends.items()
-        }
-        buffer = _buffer(whole, windows, until)
+            windows, findings = window.windows(entries, since, tolerance_ms)
+        reading = read.target_ranges(there, targets, since, until, dead_letters)
+        buffer, windows = _buffer(there, windows, until)
         letters = [reading.letters] if reading.letters else []
         ranges = [ledger, buffer, *reading.ranges.values(), *letters]
         for one in ranges:
             told.says(f"reading {one}")
-        commands = logs.commands(logs.read_topics(spark, kafka, [buffer])).persist(StorageLevel.MEMORY_AND_DISK)
+        with step(spark, told, "reading the commands"):
+            own = keep(logs.own_commands(logs.read_topics(spark, kafka, [buffer])))
+            # Most systems have no plain clients: then nothing of it is asked of Python.
+            plain = own.where("said is not null").limit(1).count() > 0
+        commands = keep(logs.understood(own)) if plain else own.drop("said")
         frames = Frames(
             entries,
             commands,
-            logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())),
+            keep(_narrow(logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())))),
             logs.dead_letters(logs.read_topics(spark, kafka, letters)),
         )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
-        try:
-            yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
-        finally:
-            commands.unpersist()
-    finally:
-        entries.unpersist()
+        yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
 
 
-def _buffer(whole: TopicRange, windows: Mapping[int, Window], until: int | None) -> TopicRange:
-    """The commands of the range, and where it has no end those behind it, too: they wait to be applied."""
-    starts = {shard: min(one.known_from, whole.ends[shard]) for shard, one in windows.items()}
-    ends = {shard: max(one.applied, starts[shard]) for shard, one in windows.items()} if until is not None else {}
-    return whole.within(starts, ends)
+def _narrow(deliveries: DataFrame) -> DataFrame:
+    """Without the text of ids whose numbers say the same."""
+    return deliveries.withColumn("id", F.when(F.col("shard").isNull(), F.col("id")))
+
+
+def _buffer(there: Logs, windows: Mapping[int, Window], until: int | None) -> tuple[TopicRange, dict[int, Window]]:
+    """What is read of the buffer, and the windows of all its shards.
+
+    These are the commands of the range, and where it has no end those behind it, too: they wait to be applied. Of a
+    shard that has no entry in the range all commands are read that none has applied before, up to `until`.
+    """
+    with there.connected():
+        whole = there.ranges([BUFFER])[BUFFER]
+        timely = whole if until is None else there.ranges([BUFFER], None, until)[BUFFER]
+    found = {
+        shard: windows.get(shard, window.idle(shard)).reading(whole.log_starts[shard], end)
+        for shard, end in whole.ends.items()
+    }
+    starts = {
+        shard: min(one.applied if one.idle else one.known_from, whole.ends[shard]) for shard, one in found.items()
+    }
+    ends = {}
+    if until is not None:
+        ends = {
+            shard: max(timely.ends[shard] if one.idle else one.applied, starts[shard]) for shard, one in found.items()
+        }
+    return whole.within(starts, ends), found
 
 
 def _notes(windows: Mapping[int, Window]) -> list[str]:
     notes = []
     for shard, one in windows.items():
-        if one.last_n < 0:
+        if one.idle:
             notes.append(f"shard {shard}: the ledger has no entry in this range")
         elif not one.complete:
             missing = one.known_from - one.base_applied
@@ -209,15 +268,22 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
 def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
     """The files that were adopted, looked at."""
     files = adopted.adopted_files(frames.commands, changes.answers(entries), entries)
-    return [replace(file, why_not=adopted.why_unreadable(file)) for file in files]
+    return adopted.looked_at(frames.commands.sparkSession, files)
 
 
-def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | None = None) -> Result:
+def conclude(
+    spark: SparkSession,
+    found: Gathered,
+    out: Path,
+    teller: Teller | None = None,
+    fates_table: bool = False,
+    expected_ids: DataFrame | None = None,
+) -> Result:
     """Judge logs that were read, and write the tables. See `audit`."""
     told = teller or Silent()
     frames, extent, notes = found.frames, found.extent, list(found.notes)
     entries = window.of_range(frames.entries, extent.windows)
-    with step(spark, told, "reading the commands"):
+    with step(spark, told, "looking at adopted files"):
         files = files_of(frames, entries)
     for file in files:
         if file.why_not:
@@ -225,77 +291,114 @@ def conclude(spark: SparkSession, found: Gathered, out: Path, teller: Teller | N
                 f"{file.path} is not what was adopted ({file.why_not}): its {file.rows} messages are counted, and when "
                 "and where they were due is not known"
             )
-    judged = judge(spark, frames, extent, files)
+    comparing = not fates_table and sum(one.count for one in found.ranges) > sums.FEW
+    with step(spark, told, "comparing records with commands"):
+        judged = judge(spark, frames, extent, files, comparing)
+    if judged.compared is not None:
+        one = judged.compared
+        told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
     with step(spark, told, "reconciling messages"):
         table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
-        _write(table, out / "fates")
-    table = spark.read.parquet(str(out / "fates"))
+        if fates_table:
+            _write(table, out / "fates")
+            table = spark.read.parquet(str(out / "fates"))
+        else:
+            # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
+            table = table.localCheckpoint()
+    return _concluded(spark, found, judged, table, files, notes, out, told, expected_ids)
+
+
+def _concluded(
+    spark: SparkSession,
+    found: Gathered,
+    judged: Judged,
+    table: DataFrame,
+    files: Sequence[AdoptedFile],
+    notes: list[str],
+    out: Path,
+    told: Teller,
+    expected_ids: DataFrame | None,
+) -> Result:
+    extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
-        wrong = violations.violations(table)
-        findings = [*found.findings, *_replayed(judged, table, extent, files)]
+        checked = checks.checked(judged, found, expected_ids)
+        findings = [
+            *found.findings, *_replayed(judged, table, extent, files),
+            *checks.summed(judged, found.frames, found, files),
+        ]  # fmt: skip
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
-        _write(wrong.unionByName(shards), out / "violations")
+        _write(violations.violations(table), out / "violations")
+        for more in (shards, *checked.violations):
+            _write(more, out / "violations", "append")
         listed = spark.read.parquet(str(out / "violations"))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
-        shown = [
-            row.asDict()
-            for kind in KINDS if kind in kinds
-            for row in listed.where(F.col("kind") == kind).orderBy("shard", "offset", "row").limit(_SHOWN).collect()
-        ]  # fmt: skip
+        first = Over.partitionBy("kind").orderBy("shard", "offset", "row")
+        few = listed.withColumn("at", F.row_number().over(first)).where(F.col("at") <= _SHOWN).drop("at")
+        order = {kind: at for at, kind in enumerate(KINDS)}
+        rows = few.orderBy("shard", "offset", "row").collect() if kinds else []
+        shown = sorted((row.asDict() for row in rows), key=lambda row: order[row["kind"]])
     with step(spark, told, "measuring lateness"):
-        _write(lateness.lateness(table), out / "lateness")
-        late = [row.asDict() for row in spark.read.parquet(str(out / "lateness")).collect()]
-        parts = table.groupBy("part", "fate").agg(
+        late = lateness.lateness(table)
+        if judged.compared is not None:
+            late = lateness.together(late, judged.compared.late)
+        _write(late, out / "lateness")
+        summary = lateness.summary(spark.read.parquet(str(out / "lateness")))
+        parts = table.groupBy("part", "fate", "shard").agg(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
-        said = entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
-    judged.changes.unpersist()
-    judged.deferrals.unpersist()
+        doubts = checked.doubted()
+        said = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
+    later: Counter[int] = Counter({shard: one.later for shard, one in agreed.items()})
     for row in parts:
         if row.fate != "none":
             account[row.fate] += row.messages
         elif row.part == "later":
-            others["not applied yet"] += row.accepts
+            later[row.shard] += row.accepts
             others["delivered after the range"] += row.records
         else:
             others[row.part] += row.records
-    if doubtful := sum(row.unproven for row in parts):
+    for one in agreed.values():
+        account.update(delivered=one.delivered, unproven=one.unread, pending=one.pending)
+    others["not applied yet"] = later.total()
+    doubtful = sum(row.unproven for row in parts)
+    if doubtful:
         notes.append(
             f"{doubtful} records of messages that were accepted before the range came before the time they show: "
             "a deliver-now before the range makes them so, and whether there was one cannot be known"
         )
+    notes += [f"{count} {checks.DOUBTS[what]}" for what, count in doubts.items()]
+    waiting = {shard: later[shard] for shard, one in extent.windows.items() if one.idle and later[shard]}
     return Result(
         dict(account), {part: count for part, count in others.items() if count},
-        {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, late,
-        [one for one in extent.windows.values() if one.last_n >= 0], notes, found.ranges,
-        {Answer(row.answer).name.lower(): row["count"] for row in said},
+        {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, summary,
+        [one for one in extent.windows.values() if not one.idle], notes, found.ranges,
+        {Answer(row.answer).name.lower(): row["count"] for row in said}, waiting, doubtful, doubts,
     )  # fmt: skip
 
 
-def _write(frame: DataFrame, to: Path) -> None:
-    frame.write.mode("overwrite").option("compression", "zstd").parquet(str(to))
+def _write(frame: DataFrame, to: Path, mode: str = "overwrite") -> None:
+    frame.write.mode(mode).option("compression", "zstd").parquet(str(to))
 
 
 def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:
     """Where the ledger has counted something else than the commands and its answers say."""
     accepted: Counter[int] = Counter()
     waiting: Counter[int] = Counter()
-    for row in table.where("part = 'range' and accepts > 0").groupBy("shard", "passed").count().collect():
-        accepted[row.shard] += row["count"]
-        waiting[row.shard] += 0 if row.passed else row["count"]
-    for row in (
-        table.where("part = 'range' and accepts > 0 and not passed and (cancels > 0 or is_dead = 1)")
-        .groupBy("shard")
-        .count()
-        .collect()
-    ):
-        waiting[row.shard] -= row["count"]
+    if judged.compared is not None:
+        for shard, agreed in judged.compared.agreed.items():
+            accepted[shard] += agreed.delivered + agreed.unread + agreed.pending
+            waiting[shard] += agreed.pending
+    waits = F.expr("not passed and not (cancels > 0 or is_dead)")
+    of_range = table.where("part = 'range' and accepts > 0").groupBy("shard")
+    for row in of_range.agg(F.count("*").alias("accepted"), F.count_if(waits).alias("waiting")).collect():
+        accepted[row.shard] += row.accepted
+        waiting[row.shard] += row.waiting
     here = {(file.shard, file.offset) for file in files}
     for row in judged.entries.select("shard", F.explode("adopted").alias("one")).collect():
         if (row.shard, row.one.offset) not in here:
@@ -314,7 +417,7 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
         dead[row.shard] += row["count"]
     found = []
     for shard, one in extent.windows.items():
-        if one.last_n < 0 or not one.complete:
+        if one.idle or not one.complete:
             continue
         pairs = [("accepted", one.gained.accepted, accepted), ("cancelled", one.gained.cancelled, cancelled),
                  ("dead", one.gained.dead, dead)]  # fmt: skip

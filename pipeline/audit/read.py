@@ -8,18 +8,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka.structs import TopicPartition
 
+from duemq.model.timing import format_ms
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS, LEDGER
-from duemq.pipeline.ranges import Logs, TopicRange
+from duemq.pipeline.ranges import Logs, Retention, TopicRange
 
 MARGIN_MS = 60_000
 """How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and
 nodes."""
+FOREVER = 2**63 - 1
 _BACK = 64  # offsets: of entries, marks of their transactions, and aborted ones
 _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 
@@ -28,7 +31,8 @@ _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 class Targets:
     """What is read of the topics that messages are delivered to.
 
-    `known_from`: per topic the time (epoch ms) up to which records may have been dropped, or -1 where none were.
+    `known_from`: per topic the time (epoch ms) up to which records may have been dropped by what is configured, or -1
+    where none were.
     `all_read`: whether that are all topics of the cluster. `notes`: what was left out, in sentences.
     """
 
@@ -52,10 +56,12 @@ def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange
     """
     if since is not None and until is not None and since >= until:
         raise BadInput("the range ends before it begins")
-    for topic in (BUFFER, LEDGER):
-        if topic not in logs.topics():
-            raise BadInput(f"there is no topic {topic}: no duemq has run on this Kafka")
-    found = logs.ranges([LEDGER], since, until)[LEDGER]
+    with logs.connected():
+        there = logs.topics()
+        for topic in (BUFFER, LEDGER):
+            if topic not in there:
+                raise BadInput(f"there is no topic {topic}: no duemq has run on this Kafka")
+        found = logs.ranges([LEDGER], since, until)[LEDGER]
     return found.within({p: start - _BACK for p, start in found.starts.items()}, {})
 
 
@@ -63,38 +69,80 @@ def target_ranges(
     logs: Logs, topics: Sequence[str], since: int | None, until: int | None, dead_letters: str = DEAD_LETTERS
 ) -> Targets:
     """`topics`: those to read; none for all there are. To be asked after the ledger's range is fixed."""
-    existing = [topic for topic in logs.topics() if not topic.startswith("duemq.") and topic != dead_letters]
-    wanted = list(topics) or existing
-    if missing := sorted(set(wanted) - set(existing)):
-        raise BadInput(f"there is no topic {missing[0]} to deliver to")
-    has_letters = dead_letters in logs.topics()
-    reading = [*wanted, dead_letters] if has_letters else wanted
-    begin = None if since is None else since - MARGIN_MS
-    ends, still_open = logs.settled_ends(reading, _PATIENCE_S)
+    with logs.connected():
+        there = logs.topics()
+        existing = [topic for topic in there if not topic.startswith("duemq.") and topic != dead_letters]
+        reading = list(topics) or existing
+        if missing := sorted(set(reading) - set(existing)):
+            raise BadInput(f"there is no topic {missing[0]} to deliver to")
+        left_out = sorted(set(existing) - set(reading))
+        if dead_letters in there:
+            reading = [*reading, dead_letters]
+        elif dead_letters != DEAD_LETTERS:
+            raise BadInput(f"there is no topic {dead_letters} for dead letters")
+        begin = None if since is None else since - MARGIN_MS
+        ends, still_open = logs.settled_ends(reading, _PATIENCE_S)
+        ranges = logs.ranges(reading, begin, None if until is None else until + MARGIN_MS)
+        ranges = {topic: one.within({}, _least(one, ends)) for topic, one in ranges.items()}
+        firsts = logs.first_times(reading)
+        policies = logs.retention(reading)
+        now = time.time_ns() // 1_000_000
     notes = [
         f"{where}: a transaction is open since before this audit; what it holds back is not read"
         for where in still_open
     ]
-    ranges = logs.ranges(reading, begin, None if until is None else until + MARGIN_MS)
-    ranges = {topic: one.within({}, _least(one, ends)) for topic, one in ranges.items()}
-    firsts = logs.first_times(reading)
-    compacted = logs.compacted(reading)
+    held_back = {where.rsplit(" ", 1)[0] for where in still_open}
     known_from = {}
     for topic, one in ranges.items():
-        known_from[topic] = max((firsts.get((topic, p), 2**63 - 1) for p in one.cut), default=-1)
-        if one.cut:
-            notes.append(f"{topic}: old records were dropped; whether they were there cannot be known")
-        if topic in compacted:
-            known_from[topic] = 2**63 - 1
+        policy = policies.get(topic)
+        times = (dropped_before(policy, firsts.get((topic, partition)), now) for partition in one.cut)
+        known_from[topic] = FOREVER if topic in held_back else max(times, default=-1)
+        if policy is not None and policy.compacts:
+            known_from[topic] = FOREVER
             notes.append(f"{topic} is compacted: whether a record was there cannot be known")
-    held_back = {where.rsplit(" ", 1)[0] for where in still_open}
-    known_from |= dict.fromkeys(held_back, 2**63 - 1)
+        elif one.cut and (begin is None or known_from[topic] >= begin):
+            notes.append(_dropped(topic, known_from[topic], policy))
     letters = ranges.pop(dead_letters, None)
     letters_from = known_from.pop(dead_letters, None)
-    left_out = sorted(set(existing) - set(wanted))
     if left_out:
         notes.append(f"not read: {_some(left_out)}")
     return Targets(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
+
+
+def dropped_before(policy: Retention | None, first: int | None, now: int) -> int:
+    """A time (epoch ms) that all records are older than which brokers have dropped of a partition, of one where some
+    are missing. `FOREVER` where it cannot be told.
+
+    `policy`: of its topic, None where we may not ask; `first`: the time of the first record that is left, None for
+    none. What is configured says more than what is left: a partition that nobody has written to for long is empty, and
+    of one that is hardly written to only the newest records are left.
+    """
+    if policy is None or (policy.ms < 0 and policy.bytes < 0):  # somebody has deleted them
+        return FOREVER if first is None else first
+    bounds = []
+    if policy.ms >= 0:
+        oldest = now - policy.ms + MARGIN_MS
+        # What is there still lies behind all that was dropped, in the order of the log.
+        bounds.append(oldest if first is None else min(oldest, first + MARGIN_MS))
+    if policy.bytes > 0 and first is not None:  # a limit of size leaves as much as it says
+        bounds.append(first)
+    if policy.bytes == 0:
+        bounds.append(FOREVER if first is None else first)
+    return max(bounds, default=FOREVER)
+
+
+def _dropped(topic: str, known_from: int, policy: Retention | None) -> str:
+    if known_from == FOREVER:
+        return f"{topic}: old records were dropped; whether they were there cannot be known"
+    said = [] if policy is None else [
+        f"{name}={value}" for name, value in (("retention.ms", policy.ms), ("retention.bytes", policy.bytes))
+        if value >= 0
+    ]  # fmt: skip
+    by = f" ({', '.join(said)})" if said else ""
+    return (
+        f"{topic}: records from before {format_ms(known_from)} may have been dropped{by}; whether they were there "
+        "cannot be known"
+    )
 
 
 def _least(one: TopicRange, ends: Mapping[TopicPartition, int]) -> dict[int, int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from duemq.model.timing import format_ms
 from duemq.pipeline.audit import charts
 from duemq.pipeline.audit.job import Result
-from duemq.pipeline.audit.lateness import Spread, spreads
+from duemq.pipeline.audit.lateness import Spread
 from duemq.pipeline.audit.violations import KINDS
 
 _WORDS: Final = {
@@ -64,8 +64,11 @@ def verdict(result: Result) -> str:
     """In a sentence."""
     if not result.clean:
         return f"{result.violations:,} violation{'s' if result.violations != 1 else ''}"
-    if not result.shards:
+    if not result.shards and not result.waiting:
         return "Nothing to account for: the ledger has no entry in this range"
+    if waiting := sum(result.waiting.values()):
+        shards = "1 shard" if len(result.waiting) == 1 else f"{len(result.waiting)} shards"
+        return f"No violation; {waiting:,} messages wait in {shards} without a ledger entry in this range"
     if unproven := result.account["unproven"]:
         return f"No violation; of {unproven:,} messages it cannot be known"
     return "Every message is accounted for"
@@ -134,19 +137,18 @@ def _violations(result: Result) -> str:
 
 
 def _lateness(result: Result) -> str:
-    if not result.late:
+    late, whole = result.late, result.late.whole
+    if whole is None:
         return ""
-    late = result.late
-    whole = spreads(late)[()]
-    topics = _spreads("topic", {name or "(not read)": one for name, one in spreads(late, "topic").items()})
-    shards = _spreads("shard", {_shard(number): one for number, one in spreads(late, "shard").items()})
-    hours = spreads(late, "hour")
+    topics = _spreads("topic", {name or "(not read)": one for name, one in late.topics.items()})
+    shards = _spreads("shard", {_shard(number): one for number, one in late.shards.items()})
+    hours = late.hours
     by_hour = f"<h2>By hour</h2><p>{charts.legend()}</p>{charts.by_hour(hours)}" if len(hours) > 1 else ""
     return (
         "<h2>How late messages came</h2>"
         f'<p class="soft">From the time it was due to the time its record was appended: half of {whole.messages:,} '
         f"messages within {whole.p50:,} ms, 99 % within {whole.p99:,} ms, the last after {whole.highest:,} ms.</p>"
-        f"{charts.histogram([row['late_ms'] for row in late], [row['messages'] for row in late])}"
+        f"{charts.histogram([ms for ms, _ in late.counts], [messages for _, messages in late.counts])}"
         f"{by_hour}<h2>By topic</h2>{topics}<h2>By shard</h2>{shards}"
     )
 

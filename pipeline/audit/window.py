@@ -2,18 +2,17 @@
 
 The last entry before the range is the base, or where it is not there any more, the first one of the range; there is
 none where the range begins with the shard's first entry. A shard is audited from the base's V and T on, up to those of
-the last entry.
+the last entry. Entries are looked at where they are: the driver gets a few rows per shard, however many there are.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Fates
@@ -23,6 +22,7 @@ ENTRY_COLUMNS = (
     "shard", "ledger_offset", "written", "n", "applied", "cursor_due", "cursor_offset", "cursor_row", "at", "pending",
     "accepted", "delivered", "cancelled", "dead", "problem",
 )  # fmt: skip
+_MOST_FINDINGS: Final = 1_000  # of all shards: where a ledger is broken, these are enough to see how
 
 Cursor = tuple[int, int, int]
 
@@ -34,7 +34,8 @@ class Window:
     Commands from `known_from` to below `applied` were applied in the range and can be read. `base_n`: the entry before
     the range, -1 where the range begins with the shard's history. `ended_at`: when the last entry was made, epoch ms.
     `buffer_end`: where the buffer ended once everything else had been read; no command has that offset.
-    `gained`: how the ledger's counts grew over the range; `pending`: after it.
+    `gained`: how the ledger's counts grew over the range; `pending`: after it. `last_n`: -1 for a shard that has no
+    entry in the range; its commands from `applied` on, which is then 0 or what the last entry before it says, wait.
     """
 
     shard: int
@@ -60,9 +61,16 @@ class Window:
         """Whether all commands of the range can be read."""
         return self.known_from == self.base_applied
 
+    @property
+    def idle(self) -> bool:
+        """Whether no cycle of the shard is in the range."""
+        return self.last_n < 0
+
     def reading(self, log_start: int, end: int) -> Window:
         """With what is known of its partition of the buffer."""
-        return replace(self, known_from=max(self.base_applied, log_start), buffer_end=end)
+        known_from = max(self.base_applied, log_start)
+        applied = max(self.applied, known_from) if self.idle else self.applied
+        return replace(self, known_from=known_from, applied=applied, buffer_end=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,70 +82,112 @@ class Finding:
     detail: str
 
 
-def windows(rows: Iterable[Mapping[str, Any]], since: int | None = None) -> tuple[dict[int, Window], list[Finding]]:
+def idle(shard: int, base_n: int = -1, applied: int = 0) -> Window:
+    """Of a shard that has no entry in the range. `base_n`, `applied`: of its last entry before it."""
+    return Window(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, Fates(), 0)
+
+
+def windows(
+    entries: DataFrame, since: int | None = None, tolerance_ms: int = 0
+) -> tuple[dict[int, Window], list[Finding]]:
     """Of rows with `ENTRY_COLUMNS`, in any order. `since`: entries written before it (epoch ms) are no part of the
-    range, and the last of them is the base. Shards without an entry in the range have no window."""
-    by_shard: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    findings: list[Finding] = []
-    for row in rows:
-        if row["problem"] is not None:
-            found = f"record {row['ledger_offset']} of the ledger: {row['problem']}"
-            findings.append(Finding("ledger", row["shard"], found))
-        else:
-            by_shard[row["shard"]].append(row)
-    found_windows = {}
-    for shard, entries in sorted(by_shard.items()):
-        entries.sort(key=lambda row: row["ledger_offset"])
-        earlier = [row for row in entries if since is not None and row["written"] < since]
-        entries = entries[max(len(earlier) - 1, 0) :]
-        if len(entries) == 1 and earlier:
-            continue
-        findings += _check(shard, entries)
-        found_windows[shard] = _window(shard, entries, whole=not earlier and entries[0]["n"] == 0)
-    return found_windows, findings
+    range, and the last of them is the base. Shards without an entry at all have no window; see `idle` for those that
+    have one before the range only. `tolerance_ms`: how far a node's clock may be ahead of the brokers'."""
+    rows = entries.select(*ENTRY_COLUMNS)
+    findings = _unreadable(rows)
+    sound = rows.where("problem is null").drop("problem")
+    if since is None:
+        sound = sound.withColumn("base", F.lit(None).cast("bigint"))
+    else:
+        bases = sound.where(F.col("written") < since).groupBy("shard").agg(F.max("ledger_offset").alias("base"))
+        sound = sound.join(F.broadcast(bases), "shard", "left")
+        sound = sound.where(F.col("base").isNull() | (F.col("ledger_offset") >= F.col("base")))
+    before = Over.partitionBy("shard").orderBy("ledger_offset")
+    followed = sound.withColumn("before", F.lag(F.struct(*sound.columns)).over(before))
+    checked = followed.withColumn("wrong", _contradictions())
+    shards = checked.groupBy("shard").agg(*_ends(tolerance_ms)).orderBy("shard").collect()
+    if any(row.wrong for row in shards):  # then they are worth a second pass
+        findings += _findings(checked.where(F.size("wrong") > 0))
+    found = {}
+    for row in shards:
+        found[row.shard] = _window(row)
+        if row.ahead:
+            findings.append(Finding("clock_ahead", row.shard, _ahead(row)))
+    return found, findings
 
 
-def _window(shard: int, entries: list[Mapping[str, Any]], whole: bool) -> Window:
-    first, last = entries[0], entries[-1]
+def _unreadable(rows: DataFrame) -> list[Finding]:
+    wrong = rows.where("problem is not null").select("shard", "ledger_offset", "problem")
+    listed = wrong.orderBy("shard", "ledger_offset").limit(_MOST_FINDINGS).collect()
+    return [Finding("ledger", row.shard, f"record {row.ledger_offset} of the ledger: {row.problem}") for row in listed]
+
+
+def _contradictions() -> Column:
+    """What is wrong with an entry and with what comes `before` it, in sentences."""
+    c, fates = F.col, ("accepted", "delivered", "cancelled", "dead", "pending")
+    total = c("delivered") + c("cancelled") + c("dead") + c("pending")
+    uneven = (c("accepted") != total) | (F.least(*(c(name) for name in fates)) < 0)
+    number, last = c("n").cast("string"), c("before.n").cast("string")
+
+    def cursor(of: str) -> Column:
+        return F.struct(*(F.col(of + name) for name in ("cursor_due", "cursor_offset", "cursor_row")))
+
+    counts = F.concat(
+        F.lit("entry "), number, F.lit(": "), "accepted", F.lit(" accepted, but "), "delivered", F.lit(" delivered + "),
+        "cancelled", F.lit(" cancelled + "), "dead", F.lit(" dead + "), "pending", F.lit(" pending"),
+    )  # fmt: skip
+    back = (c("applied") < c("before.applied")) | (cursor("") < cursor("before."))
+    fewer = (c("accepted") < c("before.accepted")) | (c("cancelled") < c("before.cancelled"))
+    follows = (
+        F.when(c("before").isNull(), F.lit(None).cast("string"))
+        .when(c("n") != c("before.n") + 1, F.concat(F.lit("entry "), number, F.lit(" follows entry "), last))
+        .when(back, F.concat(F.lit("entry "), number, F.lit(" goes back behind entry "), last))
+        .when(fewer, F.concat(F.lit("entry "), number, F.lit(" counts fewer messages than entry "), last))
+    )
+    return F.array_compact(F.array(F.when(uneven, counts), follows))
+
+
+def _findings(wrong: DataFrame) -> list[Finding]:
+    listed = wrong.orderBy("shard", "ledger_offset").select("shard", F.explode("wrong").alias("text"))
+    rows = listed.limit(_MOST_FINDINGS).collect()
+    return [Finding("ledger", row.shard, row.text) for row in rows]
+
+
+def _ends(tolerance_ms: int) -> list[Column]:
+    row = F.struct(*(name for name in ENTRY_COLUMNS if name not in ("shard", "problem")))
+    in_range = F.col("base").isNull() | (F.col("ledger_offset") > F.col("base"))
+    ahead = F.when(in_range, F.col("cursor_due") - F.col("written"))
+    return [
+        F.min_by(row, "ledger_offset").alias("first"), F.max_by(row, "ledger_offset").alias("last"),
+        F.max("base").alias("base"), F.count_if(F.size("wrong") > 0).alias("wrong"),
+        F.count_if(in_range).alias("entries"), F.count_if(ahead > tolerance_ms).alias("ahead"),
+        F.max(ahead).alias("most_ahead"),
+    ]  # fmt: skip
+
+
+def _ahead(row: Any) -> str:
+    return (
+        f"{row.ahead} of {row.entries} entries delivered what was due up to {row.most_ahead} ms after the time of the "
+        "brokers: the node's clock was ahead of theirs"
+    )
+
+
+def _window(row: Any) -> Window:
+    first, last = row.first, row.last
+    if row.entries == 0:
+        return idle(row.shard, last.n, last.applied)
+    whole = row.base is None and first.n == 0
     before = Fates() if whole else _fates(first)
-    applied = 0 if whole else first["applied"]
+    applied = 0 if whole else first.applied
     return Window(
-        shard, -1 if whole else first["n"], last["n"], applied, applied, last["applied"], _cursor(last),
-        0 if whole else first["at"], last["at"],
-        Fates(*(after - earlier for after, earlier in zip(_fates(last), before, strict=True))), last["pending"],
+        row.shard, -1 if whole else first.n, last.n, applied, applied, last.applied,
+        (last.cursor_due, last.cursor_offset, last.cursor_row), 0 if whole else first.at, last.at,
+        Fates(*(after - earlier for after, earlier in zip(_fates(last), before, strict=True))), last.pending,
     )  # fmt: skip
 
 
-def _check(shard: int, entries: list[Mapping[str, Any]]) -> list[Finding]:
-    wrong = []
-    for row in entries:
-        accepted, delivered, cancelled, dead = _fates(row)
-        if accepted != delivered + cancelled + dead + row["pending"] or min(_fates(row)) < 0 or row["pending"] < 0:
-            wrong.append(
-                f"entry {row['n']}: {accepted} accepted, but {delivered} delivered + {cancelled} cancelled + {dead} "
-                f"dead + {row['pending']} pending"
-            )
-    for one, two in pairwise(entries):
-        if two["n"] != one["n"] + 1:
-            wrong.append(f"entry {two['n']} follows entry {one['n']}")
-        elif two["applied"] < one["applied"] or _cursor(two) < _cursor(one):
-            wrong.append(f"entry {two['n']} goes back behind entry {one['n']}")
-        elif two["accepted"] < one["accepted"] or two["cancelled"] < one["cancelled"]:
-            wrong.append(f"entry {two['n']} counts fewer messages than entry {one['n']}")
-    return [Finding("ledger", shard, text) for text in wrong]
-
-
-def _fates(row: Mapping[str, Any]) -> Fates:
-    return Fates(row["accepted"], row["delivered"], row["cancelled"], row["dead"])
-
-
-def _cursor(row: Mapping[str, Any]) -> Cursor:
-    return row["cursor_due"], row["cursor_offset"], row["cursor_row"]
-
-
-def idle(shard: int, buffer_end: int) -> Window:
-    """Of a shard that has no entry in the range: all it ever accepted was before."""
-    return Window(shard, -1, -1, LONG_MAX, LONG_MAX, 0, (0, 0, 0), 0, 0, Fates(), 0, buffer_end)
+def _fates(row: Any) -> Fates:
+    return Fates(row.accepted, row.delivered, row.cancelled, row.dead)
 
 
 def of_range(entries: DataFrame, found: Mapping[int, Window]) -> DataFrame:

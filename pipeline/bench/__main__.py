@@ -17,6 +17,7 @@ def bench() -> None:
 app.command("schedule")(schedule.schedule)
 app.command("files")(files.files)
 app.command("audit")(audit.audit)
+app.command("gone")(audit.gone)
 app.command("mass")(mass.mass)
 
 if __name__ == "__main__":

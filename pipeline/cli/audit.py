@@ -11,6 +11,7 @@ import typer
 from duemq.pipeline.cli.command import (
     AsJson,
     Bootstrap,
+    DeadLetters,
     KafkaSettings,
     Master,
     Settings,
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
 VIOLATED = 1
 
-
 EXAMPLES = examples(
     "duemq spark audit --kafka localhost:9092 --out audit",
     "duemq spark audit --kafka localhost:9092 --since 2026-05-01T00:00:00Z --until 2026-05-02T00:00:00Z --out may-1st",
     "duemq spark audit --kafka localhost:9092 --targets orders --targets invoices --out audit --json",
+    "duemq spark audit --kafka localhost:9092 --dead-letters failed --strict 0 --out audit",
+    "duemq spark audit --kafka localhost:9092 --expected /shared/jobs/spring/ids --out audit",
 )
 
 
@@ -48,6 +50,28 @@ def audit(
     tolerance_ms: Annotated[
         int, typer.Option("--tolerance", min=0, help="How many ms a record may be early: clocks differ.")
     ] = 0,
+    dead_letters: DeadLetters = "duemq.dlq",
+    strict: Annotated[
+        int | None,
+        typer.Option(
+            "--strict",
+            metavar="N",
+            min=0,
+            help="End with 1 where of more than N messages it cannot be known what became of them.",
+            show_default="any number is no error",
+        ),
+    ] = None,
+    fates: Annotated[
+        bool, typer.Option("--fates", help="Also write the table fates, a row per message: it takes much longer.")
+    ] = False,
+    expected: Annotated[
+        str | None,
+        typer.Option(
+            "--expected",
+            metavar="TABLE",
+            help="A file, folder or table with a column id: each id that is in no log is missing.",
+        ),
+    ] = None,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
@@ -56,24 +80,26 @@ def audit(
 
     Reads buffer, ledger, targets and dead letters, lists each violation (lost, twice, early, delivered after a won
     cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
-    are clean, with 1 where they are violated (docs/pipeline/audit.md).
+    are clean, with 1 where they are violated, or more cannot be known than --strict allows (docs/pipeline/audit.md).
     """
     from duemq.model.timing import parse_instant
 
     with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
+        from duemq.pipeline.tables import read_table
 
         result = run(
             spark, reached(bootstrap, kafka_set), out,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
-            targets=targets or (), tolerance_ms=tolerance_ms, teller=teller,
+            targets=targets or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
+            fates_table=fates, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         page = out / "report.html"
         page.write_text(report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000), "utf-8")
     if as_json:
-        echo_json(_json(result, page))
+        echo_json(_json(result, page) | {"unknown": result.unknown})
     else:
         typer.secho(verdict(result), fg=typer.colors.GREEN if result.clean else typer.colors.RED, bold=True)
         typer.echo(
@@ -84,6 +110,12 @@ def audit(
         for note in result.notes:
             typer.echo(f"note: {note}")
         typer.echo(f"report: {page}")
+    if strict is not None and result.unknown > strict:
+        typer.secho(
+            f"duemq: of {result.unknown:,} messages it cannot be known what became of them; --strict allows {strict:,}",
+            err=True, fg=typer.colors.RED,
+        )  # fmt: skip
+        raise typer.Exit(VIOLATED)
     if not result.clean:
         raise typer.Exit(VIOLATED)
 
@@ -91,10 +123,9 @@ def audit(
 def _json(result: Result, page: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from duemq.pipeline.audit.lateness import spreads
     from duemq.pipeline.audit.report import verdict
 
-    late = {name: asdict(one) for name, one in spreads(result.late, "topic").items() if name is not None}
+    late = {name: asdict(one) for name, one in result.late.topics.items() if name is not None}
     return {
         "clean": result.clean, "verdict": verdict(result), "accepted": result.accepted, "fates": result.account,
         "others": result.others, "violations": result.found, "notes": list(result.notes), "lateness_ms": late,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from duemq.bus.kafka.options import KafkaOptions
+    from duemq.pipeline.kafka import JavaKafka
     from duemq.pipeline.progress import Teller
 
 FAILED, REFUSED, UNAVAILABLE = 1, 7, 8
@@ -49,9 +50,14 @@ KafkaSettings = Annotated[
     typer.Option(
         "--kafka-set", metavar="NAME=VALUE",
         help="Of duemq's settings kafka.*: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
-        "DUEMQ_KAFKA__PASSWORD and so on.",
+        "DUEMQ_KAFKA__PASSWORD and so on. Names that begin with kafka. go to Kafka's Java client as they are: "
+        "kafka.sasl.mechanism=OAUTHBEARER.",
     ),
 ]  # fmt: skip
+DeadLetters = Annotated[
+    str,
+    typer.Option("--dead-letters", metavar="TOPIC", help="As topics.dead_letter of the servers.", show_default=True),
+]
 
 
 def examples(*lines: str) -> str:
@@ -74,7 +80,7 @@ def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, st
     return found
 
 
-def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions:
+def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
     """With `--kafka-set` and the environment. Raises BadConfig."""
     from duemq.pipeline.kafka import configured
 

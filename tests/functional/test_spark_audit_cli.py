@@ -86,7 +86,7 @@ def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> No
     out = tmp_path / "audit"
     settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=4")
     done = subprocess.run(
-        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json"],
+        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json", "--fates"],
         capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr

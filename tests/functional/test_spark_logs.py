@@ -5,19 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
+from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.adoption import Adopt, adopt_frame
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.key import KEY, last_key_at, make_key
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft, change_frame, schedule_frame
-from duemq.model.record import pack_headers, pack_record
+from duemq.model.message import (
+    CANCEL,
+    COMMAND_BODY,
+    DELIVER_NOW,
+    MOVE,
+    REDRIVE,
+    Draft,
+    change_frame,
+    read_change,
+    read_schedule,
+    schedule_frame,
+)
+from duemq.model.record import HEAD, HEADER, pack_headers, pack_record
 from duemq.model.row import changed, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.kafka import configured, reading
@@ -66,6 +79,93 @@ def test_schedules_of_every_shape(spark: SparkSession) -> None:
     assert all(row["first_offset"] is None and row["path"] is None for row in found)
 
 
+def test_envelopes_are_sound_by_the_rules_of_the_server(spark: SparkSession) -> None:
+    """Of spoilt ones as well: Spark's expressions and the server's own reader call the same ones sound."""
+    chosen = random.Random(11)
+    sound = []
+    for n in range(40):
+        packed = pack_headers([(f"h{i}", bytes(i)) for i in range(n % 4)])
+        draft = Draft(
+            "orders", b"p", NOW + n, (None, b"", b"key")[n % 3], packed[0], packed[1], (("a",), ())[n % 2], n % 2 * NOW,
+            (b"", b"n:x")[n % 2], bytes(16),
+        )  # fmt: skip
+        sound.append(schedule_frame(draft, NOW + n))
+        sound.append(change_frame(CANCEL + n % 4, make_key(NOW, n, 0), NOW))
+    frames = list(sound)
+    for frame in sound:
+        for _ in range(12):
+            at = chosen.randrange(COMMAND_BODY, len(frame))
+            spoilt = bytearray(frame)
+            spoilt[at] = chosen.choice((0, 1, 255, spoilt[at] ^ 1, spoilt[at] ^ 128))
+            frames.append(bytes(spoilt))
+        size = HEAD.size + int.from_bytes(frame[6:10], "big")
+        cut = frame[: size - 1]
+        frames.append(HEAD.pack(-1, 1, size - 1 - HEAD.size) + HEADER.pack(13, size - 1 - COMMAND_BODY) + cut[16:])
+    rows = [record("b", 0, n, NOW, frame) for n, frame in enumerate(frames)]
+    found = commands(kafka_frame(spark, rows)).where("not plain").select("offset", "kind").collect()
+    kinds = {CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive"}
+
+    def kind(frame: bytes) -> str:
+        if (change := read_change(frame)) is not None:
+            return kinds[change.kind]
+        return "malformed" if read_schedule(frame) is None else "schedule"
+
+    assert {row.offset: row.kind for row in found} == {n: kind(frame) for n, frame in enumerate(frames)}
+    assert len({kind(frame) for frame in frames}) == 6 and len(found) > 1_000
+
+
+def test_what_goes_with_a_payload_is_the_same_of_a_command_and_its_record(spark: SparkSession) -> None:
+    drafts = []
+    for key in (None, b"", b"key", b"ke"):
+        for labels in ((), ("a",), ("ü", "b c"), ("y",)):
+            for own in ((), (("a", b"1"),), (("a", b"1"), ("a", b"")), (("", b"\xff" * 300),), (("y", b""),)):
+                packed = pack_headers(own)
+                drafts.append(Draft("orders", b"p", NOW, key, packed[0], packed[1], labels))
+    schedules = [schedule_frame(draft, NOW) for draft in drafts]
+    sent = commands(kafka_frame(spark, [record("b", 0, n, NOW, one) for n, one in enumerate(schedules)]))
+    shown = [frame_in(row_of(one, IDS.issue_bytes(0, NOW, n))) for n, one in enumerate(schedules)]
+    seen = deliveries(kafka_frame(spark, [record("orders", 0, n, NOW, one) for n, one in enumerate(shown)]))
+    expected = {row.offset: row.metadata for row in sent.collect()}
+    assert {row.offset: row.metadata for row in seen.collect()} == expected
+    assert len(set(expected.values())) == len(drafts) and None not in expected.values()
+    plain = pack_record(
+        b"key",
+        (("duemq-topic", b"orders"), ("a", b"1"), ("duemq-delay", b"1s"), ("duemq-labels", b"a"), ("a", b"")),
+        b"",
+    )
+    (told,) = commands(kafka_frame(spark, [record("b", 0, 0, NOW, plain)])).collect()
+    packed = pack_headers((("a", b"1"), ("a", b"")))
+    of = next(n for n, one in enumerate(drafts) if (one.key, one.labels, one.headers) == (b"key", ("a",), packed[1]))
+    assert told.metadata == expected[of]
+
+
+def test_a_record_whose_command_is_null_is_malformed(spark: SparkSession) -> None:
+    rows = [(None, None, "b", 0, 0, datetime.now(UTC), 1, [("duemq-command", None)]),
+            (None, b"x", "b", 0, 1, datetime.now(UTC), 1, None)]  # fmt: skip
+    found = rows_of(commands(kafka_frame(spark, rows)))
+    assert [(row["kind"], row["plain"]) for row in sorted(found, key=lambda row: row["offset"])] == [
+        ("malformed", False), ("malformed", True),
+    ]  # fmt: skip
+
+
+def test_ids_of_other_spellings_are_none(spark: SparkSession) -> None:
+    good = IDS.issue_bytes(3, NOW, 2**33 + 1)
+    spelt = [good, good[:-1], good + b"A", b"+" + good[1:], b"/" + good[1:], good[:30] + b"==", b"\xff" + good[1:]]
+    frames = [pack_record(None, (("duemq-id", one),), b"") for one in spelt]
+    found = deliveries(kafka_frame(spark, [record("o", 0, n, NOW, one) for n, one in enumerate(frames)]))
+    assert {row.offset: row.shard for row in found.collect()} == {0: 3, **dict.fromkeys(range(1, 7))}
+
+
+def test_a_topic_of_one_partition_is_read_by_many_tasks(
+    spark: SparkSession, kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.pipeline.logs._MOST_RECORDS", 10)
+    topic = asyncio.run(new_topic(kafka.bootstrap))
+    asyncio.run(send(kafka.bootstrap, topic, [b"%d" % n for n in range(95)], partition=0))
+    frame = read_topics(spark, kafka.bootstrap, Logs(kafka.bootstrap).ranges([topic]).values())
+    assert frame.rdd.getNumPartitions() >= 9 and frame.select("offset").distinct().count() == 95
+
+
 def test_changes_and_what_is_no_command(spark: SparkSession) -> None:
     key = make_key(NOW, 2**40, 17)
     frames = [
@@ -74,7 +174,8 @@ def test_changes_and_what_is_no_command(spark: SparkSession) -> None:
         schedule_frame(Draft("orders", b""), NOW).replace(b"orders", b"orde"), pack_record(b"k", (), b"v"),
         pack_record(None, (("duemq-command", bytes(34)), ("x", b"")), b""),
     ]  # fmt: skip
-    found = rows_of(commands(kafka_frame(spark, [record("b", 4, n, 100 + n, frame) for n, frame in enumerate(frames)])))
+    rows = [record("b", 4, n, 100 + n, frame) for n, frame in enumerate(frames)]
+    found = sorted(rows_of(commands(kafka_frame(spark, rows))), key=lambda row: row["offset"])
     assert [row["kind"] for row in found] == ["cancel", "move", "deliver_now", "redrive", *["malformed"] * 4]
     assert [row["due"] for row in found] == [None, NOW + 5, 102, 103, *[None] * 4]
     assert {(row["first_due"], row["first_offset"], row["first_row"]) for row in found[:4]} == {(NOW, 2**40, 17)}
@@ -92,7 +193,7 @@ def test_plain_clients(spark: SparkSession) -> None:
     frames = [pack_record(b"k", headers, b"v") for headers in said] + [adopt_frame(adopt)]
     records = [record("b", 1, n, NOW, frame) for n, frame in enumerate(frames)]
     records.append(record("b", 1, 6, NOW, schedule_frame(Draft("mixed", b"v"), NOW)))
-    found = rows_of(commands(kafka_frame(spark, records)))
+    found = sorted(rows_of(commands(kafka_frame(spark, records))), key=lambda row: row["offset"])
     kinds = ["schedule", "cancel", "move", "malformed", "cancel", "adopt", "schedule"]
     assert [row["kind"] for row in found] == kinds
     assert [row["plain"] for row in found] == [*[True] * 6, False]
@@ -124,7 +225,10 @@ def test_ledger_entries(spark: SparkSession) -> None:
     assert [(d["due"], d["offset"], d["row"], d["to_due"], d["reason"]) for d in two["deferred"]] == [
         (1, 2, 3, 4, "unknown_topic"), (9, 9, 0, None, "expired"),
     ]  # fmt: skip
-    assert two["adopted"] == [{"offset": 7, "rows": 2, "reason": ""}, {"offset": 8, "rows": 0, "reason": "no"}]
+    assert two["adopted"] == [
+        {"offset": 7, "rows": 2, "reason": "", "checksum": f"{3:016x}"},
+        {"offset": 8, "rows": 0, "reason": "no", "checksum": f"{0:016x}"},
+    ]
     assert (two["accepted"], two["delivered"], two["cancelled"], two["dead"], two["pending"]) == (6, 1, 1, 0, 4)
     assert "not a ledger entry" in wrong["problem"] and wrong["n"] is None
 
@@ -208,8 +312,42 @@ def test_a_kafka_that_wants_a_login_over_tls(spark: SparkSession, kafka_secure: 
     topic = asyncio.run(fill())
     ranges = Logs(options).ranges([topic])
     assert [bytes(row.value) for row in read_topics(spark, options, ranges.values()).collect()] == [b"told to friends"]
+    assert isinstance(options, KafkaOptions)
     with pytest.raises(Unavailable, match="does not answer"):
         Logs(replace(options, password="wrong")).topics()
+
+
+def test_any_login_of_javas_client(spark: SparkSession, kafka_secure: KafkaServers) -> None:
+    """Topics, offsets and retention through Java's client, which alone knows what these options mean."""
+    user = kafka_secure.scram
+    login = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user.name}" password='
+    given = {
+        "ca_file": str(kafka_secure.ca_file), "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.jaas.config": f'{login}"{user.password}";',
+    }  # fmt: skip
+    options = configured(kafka_secure.secure_bootstrap, given, {})
+
+    async def fill() -> str:
+        topic = await new_topic(kafka_secure.bootstrap, 2)
+        async with AIOKafkaProducer(bootstrap_servers=kafka_secure.bootstrap) as producer:
+            for value in (b"a", b"b"):
+                await producer.send_and_wait(topic, value, partition=1)
+        return topic
+
+    topic = asyncio.run(fill())
+    through, plain = Logs(options, spark), Logs(kafka_secure.bootstrap)
+    assert through.topics() == plain.topics()
+    assert through.ranges([topic]) == plain.ranges([topic]) and through.ranges([topic])[topic].count == 2
+    (first,) = through.first_times([topic]).values()
+    assert through.ranges([topic], first + 10**6)[topic].count == 0 == through.ranges([topic], None, first)[topic].count
+    assert through.first_times([topic]) == plain.first_times([topic])
+    assert through.retention([topic]) == plain.retention([topic]) != {}
+    assert through.settled_ends([topic], 1.0) == plain.settled_ends([topic], 1.0)
+    found = read_topics(spark, options, through.ranges([topic]).values()).collect()
+    assert sorted(bytes(row.value) for row in found) == [b"a", b"b"]
+    wrong = configured(kafka_secure.secure_bootstrap, given | {"kafka.sasl.jaas.config": f'{login}"no";'}, {})
+    with pytest.raises(Unavailable, match=r"Java's client.*SaslAuthentication"):
+        Logs(wrong, spark).topics()
 
 
 def test_settings_of_kafka_that_do_not_exist_are_named() -> None:

@@ -1,0 +1,68 @@
+"""Names: whether two messages had one at the same time.
+
+A name belongs to its message until the history of that is over (docs/adr/0024): until a ledger entry says so by its
+horizons, which the next entries go by.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from duemq.model.ledger import Answer
+from duemq.pipeline.audit.violations import id_text, listed
+
+RULES: dict[str, str] = {
+    "name_twice": "answer = :accepted AND earlier IS NOT NULL AND horizon_before IS NOT NULL AND NOT forgotten",
+    "no_original": "answer <> :accepted AND earlier IS NULL AND whole",
+}
+
+
+def taken(
+    commands: DataFrame, answers: DataFrame, summary: DataFrame, cycles: DataFrame, windows: DataFrame
+) -> DataFrame:
+    """The schedules under a name that another one was sent under before, and repeats without a first one: `shard`,
+    `offset`, `first_due`, `name`, `answer`, `earlier` (the offset of the message that had the name), `forgotten`.
+
+    `summary`: `changes.summary`; `cycles`: `changes.cycles`; `windows`: with `whole`.
+    """
+    codes = tuple(map(int, (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT)))
+    named = commands.where("kind = 'schedule' AND name IS NOT NULL").select("shard", "offset", "due", "name")
+    answered = named.join(answers, ["shard", "offset"]).where(F.col("answer").isin(*codes))
+    of_name = Window.partitionBy("shard", "name")
+    before = of_name.orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    accepted = F.when(F.col("answer") == int(Answer.ACCEPTED), F.struct("offset", "due"))
+    repeats = answered.withColumn("first", F.last(accepted, ignorenulls=True).over(before)).where(
+        F.col("first").isNotNull() | (F.col("answer") != int(Answer.ACCEPTED))
+    )
+    state = summary.where("row = 0").select(
+        "shard", F.col("offset").alias("earlier"), "place_due", "place_offset", "cancels", "is_dead", "ended_at"
+    )
+    known = repeats.withColumns({"earlier": F.col("first.offset"), "earlier_due": F.col("first.due")}).join(
+        state, ["shard", "earlier"], "left"
+    )
+    told = known.join(cycles, ["shard", "n"], "left").join(
+        F.broadcast(windows.select("shard", "whole")), "shard"
+    )  # fmt: skip
+    ended = F.coalesce((F.col("cancels") > 0) | F.col("is_dead"), F.lit(False))
+    key_due = F.coalesce("place_due", "earlier_due")
+    key = F.struct(key_due, F.coalesce("place_offset", "earlier"), F.lit(0).cast("bigint"))
+    over = ended | (key <= F.col("cursor_before"))
+    forgotten = ((key_due < F.col("horizon_before")) & over) | (
+        ended & (F.col("ended_at") < F.col("end_horizon_before"))
+    )
+    return told.select(
+        "shard", "offset", F.col("due").alias("first_due"), "name", "answer", "earlier", "horizon_before", "whole",
+        F.coalesce(forgotten, F.lit(False)).alias("forgotten"),
+    )  # fmt: skip
+
+
+def found(taken: DataFrame) -> DataFrame:
+    """Rows of `VIOLATIONS`: `name_twice`, and `false_answer` for a repeat of nothing."""
+    rules = {kind: text.replace(":accepted", str(int(Answer.ACCEPTED))) for kind, text in RULES.items()}
+    known = taken.withColumn("row", F.lit(0)).withColumn("id", id_text(F.col("first_due"), F.lit(None).cast("bigint")))
+    twice = F.concat(F.lit("message "), "earlier", F.lit(" of this shard has the name "), "name")
+    none = F.concat(F.lit("answered as a repeat, and no message has the name "), "name")
+    return listed(known.where(rules["name_twice"]), "name_twice", twice).unionByName(
+        listed(known.where(rules["no_original"]), "false_answer", none)
+    )

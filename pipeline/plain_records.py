@@ -1,0 +1,291 @@
+"""What a record of a plain Kafka client asks for, read by the rules of `docs/kafka.md`.
+
+This is a second reader beside the server's: the audit judges by it what the server made of such a record, so it shares
+no code with it. `tests/unit/test_plain_records.py` holds both to one table of records, written by hand.
+
+A record says it in headers:
+
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
+    move       duemq-move (an id or a name), and one time
+    cancel     duemq-cancel (an id or a name)
+    adopt      duemq-adopt: a file of messages, as JSON
+
+Whether an id is genuine cannot be told without the cluster's secret, and whether a name belongs to this partition only
+by who knows how many there are: neither is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import urlsafe_b64decode
+from calendar import timegm
+from collections.abc import Iterable, Mapping
+from struct import pack, unpack
+from typing import Final, NamedTuple
+
+Headers = tuple[tuple[str, bytes], ...]
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_YEAR_MS: Final = 31_557_600_000  # 365.25 days
+_END_MS: Final = 253_402_300_800_000  # the year 10000
+_WINDOW_MS: Final = 1_800_000
+_LEVELS_MS: Final = (
+    *(n * _SECOND for n in (1, 5, 10, 30)), *(n * _MINUTE for n in range(1, 11)), 20 * _MINUTE, 30 * _MINUTE, _HOUR,
+    2 * _HOUR,
+)  # fmt: skip
+_TIMES: Final = ("duemq-deliver-at", "duemq-delay", "x-delay", "DELAY")
+_ALLOWED: Final = {
+    "schedule": {"duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", *_TIMES},
+    "move": {"duemq-move", *_TIMES},
+    "cancel": {"duemq-cancel"},
+    "adopt": {"duemq-adopt"},
+}
+_KNOWN: Final = frozenset().union(*_ALLOWED.values())
+_MOST_KEY_BYTES, _MOST_HEADERS, _MOST_LABELS, _MOST_TEXT = 65_534, 65_000, 16, 64
+_FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
+
+
+class Meaning(NamedTuple):
+    """`kind`: schedule, cancel, move, adopt or malformed. Times in epoch ms. `name` has the prefix `n:`.
+
+    `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
+    by LF. `reason`: why it is malformed.
+    """
+
+    kind: str
+    due: int | None = None
+    expires: int | None = None
+    topic: str | None = None
+    name: str | None = None
+    first_due: int | None = None
+    first_offset: int | None = None
+    first_row: int | None = None
+    path: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+    window: int | None = None
+    rows: int | None = None
+    key: bytes | None = None
+    labels: bytes = b""
+    headers: Headers = ()
+    reason: str = ""
+
+    def columns(self) -> dict[str, object]:
+        """Its part of a row of `decode.PLAIN`."""
+        said = self._asdict()
+        for name in ("key", "labels", "headers", "reason"):
+            del said[name]
+        whole = metadata(self.key, self.labels, self.headers) if self.kind == "schedule" else None
+        return said | {"metadata": whole}
+
+
+class _Malformed(Exception):
+    """Why, in a few words."""
+
+
+def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard: int) -> Meaning:
+    """What a record means that the broker appended `at` epoch ms to the partition `shard` of the buffer topic."""
+    at = max(at, 0)
+    ours: dict[str, bytes] = {}
+    own: list[tuple[str, bytes]] = []
+    try:
+        for name, value in headers:
+            if name in _KNOWN:
+                if name in ours:
+                    raise _Malformed(f"{name} is given twice")
+                ours[name] = value
+            elif name[:6].lower() == "duemq-":
+                raise _Malformed(f"{name} is no header of duemq's")
+            else:
+                own.append((name, value))
+        kind = next((kind for kind in ("adopt", "cancel", "move") if f"duemq-{kind}" in ours), "schedule")
+        if strange := ours.keys() - _ALLOWED[kind]:
+            raise _Malformed(f"{min(strange)} does not go with a record to {kind}")
+        if kind == "schedule":
+            return _schedule(key, ours, tuple(own), at)
+        if kind == "adopt":
+            return _file(ours["duemq-adopt"])
+        due = max(_time(ours, at), at) if kind == "move" else None
+        return _change(kind, due, _text(ours, f"duemq-{kind}"), shard)
+    except _Malformed as error:
+        return Meaning("malformed", reason=str(error))
+
+
+def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes:
+    """Key, labels and own headers of a message in one piece, as `envelopes.packed_hash` takes it."""
+    packed = b"".join(
+        pack(">HI", len(name), len(value)) + name + value
+        for name, value in ((name.encode(errors="replace"), value) for name, value in headers)
+    )
+    return pack(">HH", 0xFFFF if key is None else len(key), len(labels)) + (key or b"") + labels + packed
+
+
+def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: int) -> Meaning:
+    if "duemq-topic" not in ours:
+        raise _Malformed("duemq-topic is missing")
+    topic = ours["duemq-topic"]
+    if not re.fullmatch(rb"[A-Za-z0-9._-]{1,249}", topic) or topic in (b".", b"..") or topic[:6] == b"duemq.":
+        raise _Malformed("no name of a topic")
+    if topic[:2] == b"__":
+        raise _Malformed("a topic of the brokers'")
+    due = _time(ours, at)
+    key = ours.get("duemq-key", key)
+    if key is not None and len(key) > _MOST_KEY_BYTES:
+        raise _Malformed("a key of more than 65,534 bytes")
+    if len(own) > _MOST_HEADERS:
+        raise _Malformed("more than 65,000 headers")
+    name = _name(_text(ours, "duemq-name")) if "duemq-name" in ours else None
+    labels = [one.strip() for one in _text(ours, "duemq-labels").split(",")] if ours.get("duemq-labels") else []
+    if len(labels) > _MOST_LABELS:
+        raise _Malformed("more than 16 labels")
+    if any(not 1 <= len(one) <= 128 or any(_is_control(char) for char in one) for one in labels):
+        raise _Malformed("a label has 1 to 128 printable characters")
+    expires = 0
+    if "duemq-expires-at" in ours:
+        expires = _instant(_text(ours, "duemq-expires-at"))
+        if expires < max(due, at):
+            raise _Malformed("it expires before it is due")
+    return Meaning(
+        "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
+        labels="\n".join(labels).encode(), headers=own,
+    )  # fmt: skip
+
+
+def _change(kind: str, due: int | None, target: str, shard: int) -> Meaning:
+    if re.fullmatch(r"[A-Za-z0-9_-]{32}", target):
+        head, due_high, due_low, offset_high, offset_low, row = unpack(">HHIHII", urlsafe_b64decode(target)[:18])
+        first_due = due_high << 32 | due_low
+        if head == shard and first_due < _END_MS:
+            return Meaning(
+                kind, due=due, first_due=first_due, first_offset=offset_high << 32 | offset_low, first_row=row
+            )
+    return Meaning(kind, due=due, name=_name(target))
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", text):
+        raise _Malformed("a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+    return f"n:{text}"
+
+
+def _is_control(char: str) -> bool:
+    return char < " " or "\x7f" <= char <= "\x9f"
+
+
+def _text(ours: Mapping[str, bytes], name: str) -> str:
+    try:
+        return ours[name].decode()
+    except UnicodeDecodeError:
+        raise _Malformed(f"{name} is no text") from None
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _time(ours: Mapping[str, bytes], at: int) -> int:
+    """When it is due. Relative times count from when the broker appended the record."""
+    given = [name for name in _TIMES if name in ours]
+    if len(given) != 1:
+        raise _Malformed("not exactly one time")
+    name = given[0]
+    text = _text(ours, name)
+    if name == "duemq-deliver-at":
+        return _instant(text)
+    due = at + (_level(text) if name == "DELAY" else _duration(text))
+    if due >= _END_MS:
+        raise _Malformed("due after the year 9999")
+    return due
+
+
+def _level(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise _Malformed("no level")
+    level = min(int(text), len(_LEVELS_MS))
+    return 0 if level <= 0 else _LEVELS_MS[level - 1]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if len(text) <= _MOST_TEXT and re.fullmatch(r"[+-]?[0-9]+", text) else None
+
+
+def _duration(text: str) -> int:
+    """ms of `90000`, `90s`, `2h30m`, `1.5s`, `PT90S`. A part of a ms counts as a whole one."""
+    number = _number(text)
+    if number is not None:
+        if number < 0:
+            raise _Malformed("a negative delay")
+        return number
+    units = (("y", _YEAR_MS), ("w", 7 * _DAY), ("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", _SECOND), ("ms", 1))
+    quantity = r"([0-9]+(?:\.[0-9]+)?)"
+    short = re.fullmatch("".join(f"(?:{quantity}{unit})?" for unit, _ in units), text)
+    iso = re.fullmatch(
+        f"P(?:{quantity}W)?(?:{quantity}D)?(?:T(?=.)(?:{quantity}H)?(?:{quantity}M)?(?:{quantity}S)?)?", text
+    )
+    if not text or len(text) > _MOST_TEXT or text == "P" or not (short or iso):
+        raise _Malformed("no duration")
+    parts = zip(short.groups() if short else iso.groups() if iso else (), units if short else units[1:6], strict=True)
+    return sum(_rounded_up(part, unit) for part, (_, unit) in parts if part is not None)
+
+
+def _rounded_up(quantity: str, unit: int) -> int:
+    whole, _, part = quantity.partition(".")
+    scale = 10 ** len(part)
+    return (int(whole + part) * unit + scale - 1) // scale
+
+
+def _instant(text: str) -> int:
+    """Epoch ms of itself, or of RFC 3339 with a zone. A part of a ms counts as a whole one."""
+    number = _number(text)
+    if number is None:
+        number = _rfc3339(text)
+    if not 0 <= number < _END_MS:
+        raise _Malformed("not in the years 1970 to 9999")
+    return number
+
+
+def _rfc3339(text: str) -> int:
+    digits = "[0-9]"
+    match = re.fullmatch(
+        f"({digits}{{4}})-({digits}{{2}})-({digits}{{2}})[Tt ]({digits}{{2}}):({digits}{{2}}):({digits}{{2}})"
+        f"(?:\\.({digits}{{1,9}}))?(?:[Zz]|([+-])({digits}{{2}}):({digits}{{2}}))",
+        text,
+    )
+    if match is None:
+        raise _Malformed("no RFC 3339 time with a zone")
+    year, month, day, hour, minute, second = (int(match[at]) for at in range(1, 7))
+    east, zone_hour, zone_minute = match[8] != "-", int(match[9] or 0), int(match[10] or 0)
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    days = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    if not (
+        year >= 1 and 1 <= month <= 12 and 1 <= day <= days[month - 1] and hour < 24 and minute < 60 and second < 60
+        and zone_hour < 24 and zone_minute < 60
+    ):  # fmt: skip
+        raise _Malformed("a time that does not exist")
+    offset = (zone_hour * 60 + zone_minute) * 60 * (1 if east else -1)
+    ms = (timegm((year, month, day, hour, minute, second)) - offset) * 1_000
+    return ms + _rounded_up(f"0.{match[7]}", 1_000) if match[7] else ms
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _file(raw: bytes) -> Meaning:
+    try:
+        said = json.loads(raw.decode())
+    except ValueError:
+        raise _Malformed("duemq-adopt is no JSON") from None
+    if type(said) is not dict or not _FILE_FIELDS <= said.keys() <= _FILE_FIELDS | {"link"}:
+        raise _Malformed("not the fields of a file")
+    path, sha256, size, window, rows = (said[name] for name in ("path", "sha256", "size", "window", "rows"))
+    if type(path) is not str or not 1 <= len(path.encode(errors="replace")) <= 4_096 or not path.isprintable():
+        raise _Malformed("no path")
+    if type(sha256) is not str or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise _Malformed("no SHA-256")
+    if type(size) is not int or not 1 <= size <= 2**48 or type(rows) is not int or not 1 <= rows < 2**31:
+        raise _Malformed("no size, or no number of rows")
+    if type(window) is not int or window % _WINDOW_MS or not 0 <= window < _END_MS - _WINDOW_MS:
+        raise _Malformed("no start of a window")
+    if type(said.get("link", False)) is not bool:
+        raise _Malformed("link is neither true nor false")
+    return Meaning("adopt", path=path, sha256=sha256, size=size, window=window, rows=rows)

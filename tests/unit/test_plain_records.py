@@ -1,0 +1,272 @@
+"""Two readers of plain clients' records, the server's and the audit's, are held to one table that was written by hand.
+
+The table follows `docs/kafka.md`: what each record means was worked out from its words, not from either reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.model.adoption import Adopt
+from duemq.model.ids import DIRECT, IdCodec
+from duemq.model.key import read_key
+from duemq.model.message import CANCEL, COMMAND_BODY, MOVE, Change, read_name, read_schedule
+from duemq.model.plain import ByName, Malformed, Place, command_of
+from duemq.model.record import pack_record
+from duemq.model.row import read_row, row_of
+from duemq.pipeline.plain_records import Meaning, metadata, read
+
+AT = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+SHARD = 3
+IDS = IdCodec(b"k" * 32)
+ID = IDS.issue_bytes(SHARD, AT + 5, 2**33 + 77, 9)
+FILE = b'{"path": "/s/a.parquet", "sha256": "%s", "size": 9, "window": 1830297600000, "rows": 7}' % (b"5d" * 32)
+TO = ("duemq-topic", b"orders")
+NOW = ("duemq-delay", b"0")
+
+Pairs = tuple[tuple[str, bytes], ...]
+Said = dict[str, Any]
+
+
+def due(ms: int) -> Said:
+    return {"kind": "schedule", "topic": "orders", "due": ms, "expires": 0}
+
+
+def cancel(**more: Any) -> Said:
+    return {"kind": "cancel"} | more
+
+
+BY_ID: Said = {"first_due": AT + 5, "first_offset": 2**33 + 77, "first_row": 9}
+MALFORMED: Said = {"kind": "malformed"}
+ADOPT: Said = {
+    "kind": "adopt", "path": "/s/a.parquet", "sha256": "5d" * 32, "size": 9, "window": 1830297600000, "rows": 7
+}  # fmt: skip
+
+RECORDS: list[tuple[Pairs, Said]] = [
+    # Times that count from when the broker appended the record.
+    ((TO, ("duemq-delay", b"90s")), due(1_700_000_090_000)),
+    ((TO, ("duemq-delay", b"90000")), due(1_700_000_090_000)),
+    ((TO, ("duemq-delay", b"2h30m")), due(1_700_009_000_000)),
+    ((TO, ("duemq-delay", b"PT90S")), due(1_700_000_090_000)),
+    ((TO, ("duemq-delay", b"P1DT2H")), due(1_700_093_600_000)),
+    ((TO, ("duemq-delay", b"1.5s")), due(1_700_000_001_500)),
+    ((TO, ("duemq-delay", b"1.0001s")), due(1_700_000_001_001)),  # never early
+    ((TO, ("duemq-delay", b"0.2ms")), due(1_700_000_000_001)),
+    ((TO, ("duemq-delay", b"1y")), due(1_731_557_600_000)),
+    ((TO, ("duemq-delay", b"1w1d")), due(1_700_691_200_000)),
+    ((TO, ("duemq-delay", b"0")), due(AT)),
+    ((TO, ("x-delay", b"5000")), due(1_700_000_005_000)),
+    ((TO, ("x-delay", b"1m30s")), due(1_700_000_090_000)),
+    ((TO, ("DELAY", b"1")), due(1_700_000_001_000)),
+    ((TO, ("DELAY", b"2")), due(1_700_000_005_000)),
+    ((TO, ("DELAY", b"4")), due(1_700_000_030_000)),
+    ((TO, ("DELAY", b"5")), due(1_700_000_060_000)),
+    ((TO, ("DELAY", b"14")), due(1_700_000_600_000)),
+    ((TO, ("DELAY", b"15")), due(1_700_001_200_000)),
+    ((TO, ("DELAY", b"17")), due(1_700_003_600_000)),
+    ((TO, ("DELAY", b"18")), due(1_700_007_200_000)),
+    ((TO, ("DELAY", b"999")), due(1_700_007_200_000)),
+    ((TO, ("DELAY", b"0")), due(AT)),
+    ((TO, ("DELAY", b"-1")), due(AT)),
+    # Times of day.
+    ((TO, ("duemq-deliver-at", b"2031-01-01T08:00:00+01:00")), due(1_925_017_200_000)),
+    ((TO, ("duemq-deliver-at", b"2031-01-01T07:00:00Z")), due(1_925_017_200_000)),
+    ((TO, ("duemq-deliver-at", b"2031-01-01t07:00:00.0001z")), due(1_925_017_200_001)),
+    ((TO, ("duemq-deliver-at", b"2031-01-01 02:00:00-05:00")), due(1_925_017_200_000)),
+    ((TO, ("duemq-deliver-at", b"2024-02-29T00:00:00Z")), due(1_709_164_800_000)),
+    ((TO, ("duemq-deliver-at", b"1925017200000")), due(1_925_017_200_000)),
+    ((TO, ("duemq-deliver-at", b"5")), due(5)),  # in the past: at once, and shown as given
+    ((TO, ("duemq-deliver-at", b"253402300799999")), due(253_402_300_799_999)),
+    # What else a schedule says.
+    ((TO, NOW, ("duemq-name", b"order-42")), due(AT) | {"name": "n:order-42"}),
+    ((TO, NOW, ("duemq-name", b"a" * 128)), due(AT) | {"name": "n:" + "a" * 128}),
+    ((TO, NOW, ("duemq-name", b"A.z_0:9-")), due(AT) | {"name": "n:A.z_0:9-"}),
+    ((TO, NOW, ("duemq-key", b"other")), due(AT) | {"key": b"other"}),
+    ((TO, NOW, ("duemq-key", b"")), due(AT) | {"key": b""}),
+    ((TO, NOW, ("duemq-labels", "eu, gelb ü".encode())), due(AT) | {"labels": "eu\ngelb ü".encode()}),
+    ((TO, NOW, ("duemq-labels", b"")), due(AT) | {"labels": b""}),
+    ((TO, NOW, ("duemq-labels", b"a" + b",a" * 15)), due(AT) | {"labels": b"a" + b"\na" * 15}),
+    ((TO, NOW, ("duemq-expires-at", b"1700000000000")), due(AT) | {"expires": AT}),
+    ((TO, NOW, ("duemq-expires-at", b"2031-01-01T07:00:00Z")), due(AT) | {"expires": 1_925_017_200_000}),
+    (
+        (("b", b"\xff"), TO, ("a", b"1"), NOW, ("b", b"")),
+        due(AT) | {"headers": (("b", b"\xff"), ("a", b"1"), ("b", b""))},
+    ),
+    ((TO, NOW, ("delay", b"5"), ("X-Delay", b"6")), due(AT) | {"headers": (("delay", b"5"), ("X-Delay", b"6"))}),
+    ((("duemq-topic", b"a.b_c-D9"), NOW), due(AT) | {"topic": "a.b_c-D9"}),
+    ((("duemq-topic", b"x" * 249), NOW), due(AT) | {"topic": "x" * 249}),
+    # Cancels and moves.
+    ((("duemq-cancel", ID),), cancel(**BY_ID)),
+    ((("duemq-cancel", ID), ("mine", b"1")), cancel(**BY_ID)),
+    ((("duemq-cancel", b"order-42"),), cancel(name="n:order-42")),
+    ((("duemq-move", ID), ("x-delay", b"7")), {"kind": "move", "due": AT + 7} | BY_ID),
+    ((("duemq-move", b"order-42"), ("DELAY", b"3")), {"kind": "move", "due": AT + 10_000, "name": "n:order-42"}),
+    ((("duemq-move", b"order-42"), ("duemq-deliver-at", b"5")), {"kind": "move", "due": AT, "name": "n:order-42"}),
+    # Files.
+    ((("duemq-adopt", FILE),), ADOPT),
+    ((("duemq-adopt", FILE), ("mine", b"1")), ADOPT),
+    ((("duemq-adopt", FILE.replace(b"}", b', "link": true}')),), ADOPT),
+    # Refused: the topic.
+    ((), MALFORMED),
+    ((NOW,), MALFORMED),
+    ((("duemq-topic", b""), NOW), MALFORMED),
+    ((("duemq-topic", b"or ders"), NOW), MALFORMED),
+    ((("duemq-topic", b"duemq.buffer"), NOW), MALFORMED),
+    ((("duemq-topic", b"__offsets"), NOW), MALFORMED),
+    ((("duemq-topic", b".."), NOW), MALFORMED),
+    ((("duemq-topic", b"x" * 250), NOW), MALFORMED),
+    # Refused: the time.
+    ((TO,), MALFORMED),
+    ((TO, NOW, ("x-delay", b"0")), MALFORMED),
+    ((TO, ("duemq-delay", b"-1")), MALFORMED),
+    ((TO, ("duemq-delay", b"-90s")), MALFORMED),
+    ((TO, ("duemq-delay", b"")), MALFORMED),
+    ((TO, ("duemq-delay", b"soon")), MALFORMED),
+    ((TO, ("duemq-delay", b"30m2h")), MALFORMED),
+    ((TO, ("duemq-delay", b"P1M")), MALFORMED),
+    ((TO, ("duemq-delay", b"PT")), MALFORMED),
+    ((TO, ("duemq-delay", b"P")), MALFORMED),
+    ((TO, ("duemq-delay", b"253402300799999")), MALFORMED),
+    ((TO, ("x-delay", b"\x00\x00\x00\x00\x00\x00\x13\x88")), MALFORMED),
+    ((TO, ("DELAY", b"1s")), MALFORMED),
+    ((TO, ("DELAY", b"")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"2031-01-01T08:00:00")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"2031-01-01")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"2031-02-29T08:00:00Z")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"2031-01-01T24:00:00Z")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"-1")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"253402300800000")), MALFORMED),
+    ((TO, ("duemq-deliver-at", b"1969-12-31T23:59:59Z")), MALFORMED),
+    # Refused: names, labels, expiry.
+    ((TO, NOW, ("duemq-name", b"")), MALFORMED),
+    ((TO, NOW, ("duemq-name", b"a/b")), MALFORMED),
+    ((TO, NOW, ("duemq-name", b"a" * 129)), MALFORMED),
+    ((TO, NOW, ("duemq-name", b"\xff")), MALFORMED),
+    ((TO, NOW, ("duemq-labels", b"a,,b")), MALFORMED),
+    ((TO, NOW, ("duemq-labels", b"a" + b",a" * 16)), MALFORMED),
+    ((TO, NOW, ("duemq-labels", b"a\x01b")), MALFORMED),
+    ((TO, NOW, ("duemq-labels", b"a" * 129)), MALFORMED),
+    ((TO, ("x-delay", b"9"), ("duemq-expires-at", b"1700000000008")), MALFORMED),
+    ((TO, NOW, ("duemq-expires-at", b"never")), MALFORMED),
+    # Refused: headers of duemq's that do not belong there.
+    ((TO, TO, NOW), MALFORMED),
+    ((TO, NOW, ("duemq-id", ID)), MALFORMED),
+    ((TO, NOW, ("Duemq-Colour", b"red")), MALFORMED),
+    ((TO, NOW, ("duemq-cancel", b"order-42")), MALFORMED),
+    ((("duemq-cancel", b"order-42"), NOW), MALFORMED),
+    ((("duemq-cancel", b"order 42"),), MALFORMED),
+    ((("duemq-cancel", b""),), MALFORMED),
+    ((("duemq-move", b"order-42"),), MALFORMED),
+    ((("duemq-move", b"order-42"), NOW, ("x-delay", b"1")), MALFORMED),
+    ((("duemq-move", b"order-42"), NOW, ("duemq-cancel", b"order-42")), MALFORMED),
+    ((("duemq-adopt", FILE), TO), MALFORMED),
+    ((("duemq-adopt", b"{}"),), MALFORMED),
+    ((("duemq-adopt", b"[]"),), MALFORMED),
+    ((("duemq-adopt", b"not JSON"),), MALFORMED),
+    ((("duemq-adopt", FILE.replace(b'"rows": 7', b'"rows": 0')),), MALFORMED),
+    ((("duemq-adopt", FILE.replace(b'"rows": 7', b'"rows": 7.0')),), MALFORMED),
+    ((("duemq-adopt", FILE.replace(b"1830297600000", b"1830297600001")),), MALFORMED),
+    ((("duemq-adopt", FILE.replace(b"5d5d", b"5D5d", 1)),), MALFORMED),
+    ((("duemq-adopt", FILE.replace(b"}", b', "more": 1}')),), MALFORMED),
+]
+
+
+def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> Meaning:
+    """What the server makes of a record, in the words of the audit's reader."""
+    meant = command_of(pack_record(key, pairs, b"v"), at, Place(SHARD, shards, IDS))
+    kinds = {CANCEL: "cancel", MOVE: "move"}
+    match meant:
+        case Malformed():
+            return Meaning("malformed", reason=meant.reason)
+        case Adopt():
+            return Meaning(
+                "adopt", path=meant.path, sha256=meant.sha256, size=meant.size, window=meant.window, rows=meant.rows
+            )
+        case ByName():
+            return Meaning(kinds[meant.kind], due=meant.due or None, name=meant.name.decode())
+        case Change():
+            return Meaning(kinds[meant.kind], meant.due or None, None, None, None, *read_key(meant.first_key))
+    fields = read_schedule(meant)
+    assert fields is not None
+    row = read_row(row_of(meant, IDS.issue_bytes(SHARD, fields[1], 1), fields))
+    name = read_name(meant, fields)[0].decode() if fields[6] else None
+    assert meant[COMMAND_BODY] == 1
+    return Meaning(
+        "schedule", row.due, row.expires, row.topic, name, key=row.key, labels="\n".join(row.labels).encode(),
+        headers=row.headers,
+    )  # fmt: skip
+
+
+def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> Meaning:
+    return read(key, pairs, at, SHARD)
+
+
+@pytest.mark.parametrize("reader", [by_the_server, by_the_audit])
+@pytest.mark.parametrize(("pairs", "said"), RECORDS)
+def test_what_a_record_means(reader: Any, pairs: Pairs, said: Said) -> None:
+    own_key = {"key": b"of the record"} if said["kind"] == "schedule" else {}
+    expected = Meaning(**(own_key | said))
+    assert reader(pairs, b"of the record")._replace(reason="") == expected
+    if own_key:
+        assert reader(pairs, None).key == said.get("key")
+
+
+def test_the_table_has_each_header_and_each_kind() -> None:
+    assert len(RECORDS) > 100
+    assert {name for pairs, _ in RECORDS for name, _ in pairs if name.startswith(("duemq-", "x-", "DELAY"))} >= {
+        "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", "duemq-deliver-at", "duemq-delay",
+        "x-delay", "DELAY", "duemq-cancel", "duemq-move", "duemq-adopt",
+    }  # fmt: skip
+    assert {said["kind"] for _, said in RECORDS} == {"schedule", "cancel", "move", "adopt", "malformed"}
+
+
+@pytest.mark.parametrize("id_", [IDS.issue_bytes(SHARD ^ 1, AT, 3), IDS.issue_bytes(DIRECT, AT, 3), b"B" * 32])
+def test_ids_of_other_shards_may_be_names(id_: bytes) -> None:
+    """The server knows by its secret that it never was a name, and refuses it; without it nobody can tell."""
+    assert by_the_audit((("duemq-cancel", id_),), None) == Meaning("cancel", name=f"n:{id_.decode()}")
+
+
+def test_keys_and_headers_have_limits() -> None:
+    assert read(b"x" * 65_534, (TO, NOW), AT, SHARD).kind == by_the_server((TO, NOW), b"x" * 65_534).kind == "schedule"
+    assert read(b"x" * 65_535, (TO, NOW), AT, SHARD).kind == by_the_server((TO, NOW), b"x" * 65_535).kind == "malformed"
+    for count, kind in ((65_000, "schedule"), (65_001, "malformed")):
+        many = (TO, NOW, *[("h", b"")] * count)
+        assert read(None, many, AT, SHARD).kind == by_the_server(many, None).kind == kind
+
+
+def test_a_record_from_before_1970_counts_from_then() -> None:
+    assert read(None, (TO, NOW), -1, SHARD).due == by_the_server((TO, NOW), None, -1).due == 0
+
+
+def test_metadata_differ_where_messages_do() -> None:
+    headers = (("a", b"1"), ("b", b""))
+    others = [
+        metadata(None, b"", ()), metadata(b"", b"", ()), metadata(b"a", b"", ()), metadata(None, b"a", ()),
+        metadata(b"a", b"", headers), metadata(b"a", b"", headers[::-1]), metadata(b"a", b"", headers[:1]),
+        metadata(None, b"", (("ab", b""),)), metadata(None, b"", (("a", b"b"),)),
+    ]  # fmt: skip
+    assert len(set(others)) == len(others)
+    assert metadata(b"k", b"l", (("ä", b"v"),)) == b"\x00\x01\x00\x01kl\x00\x02\x00\x00\x00\x01\xc3\xa4v"
+
+
+ours = st.sampled_from(sorted({name for pairs, _ in RECORDS for name, _ in pairs}))
+values = st.sampled_from(sorted({value for pairs, _ in RECORDS for _, value in pairs if len(value) < 200}))
+times = st.from_regex(r"[0-9P.]{0,3}[0-9]{1,3}[ywdhmsTHMSWD]{0,2}[0-9]{0,2}(\.[0-9])?[hms]{0,2}", fullmatch=True)
+records = st.lists(
+    st.tuples(ours | st.text(max_size=9, alphabet="aäDd-"), values | times.map(str.encode) | st.binary(max_size=40)),
+    max_size=4,
+)
+
+
+@given(records.map(tuple), st.none() | st.binary(max_size=3), st.integers(-1, 253_402_300_799_999))
+def test_both_read_alike(pairs: Pairs, key: bytes | None, at: int) -> None:
+    server, own = by_the_server(pairs, key, at), by_the_audit(pairs, key, at)
+    if own.name is not None and len(own.name) == 34 and server.kind == "malformed":
+        return  # an id that was forged, or of another shard: see above
+    if own.first_due is not None and own.first_due != server.first_due:
+        return
+    assert own._replace(reason="", due=own.due or None) == server._replace(reason="", due=server.due or None)
