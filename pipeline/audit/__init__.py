@@ -4,7 +4,9 @@
     changes.py     what cancels, moves and deferrals did to messages: one row per message
     adopted.py     the messages of adopted files
     fates.py       one row per message: what the ledger says, and what the topics show
+    sums.py        which messages need a look at all, where there are many
     violations.py  where these contradict each other
+    checks/        what else is looked for: answers, names, places, letters, checksums, ids that senders hold
     lateness.py    how late records came, by topic, shard and hour
     read.py        the edge: which offsets are read, in which order
     job.py         all of it, written as tables and a report (report.py, charts.py)

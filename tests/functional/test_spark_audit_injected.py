@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
 from duemq.storage.rows import WINDOW_MS
-from tests.audit_faults import FAULTS, TOGETHER
+from tests.audit_faults import FAULTS, TOGETHER, Fault
 from tests.audit_site import ADOPTED
 from tests.audit_worlds import Found, Worlds
 from tests.spark_site import spark_tests
@@ -32,9 +32,9 @@ def judged(
     worlds = Worlds(real, tmp_path_factory.mktemp("worlds"))
     put_in: dict[int, tuple[str, list[Found]]] = {}
 
-    def world(name: str, seed: int, *faults: object) -> None:
+    def world(name: str, seed: int, *faults: Fault) -> None:
         chosen, made = random.Random(f"{name} {seed}"), worlds.make()
-        expected = [one for fault in faults for one in fault(chosen, made)]  # type: ignore[operator]
+        expected = [one for fault in faults for one in fault(chosen, made)]
         put_in[len(worlds.made) - 1] = f"{name} {seed}", expected
 
     world("nothing", 0)

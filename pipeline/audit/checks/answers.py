@@ -6,6 +6,7 @@ of these answers is right for a message is decided in `changes.decided`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Final
 
@@ -16,7 +17,7 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit.violations import listed
 
 _OF_CHANGES: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.UNKNOWN, Answer.DEAD)
-POSSIBLE: Final = {
+POSSIBLE: Final[Mapping[str, tuple[Answer, ...]]] = {
     "schedule": (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT),
     "cancel": _OF_CHANGES, "move": _OF_CHANGES, "deliver_now": _OF_CHANGES, "redrive": (*_OF_CHANGES, Answer.NOT_DEAD),
     "adopt": (Answer.WANTED, Answer.KNOWN),
