@@ -9,7 +9,9 @@ import pytest
 from duemq.pipeline.storage import uri_of
 
 
-@pytest.mark.parametrize("uri", ["s3a://bucket/ids", "hdfs:///out", "file:/tmp/a b", "abfs://c@account.dfs/x", "gs://b/"])
+@pytest.mark.parametrize(
+    "uri", ["s3a://bucket/ids", "hdfs:///out", "file:/tmp/a b", "abfs://c@account.dfs/x", "gs://b/"]
+)
 def test_a_uri_stays_as_it_is(uri: str) -> None:
     assert uri_of(uri) == uri
 
