@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,14 +33,16 @@ _TEXTS = ("topic", "topics", "minute", "second", "")
 
 def forecast(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="FOLDER", help="A backup, a folder of backups (the newest), or the data of a stopped server."
         ),
     ],
     into: Annotated[
-        Path | None,
-        typer.Option("--into", metavar="DIR", help="Write tables (Parquet) and forecast.html with plots here."),
+        str | None,
+        typer.Option(
+            "--into", metavar="DIR", help="Write tables (Parquet) and forecast.html with plots here: a path, or a URI."
+        ),
     ] = None,
     length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How far ahead, such as 12h or 30d.")] = "7d",
     start: Annotated[
@@ -72,23 +73,26 @@ def forecast(
     with spark_session("forecast", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.forecast.capacity import capacity_of
         from duemq.pipeline.forecast.job import forecast as run
-        from duemq.pipeline.forecast.page import write_page
-        from duemq.pipeline.forecast.read import pending
+        from duemq.pipeline.forecast.page import page as page_of
+        from duemq.pipeline.forecast.read import folder_of, pending
+        from duemq.pipeline.page.place import write_page
+        from duemq.pipeline.storage import uri_of
 
-        measured = capacity_of(capacity)
+        place, measured = folder_of(folder), capacity_of(capacity)
         teller.step(f"reading the stores in {folder}")
-        with pending(spark, folder) as found:
+        with pending(spark, place) as found:
             done = run(found, measured, from_ms, until_ms, hot, into, teller)
-        if into is not None:
-            write_page(into / "forecast.html", done)
+        page = None if into is None else f"{into.rstrip('/')}/forecast.html"
+        if page is not None:
+            write_page(spark, uri_of(page), page_of(done))
     if as_json:
-        echo_json(done.document() | {"page": str(into / "forecast.html") if into else None})
+        echo_json(done.document() | {"page": page})
     else:
-        show(done, into)
+        show(done, page)
 
 
-def show(done: Forecast, into: Path | None) -> None:
-    """The summary for people."""
+def show(done: Forecast, page: str | None) -> None:
+    """The summary for people. `page`: where it was written."""
     from rich.console import Console
     from rich.table import Table
 
@@ -133,8 +137,8 @@ def show(done: Forecast, into: Path | None) -> None:
             ],
             max(0, done.late_minutes - _SHOWN),
         )  # fmt: skip
-    if into is not None:
-        console.print(f"\nTables and {into / 'forecast.html'} written.", highlight=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"\nTables and {page} written.", highlight=False, soft_wrap=True)
 
 
 def named(topics: tuple[tuple[str, int], ...]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,7 @@ from duemq.pipeline.cli.command import (
     echo_json,
     examples,
     reached,
+    settings_of,
     spark_session,
 )
 
@@ -30,6 +33,7 @@ EXAMPLES = examples(
     "duemq spark history --kafka kafka:9092 --into /srv/history            # goes on until Ctrl-C",
     "duemq spark history --kafka kafka:9092 --into /srv/history --once     # up to now, for cron",
     "duemq spark history --kafka kafka:9092 --into hdfs:///history --topics 'orders|mail[.].*'",
+    "duemq spark history --kafka kafka:9092 --into s3a://bucket/history --format delta",
     "duemq spark history --into /srv/history --compact                     # merge small files",
 )
 
@@ -41,14 +45,23 @@ def history(
     topics: Annotated[
         str, typer.Option("--topics", metavar="REGEX", help="Target topics, by their whole names; those to come too.")
     ] = ".*",
+    dead_letters: Annotated[
+        str, typer.Option("--dead-letters", metavar="TOPIC", help="duemq's setting topics.dead_letter.")
+    ] = "duemq.dlq",
+    table_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="NAME", help="Of a new table: parquet, delta or iceberg.", show_default="parquet"
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the table.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="S", min=0.1, help="Seconds from batch to batch.")] = 10.0,
     most: Annotated[int, typer.Option("--most", min=1, help="Records in a batch, at most.")] = 1_000_000,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge the files of small batches, and end. Reads no Kafka.")
+        bool, typer.Option("--compact", help="Join the files of small batches, and end. Reads no Kafka.")
     ] = False,
     below: Annotated[
-        int, typer.Option("--compact-below", metavar="MIB", min=1, help="How large merged folders may become.")
+        int, typer.Option("--compact-below", metavar="MIB", min=1, help="How large joined files or folders may become.")
     ] = 1_024,
     as_json: AsJson = False,
     master: Master = None,
@@ -59,33 +72,46 @@ def history(
     Every record is in the table once, whatever is killed when: run it again with the same DIR, and it goes on where it
     was. Ctrl-C and SIGTERM end it after the batch that is under way.
     """
-    with spark_session("history", master, conf, as_json, kafka=not compact) as (spark, teller), stopped() as stop:
+    settings = with_jars(conf) if compact else conf
+    with spark_session("history", master, settings, as_json, kafka=not compact) as (spark, teller), stopped() as stop:
         from duemq.pipeline.history.stream import Source, run
         from duemq.pipeline.history.table import HistoryTable
 
-        table = HistoryTable(spark, into)
+        table = HistoryTable(spark, into, format=table_format)
         if compact:
-            said = merge(table, below << 20, teller)
+            said = join(table, below << 20, teller)
         else:
             teller.step(f"following {kafka} into {table.path}")
-            source = Source(reached(kafka, kafka_set), topics, most)
+            source = Source(reached(kafka, kafka_set), topics, most, dead_letters)
             done = run(spark, table, source, teller, stop, once=once, every_s=every)
             said = {"batches": done.batches, "deliveries": done.deliveries, "fates": done.fates}
     if as_json:
-        echo_json({"table": table.path} | said)
+        echo_json({"table": table.path, "format": table.format} | said)
     elif not compact:
         typer.echo(f"{said['deliveries']:,} deliveries and {said['fates']:,} fates in {said['batches']:,} batches")
 
 
-def merge(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
-    """Merge small batches; what was merged of each kind."""
+def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
+    """Join small files; how many of each kind became how many."""
     said: dict[str, int] = {}
     for kind in ("deliveries", "fates"):
-        teller.step(f"merging {kind}")
-        before, after = table.merge(kind, below_bytes)
+        teller.step(f"joining files of {kind}")
+        before, after = table.compact(kind, below_bytes)
         said |= {f"{kind}_before": before, f"{kind}_after": after}
-        teller.says(f"{kind}: {before:,} batches became {after:,}" if before else f"{kind}: nothing to merge")
+        what = "batches" if table.format == "parquet" else "files"
+        teller.says(f"{kind}: {before:,} {what} became {after:,}" if before else f"{kind}: nothing to join")
     return said
+
+
+def with_jars(conf: list[str] | None) -> list[str]:
+    """The settings, and the jars of the folder that is named for them: a session without Kafka does not look there."""
+    from duemq.pipeline.connector import JARS_VARIABLE
+
+    settings = settings_of(conf)
+    jars = sorted(Path(os.environ.get(JARS_VARIABLE) or os.devnull).glob("*.jar"))
+    if jars:
+        settings["spark.jars"] = ",".join([*filter(None, [settings.get("spark.jars")]), *map(str, jars)])
+    return [f"{name}={value}" for name, value in settings.items()]
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
@@ -23,6 +22,7 @@ from duemq.pipeline.forecast.load import (
 )
 from duemq.pipeline.forecast.read import Pending
 from duemq.pipeline.progress import Teller, step
+from duemq.pipeline.storage import uri_of
 
 OTHERS: Final = "(others)"
 LATE_MS: Final = 1_000  # what a queue followed by the second can tell
@@ -104,9 +104,10 @@ class Forecast:
 
 
 def forecast(
-    pending: Pending, capacity: Capacity, from_ms: int, until_ms: int, hot: int, into: Path | None, teller: Teller
+    pending: Pending, capacity: Capacity, from_ms: int, until_ms: int, hot: int, into: str | None, teller: Teller
 ) -> Forecast:
-    """Count what is due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below `into`.
+    """Count what is due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below `into`,
+    a path of this machine or a URI.
 
     The tables are load_by_minute, hot_seconds and backlog (Parquet); tables that are there are replaced.
     """
@@ -139,7 +140,7 @@ def forecast(
                 ):
                     ascending = name != "hot_seconds"
                     ordered = table.coalesce(1).sortWithinPartitions(*order, ascending=ascending)
-                    ordered.write.mode("overwrite").parquet(str(into / name))
+                    ordered.write.mode("overwrite").parquet(f"{uri_of(into)}/{name}")
         topics.sort(key=lambda topic: (-topic.messages, topic.topic))
         with step(spark, teller, "drawing"):
             step_ms, bars = _bars(by_minute, by_the_minute, from_ms, until_ms, [one.topic for one in topics[:_NAMED]])

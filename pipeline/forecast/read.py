@@ -6,6 +6,7 @@ Nothing but counts leaves the executors: `shard, topic, second_ms, messages`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from duemq.model.errors import FolderRefused
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
+from duemq.pipeline.patterns import exact
+from duemq.pipeline.storage import uri_of
 from duemq.pipeline.workers import sentence_of
 from duemq.storage.backup import names, read_backup
 from duemq.storage.folder import BACKUP, LOCK, RESTORE, read_info, take_lock
@@ -70,6 +73,14 @@ def pending(spark: SparkSession, folder: Path) -> Iterator[Pending]:
             yield Pending(place, read_backup(place).made_at if (place / BACKUP).exists() else last, shards, rows)
         finally:
             rows.unpersist()
+
+
+def folder_of(text: str) -> Path:
+    """The folder that a path or a `file:` URI names. Raises BadInput for other URIs: a store is read from a disk."""
+    uri = uri_of(text)
+    if not uri.startswith("file:"):
+        raise BadInput(f"{text}: stores are read from a disk: name a folder that all executors see under the same path")
+    return Path(re.sub("^file:/+", "/", uri))
 
 
 def find(folder: Path) -> Path:
@@ -124,7 +135,8 @@ def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
         for file in shard.files:
-            paths[file.about.offset is None].append((shard.path / file.name).resolve().as_uri())
+            uri = uri_of(str((shard.path / file.name).resolve()))
+            paths[file.about.offset is None].append(exact(uri))
     found = []
     for sealed, some in paths.items():
         if some:

@@ -23,18 +23,20 @@ FATES: Final = (
     f"at_ms bigint, id string, {MESSAGE}, name string, topic string, due_ms bigint, attempt int, reason string, "
     "command bigint, answer string, messages bigint, partition int, offset bigint, date date, fate string"
 )
+_DAY_MS: Final = 86_400_000
 _ID: Final = "^[A-Za-z0-9_-]{32}$"
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
 # Answers that are no fate of a message: plain acceptance, and what dead letters and adoptions say themselves.
 _NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOWN)
 
 
-def delivered(records: DataFrame) -> DataFrame:
-    """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters."""
+def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
+    """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters.
+    `dead_letters`: the topic that has those."""
     raw = F.hex(F.unbase64(F.translate("id", "-_", "+/")))
     delivered_ms = F.unix_millis("timestamp")
     return (
-        records.where(~F.col("topic").isin(LEDGER, DEAD_LETTERS))
+        records.where(~F.col("topic").isin(LEDGER, dead_letters))
         .withColumn("id", header("duemq-id").cast("string"))
         .where("id is not null")
         .withColumn("raw", F.when(F.col("id").rlike(_ID), raw))
@@ -62,6 +64,28 @@ def answered(entries: DataFrame) -> DataFrame:
         "shard", F.col("one.offset").alias("command"), F.col("one.answer").alias("answer"),
         F.col("at").alias("at_ms"), "ledger_offset",
     )  # fmt: skip
+
+
+def summary(entries: DataFrame) -> DataFrame:
+    """What entries (`logs.entries`) tell of, per shard: answers (those that `answered` gives), first and last (the
+    commands they answer), adopted (files), wrong (records that are no entries), wrong_at and problem (of one of them).
+    """
+    answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_FATE]))
+    commands = F.transform(answers, lambda one: one["offset"])
+    wrong = F.col("problem").isNotNull()
+    return (
+        entries.withColumn("commands", F.when(~wrong, commands))
+        .groupBy("shard")
+        .agg(
+            F.coalesce(F.sum(F.size("commands")), F.lit(0)).alias("answers"),
+            F.min(F.array_min("commands")).alias("first"),
+            F.max(F.array_max("commands")).alias("last"),
+            F.coalesce(F.sum(F.when(~wrong, F.size("adopted"))), F.lit(0)).alias("adopted"),
+            F.count_if(wrong).alias("wrong"),
+            F.min(F.when(wrong, F.col("ledger_offset"))).alias("wrong_at"),
+            F.min_by("problem", F.when(wrong, F.col("ledger_offset"))).alias("problem"),
+        )
+    )
 
 
 def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
@@ -127,4 +151,6 @@ def _fates(rows: DataFrame) -> DataFrame:
 
 
 def _date(ms: Column) -> Column:
-    return F.to_date(F.timestamp_millis(ms)).alias("date")
+    """The day in UTC, whatever zone the session has: as a timestamp it would be a day of that zone."""
+    days = F.call_function("div", ms - F.pmod(ms, F.lit(_DAY_MS)), F.lit(_DAY_MS))
+    return F.date_from_unix_date(days.cast("int")).alias("date")

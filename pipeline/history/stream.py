@@ -1,17 +1,17 @@
-"""The streaming job that fills the history: Spark's Kafka source, its checkpoint, and a folder per batch."""
+"""The streaming job that fills the history: Spark's Kafka source, its checkpoint, and a table with each batch once."""
 
 from __future__ import annotations
 
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
@@ -20,6 +20,7 @@ from duemq.model.errors import DuemqError
 from duemq.pipeline import logs
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
+from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.table import HistoryTable
 from duemq.pipeline.kafka import Kafka, reading
 from duemq.pipeline.progress import Teller
@@ -33,21 +34,22 @@ _GRACE_S, _LOOK_S = 60.0, 0.2
 @dataclass(frozen=True, slots=True)
 class Source:
     """`topics`: a regular expression for the names of target topics, those to come as well. `most`: records in a batch;
-    None for no limit."""
+    None for no limit. `dead_letters`: the topic of that name in duemq's settings (`topics.dead_letter`)."""
 
     kafka: Kafka
     topics: str = ALL
     most: int | None = 1_000_000
+    dead_letters: str = logs.DEAD_LETTERS
 
 
-def pattern(topics: str) -> str:
+def pattern(topics: str, dead_letters: str = logs.DEAD_LETTERS) -> str:
     """What Spark subscribes to: these target topics, the ledger and the dead letters, never the commands' topic or what
     Kafka keeps for itself. Raises BadInput."""
     try:
         re.compile(topics)
     except re.error as error:
         raise BadInput(f"topics: {topics!r} is no regular expression: {error}") from error
-    ours = "|".join(re.escape(topic) for topic in (logs.LEDGER, logs.DEAD_LETTERS))
+    ours = "|".join(re.escape(topic) for topic in (logs.LEDGER, dead_letters))
     return rf"(?:{ours})|(?!duemq\.|__)(?:{topics})"
 
 
@@ -57,7 +59,7 @@ def records(spark: SparkSession, source: Source) -> DataFrame:
     Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
     """
     options = reading(source.kafka) | {
-        "subscribePattern": pattern(source.topics), "startingOffsets": "earliest",
+        "subscribePattern": pattern(source.topics, source.dead_letters), "startingOffsets": "earliest",
     }  # fmt: skip
     if source.most is not None:
         options["maxOffsetsPerTrigger"] = str(source.most)
@@ -79,56 +81,52 @@ class Writer:
 
     def add(self, batch: DataFrame, number: int) -> None:
         self.at_work.set()
-        batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            delivered = self._write("deliveries", number, rows.delivered(batch))
-            fates = self._write("fates", number, self._fates(batch)) if not self._table.has("fates", number) else 0
+            missing = [kind for kind in SCHEMAS if not self._table.has(kind, number)]
+            if missing:
+                self._write(batch, number, missing)
+            self.batches += 1
         except Exception as error:
             self.failed = error
             raise
         finally:
-            batch.unpersist()
             self.at_work.clear()
-        self.batches, self.deliveries, self.fates = self.batches + 1, self.deliveries + delivered, self.fates + fates
-        self._teller.says(f"batch {number}: {delivered:,} deliveries, {fates:,} fates")
 
-    def _write(self, kind: str, number: int, found: DataFrame) -> int:
-        """How many rows were written."""
-        if self._table.has(kind, number):
-            return 0
-        found = found.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            if count := found.count():
-                self._table.add(kind, number, found)
-            return count
-        finally:
-            found.unpersist()
-
-    def _fates(self, batch: DataFrame) -> DataFrame:
+    def _write(self, batch: DataFrame, number: int, missing: Sequence[str]) -> None:
+        """The kinds of rows that are missing of a batch. Kafka is read once, ledger entries are decoded once."""
+        batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         entries = logs.entries(batch.where(F.col("topic") == logs.LEDGER)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            if (
-                wrong := entries.where("problem is not null")
-                .select("shard", "ledger_offset", "problem")
-                .limit(3)
-                .collect()
-            ):
-                shown = "; ".join(f"partition {row.shard}, offset {row.ledger_offset}: {row.problem}" for row in wrong)
-                self._teller.says(f"{logs.LEDGER} has records that are no entries, and tell nothing: {shown}")
-            sound = entries.where("problem is null")
-            answers = rows.answered(sound)
-            bounds = answers.groupBy("shard").agg(F.min("command"), F.max("command")).collect()
-            asked = self._commands(batch.sparkSession, {shard: (first, last + 1) for shard, first, last in bounds})
-            dead = logs.dead_letters(batch.where(F.col("topic") == logs.DEAD_LETTERS))
-            parts = [rows.adopted(sound), rows.died(dead)]
-            if asked is not None:
-                parts.append(rows.changed(answers, asked))
-            found = parts[0]
-            for more in parts[1:]:
-                found = found.unionByName(more)
-            return found.localCheckpoint()
+            delivered = rows.delivered(batch, self._source.dead_letters)
+            letters = batch.where(F.col("topic") == self._source.dead_letters)
+            seen = _counts(delivered, letters, entries).collect()
+            counts = {row.what: row.messages for row in seen if row.what != "entries"}
+            shards = [row.shard for row in seen if row.what == "entries"]
+            counts["fates"] = counts.pop("letters") + sum(shard.answers + shard.adopted for shard in shards)
+            self._say_wrong(shards)
+            if "deliveries" in missing and counts["deliveries"]:
+                self._table.add("deliveries", number, delivered)
+            if "fates" in missing and counts["fates"]:
+                self._table.add("fates", number, self._fates(entries, letters, shards))
         finally:
             entries.unpersist()
+            batch.unpersist()
+        added = {kind: counts[kind] if kind in missing else 0 for kind in SCHEMAS}
+        self.deliveries, self.fates = self.deliveries + added["deliveries"], self.fates + added["fates"]
+        self._teller.says(f"batch {number}: {added['deliveries']:,} deliveries, {added['fates']:,} fates")
+
+    def _say_wrong(self, shards: Sequence[Row]) -> None:
+        if wrong := [shard for shard in shards if shard.wrong]:
+            shown = "; ".join(f"partition {one.shard}, offset {one.wrong_at}: {one.problem}" for one in wrong[:3])
+            count = sum(one.wrong for one in wrong)
+            self._teller.says(f"{logs.LEDGER} has {count:,} records that are no entries, and tell nothing: {shown}")
+
+    def _fates(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
+        sound = entries.where("problem is null")
+        found = rows.adopted(sound).unionByName(rows.died(logs.dead_letters(letters)))
+        bounds = {one.shard: (one.first, one.last + 1) for one in shards if one.answers}
+        asked = self._commands(entries.sparkSession, bounds)
+        return found if asked is None else found.unionByName(rows.changed(rows.answered(sound), asked))
 
     def _commands(self, spark: SparkSession, bounds: Mapping[int, tuple[int, int]]) -> DataFrame | None:
         """The commands that were answered: of each shard those from the first to the last of them."""
@@ -141,6 +139,17 @@ class Writer:
             {shard: first for shard, (first, _) in wanted.items()}, {shard: end for shard, (_, end) in wanted.items()}
         )
         return logs.commands(logs.read_topics(spark, self._source.kafka, [part]))
+
+
+def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> DataFrame:
+    """How many rows a batch has: what (deliveries, letters, entries), messages; of entries shard (`rows.summary`)."""
+    shards = rows.summary(entries).select(F.lit("entries").alias("what"), F.struct("*").alias("shard"))
+    frame = shards.select("what", F.lit(0).cast("bigint").alias("messages"), "shard")
+    nothing = F.lit(None).cast(frame.schema["shard"].dataType).alias("shard")
+    for what, of in (("deliveries", delivered), ("letters", letters)):
+        counted = of.agg(F.count("*").alias("messages")).select(F.lit(what).alias("what"), "messages", nothing)
+        frame = frame.unionByName(counted)
+    return frame
 
 
 def run(

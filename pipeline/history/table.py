@@ -1,189 +1,106 @@
-"""The table of the history: Parquet in two folders, `deliveries` and `fates`, a folder per batch in each.
+"""The table of the history: two tables below a folder, in one of several formats, and the checkpoint of their job.
 
-    deliveries/batch=0000000007/date=2028-01-01/topic=orders/part-....parquet
-    fates/batch=0000000007/date=2028-01-01/fate=cancelled/part-....parquet
-    deliveries/batch=0000000000-0000000006/...     batches that were merged
-    _checkpoint/                                   Spark's: up to where the topics were read
-    _staging/, _merging/                           what is being written
-
-A batch is written below `_staging` and renamed, which happens or does not: its folder is there as a whole or not at
-all. A batch that is run again after a crash reads the same offsets, finds its folder and writes nothing, so every
-record is in the table once. Spark's own file sink keeps a log beside its files instead: one table per query, its files
-cannot be merged, and other readers see what the log does not list.
-
-Renames are atomic on local disks and HDFS. Batches of object stores need a file system on top that has such a rename.
+deliveries/, fates/     as the format lays them out (`formats/`)
+_checkpoint/            Spark's: up to where the topics were read
 """
 
 from __future__ import annotations
 
-import re
-import uuid
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.history.rows import DELIVERIES, FATES
+from duemq.pipeline.history.formats.base import SCHEMAS, Format
+from duemq.pipeline.history.formats.delta import delta
+from duemq.pipeline.history.formats.iceberg import iceberg
+from duemq.pipeline.history.formats.parquet import Parquet
+from duemq.pipeline.storage import uri_of
 
-CHECKPOINT, _STAGING, _MERGING = "_checkpoint", "_staging", "_merging"
-SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
-PARTITIONS: Final = {"deliveries": ("date", "topic"), "fates": ("date", "fate")}
-_SORTED: Final = {"deliveries": "delivered_ms", "fates": "at_ms"}
-_NAME = re.compile(r"batch=(\d+)(?:-(\d+))?")
-_DIGITS: Final = 10
-
-
-class Batches(NamedTuple):
-    """A folder of the table, with all rows of the batches `first` to `last`."""
-
-    first: int
-    last: int
-
-    @property
-    def name(self) -> str:
-        first, last = (f"{number:0{_DIGITS}d}" for number in self)
-        return f"batch={first}" if self.first == self.last else f"batch={first}-{last}"
-
-    def holds(self, other: Batches) -> bool:
-        return self.first <= other.first and other.last <= self.last
+CHECKPOINT: Final = "_checkpoint"
+FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Fault], Format]]] = {
+    "parquet": Parquet,
+    "delta": delta,
+    "iceberg": iceberg,
+}
+_MARKS: Final = {"delta": "_delta_log", "iceberg": "metadata"}
+"""The folder in a table that says its format."""
 
 
 class HistoryTable:
-    """A table below `path`: a folder, or a URI that Spark's Hadoop knows. One job at a time may write to it."""
+    """A table below `path`, a folder of this machine or a URI. One job at a time may write to it.
 
-    def __init__(self, spark: SparkSession, path: str, fault: Fault = no_fault) -> None:
-        self._spark, self._fault = spark, fault
-        jvm = spark._jvm
-        assert jvm is not None
-        self._jvm: Any = jvm
-        root = self._path(path)
-        files = root.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._files: Any = files
-        self.path: str = files.makeQualified(root).toString()
+    `format`: one of `FORMATS`; None for the one that the table has, or parquet for a new one. Raises BadInput where the
+    table is in another format, or Spark does not have what the format needs.
+    """
 
-    def _path(self, *parts: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
+    def __init__(self, spark: SparkSession, path: str, fault: Fault = no_fault, *, format: str | None = None) -> None:
+        try:
+            java: Any = spark._jvm
+        except PySparkAttributeError as error:
+            raise BadInput("a history needs a session with a Java of its own: Spark Connect has none") from error
+        self._java = java
+        self.path = uri_of(path.rstrip("/") or "/")
+        try:
+            self._files: Any = self._at().getFileSystem(spark._jsc.hadoopConfiguration())
+            present = self._present()
+        except Py4JJavaError as error:
+            raise BadInput(f"{self.path}: Spark cannot reach it: {error.java_exception}") from error
+        if format is not None and format not in FORMATS:
+            raise BadInput(f"format: {format} is not one of {', '.join(FORMATS)}")
+        if None not in (format, present) and format != present:
+            raise BadInput(f"{self.path} is a table in the format {present}, not {format}: name another folder")
+        self.format: str = present or format or "parquet"
+        self._tables = FORMATS[self.format](spark, self.path, fault)
+
+    def _at(self, *parts: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path("/".join((self.path, *parts)))
+
+    def _present(self) -> str | None:
+        kinds = [kind for kind in SCHEMAS if self._files.exists(self._at(kind))]
+        for format, mark in _MARKS.items():
+            if any(self._files.exists(self._at(kind, mark)) for kind in kinds):
+                return format
+        return "parquet" if kinds else None
 
     @property
     def checkpoint(self) -> str:
         return f"{self.path}/{CHECKPOINT}"
 
-    # --- reading ------------------------------------------------------------------------------------------------------
-
     def read(self, kind: str) -> DataFrame:
         """All rows, as `SCHEMAS` says. `kind`: deliveries or fates. Raises BadInput where there is no such table."""
-        if not self._files.exists(self._path(self.path)):
+        if not self._files.exists(self._at(kind)):
             raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
-        folders = [f"{self.path}/{kind}/{one.name}" for one in self.batches(kind)]
-        if not folders:
-            return self._spark.createDataFrame([], SCHEMAS[kind])
-        reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", f"{self.path}/{kind}")
-        return reader.parquet(*folders).select([field.split()[0] for field in SCHEMAS[kind].split(", ")])
-
-    def batches(self, kind: str) -> list[Batches]:
-        """The folders that count: none that another one holds as well."""
-        found = self._all(kind)
-        return [one for one in found if not any(other != one and other.holds(one) for other in found)]
-
-    def _all(self, kind: str) -> list[Batches]:
-        return sorted(
-            Batches(int(match[1]), int(match[2] or match[1]))
-            for name in self._names(kind)
-            if (match := _NAME.fullmatch(name))
-        )
-
-    def _names(self, folder: str) -> list[str]:
-        path = self._path(self.path, folder)
-        if not self._files.exists(path):
-            return []
-        return [status.getPath().getName() for status in self._files.listStatus(path)]
-
-    # --- writing ------------------------------------------------------------------------------------------------------
+        return self._tables.read(kind)
 
     def begin(self) -> None:
-        """Before a job goes on: remove what a crash left, and refuse a table whose checkpoint is gone."""
-        started = self._files.exists(self._path(self.checkpoint, "metadata"))
-        if not started and any(self._all(kind) for kind in SCHEMAS):
+        """Before a job goes on: make what is missing, remove what a crash left, and refuse a table whose checkpoint is
+        gone. Raises BadInput, JobFailed."""
+        started = self._files.exists(self._at(CHECKPOINT, "metadata"))
+        if not started and self._present() and not self._tables.is_empty():
             raise JobFailed(
                 f"{self.path} has batches, but no {CHECKPOINT}, so nobody knows up to where the topics were read: "
                 "restore it, or begin a new table beside this one"
             )
-        self._files.delete(self._path(self.path, _STAGING), True)
-        for kind in SCHEMAS:
-            self._remove_merged(kind)
+        self._tables.make()
 
     def has(self, kind: str, number: int) -> bool:
         """Whether a batch is in the table."""
-        return any(one.holds(Batches(number, number)) for one in self._all(kind))
+        return self._tables.has(kind, number)
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
-        """Write a batch, unless it is there. One without rows leaves no folder."""
-        if not self.has(kind, number):
-            self._put(kind, Batches(number, number), rows, _STAGING)
+        """Write a batch, unless it is there."""
+        self._tables.add(kind, number, rows)
 
-    def _put(self, kind: str, batches: Batches, rows: DataFrame, below: str) -> None:
-        staging = f"{self.path}/{below}/{kind}-{batches.name}-{uuid.uuid4().hex}"
-        by = PARTITIONS[kind]
-        rows.repartition(*by).sortWithinPartitions(*by, _SORTED[kind]).write.partitionBy(*by).parquet(staging)
-        self._fault(f"written {kind}")
-        if any(status.isDirectory() for status in self._files.listStatus(self._path(staging))):
-            self._files.mkdirs(self._path(self.path, kind))
-            self._rename(staging, f"{self.path}/{kind}/{batches.name}")
-        self._fault(f"named {kind}")
-        self._files.delete(self._path(staging), True)
+    def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
+        """Join small files of a kind to larger ones of so many bytes at most; how many became how many.
 
-    def _rename(self, old: str, new: str) -> None:
-        """To a name that is free: where another process has put the same batch there meanwhile, that one stands."""
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-            self._path(new).toUri(), self._spark._jsc.hadoopConfiguration()
-        )
-        gateway = self._spark.sparkContext._gateway
-        assert gateway is not None
-        options = gateway.new_array(self._jvm.org.apache.hadoop.fs.Options.Rename, 0)
-        try:
-            context.rename(self._path(old), self._path(new), options)
-        except Py4JJavaError:
-            if not self._files.exists(self._path(new)):
-                raise
-
-    # --- merging ------------------------------------------------------------------------------------------------------
-
-    def merge(self, kind: str, below_bytes: int) -> tuple[int, int]:
-        """Merge folders beside one another that together have less than so many bytes; how many became how many.
-
-        A job may be adding batches meanwhile, but nobody else may be merging.
-        Who reads the files while they are replaced has to ask again.
+        A job may be adding batches meanwhile, but nobody else may be compacting.
         """
-        self._files.delete(self._path(self.path, _MERGING), True)
-        self._remove_merged(kind)
-        before = self.batches(kind)
-        groups = self._groups(kind, before, below_bytes)
-        for group in groups:
-            folders = [f"{self.path}/{kind}/{one.name}" for one in group]
-            reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", f"{self.path}/{kind}")
-            names = [field.split()[0] for field in SCHEMAS[kind].split(", ")]
-            rows = reader.parquet(*folders).select(names)
-            self._put(kind, Batches(group[0].first, group[-1].last), rows, _MERGING)
-            self._remove_merged(kind)
-        return sum(map(len, groups)), len(groups)
-
-    def _groups(self, kind: str, batches: Sequence[Batches], below_bytes: int) -> list[list[Batches]]:
-        groups: list[list[Batches]] = [[]]
-        size = 0
-        for one in batches:
-            more = self._files.getContentSummary(self._path(self.path, kind, one.name)).getLength()
-            if groups[-1] and size + more > below_bytes:
-                groups.append([])
-                size = 0
-            groups[-1].append(one)
-            size += more
-        return [group for group in groups if len(group) > 1]
-
-    def _remove_merged(self, kind: str) -> None:
-        kept = set(self.batches(kind))
-        for one in self._all(kind):
-            if one not in kept:
-                self._files.delete(self._path(self.path, kind, one.name), True)
+        if not self._files.exists(self._at(kind)):
+            raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
+        return self._tables.compact(kind, below_bytes)

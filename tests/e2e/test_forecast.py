@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
+import typer
 from pyspark.sql import SparkSession
 from rocksdict import WriteBatch
 
@@ -28,6 +29,7 @@ from duemq.storage.sealing import begin_load
 from duemq.storage.store import ShardStore
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, run, wait_for
+from tests.other_files import other_file_system
 from tests.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
@@ -162,6 +164,31 @@ def test_a_file_that_lost_rows_is_not_taken_for_a_small_load(world: World, spark
         counted(spark, data)
 
 
+@pytest.mark.parametrize("name", ["a stage", "gr[1]", "{x}?"])
+def test_a_folder_of_any_name_is_read(world: World, spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    data = shutil.copytree(world.data, tmp_path / name / "data")
+    assert counted(spark, data) == seconds(world.due)
+
+
+def test_tables_and_page_go_to_one_place_on_any_file_system(
+    world: World, spark: SparkSession, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the command's session is the tests', which goes on
+    monkeypatch.chdir(tmp_path)
+    into = other_file_system(spark, tmp_path / "disk") + "/of 2031"
+    command(str(world.backups), into, length="1h", start=str(world.start), capacity="2", hot=2, as_json=True)
+    said = orjson.loads(capsys.readouterr().out)
+    assert said["page"] == f"{into}/forecast.html"
+    made = {path.name for path in (tmp_path / "disk" / "of 2031").iterdir()}
+    assert made >= {"forecast.html", "load_by_minute", "hot_seconds", "backlog"}
+    assert not (tmp_path / "viewfs:").exists(), "a URI is no path below the working folder"
+    assert (tmp_path / "disk" / "of 2031" / "forecast.html").read_text().count("<svg") == 3
+    with pytest.raises(typer.Exit):
+        command(f"{into}/backup", None, length="1h", start=None, capacity=None, hot=2, as_json=True)
+    assert "read from a disk" in orjson.loads(capsys.readouterr().out)["error"]["detail"]
+
+
 def test_what_is_no_folder_of_duemqs_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no duemq\.json"), pending(spark, tmp_path):
         pass
@@ -179,7 +206,9 @@ def test_the_command_tells_all_of_it(
     monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the command's session is the tests', which goes on
 
     def told(**options: Any) -> Any:
-        command(world.backups, tmp_path / "out", start=str(world.start), capacity="2", as_json=True, **options)
+        command(
+            str(world.backups), str(tmp_path / "out"), start=str(world.start), capacity="2", as_json=True, **options
+        )
         return orjson.loads(capsys.readouterr().out)
 
     said = told(length="1h", hot=2)
@@ -200,6 +229,6 @@ def test_the_command_tells_all_of_it(
     text = (tmp_path / "out" / "forecast.html").read_text()
     assert text.count("<svg") == 3 and "letters" in text and "http" not in text
 
-    command(world.data, None, start=str(world.start), length="5d", capacity=None, hot=3)
+    command(f"file://{world.data}", None, start=str(world.start), length="5d", capacity=None, hot=3)
     shown = capsys.readouterr().out
     assert "All of it can be delivered on time" in shown and "steady figure" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
+import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
@@ -50,6 +51,48 @@ def test_a_delivery_says_what_its_id_says_and_how_late_it_was(spark: SparkSessio
     )  # fmt: skip
     assert (second.shard, second.key, second.lateness_ms, second.date) == (DIRECT, None, 0, date(2027, 12, 31))
     assert (third.id, third.shard, third.first_due_ms) == ("-" * 31 + "!", None, None)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+def test_a_day_is_one_in_utc_whatever_zone_the_session_has(spark: SparkSession, zone: str) -> None:
+    id_ = IdCodec(bytes(32)).issue(3, NOW, 5)
+    times = [NOW - 1, NOW, NOW + 86_399_999, NOW + 86_400_000, -1, 0]
+    records = [record("orders", 0, n, at, frame_of(id_)) for n, at in enumerate(times)]
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        found = rows.delivered(kafka_frame(spark, records)).orderBy("offset").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert [row.delivered_ms for row in found] == times
+    assert [row.date.isoformat() for row in found] == [
+        "2027-12-31", "2028-01-01", "2028-01-01", "2028-01-02", "1969-12-31", "1970-01-01",
+    ]  # fmt: skip
+
+
+def test_dead_letters_in_a_topic_of_another_name_are_no_deliveries(spark: SparkSession) -> None:
+    id_ = IdCodec(bytes(32)).issue(3, NOW, 5)
+    frame = kafka_frame(spark, [record(topic, 0, 1, NOW, frame_of(id_)) for topic in ("failed", "orders")])
+    assert [row.topic for row in rows.delivered(frame, "failed").collect()] == ["orders"]
+
+
+def test_what_entries_tell_of_is_known_before_they_are_looked_into(spark: SparkSession) -> None:
+    def entry(n: int, answers: dict[int, Answer], *files: Adopted) -> bytes:
+        return entry_frame(Entry(n, 8, KEY, NOW, answers, adopted=files))
+
+    records = [
+        record("duemq.ledger", 2, 50, NOW, entry(4, {3: Answer.ACCEPTED, 9: Answer.OK, 5: Answer.DUPLICATE})),
+        record("duemq.ledger", 2, 51, NOW, entry(5, {7: Answer.UNKNOWN}, Adopted(6, 30, 1), Adopted(8, 0, 0, "large"))),
+        record("duemq.ledger", 2, 52, NOW, b"nothing"), record("duemq.ledger", 2, 53, NOW, b""),
+        record("duemq.ledger", 1, 9, NOW, entry(4, {1: Answer.ACCEPTED})),
+    ]  # fmt: skip
+    entries = logs.entries(kafka_frame(spark, records))
+    quiet, busy = rows.summary(entries).orderBy("shard").collect()
+    assert tuple(quiet) == (1, 0, None, None, 0, 0, None, None)
+    assert tuple(busy)[:7] == (2, 3, 5, 9, 2, 2, 52) and busy.problem
+    sound = entries.where("problem is null")
+    assert rows.answered(sound).count() == 3 and rows.adopted(sound).count() == 2
 
 
 def test_the_fate_of_each_answer(spark: SparkSession) -> None:

@@ -1,0 +1,1 @@
+"""How a history lies on its storage: a port (`base.py`) with a plug for each format."""

@@ -1,0 +1,88 @@
+"""The port: what a format of tables promises to the job that fills a history, and to who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from duemq.pipeline.history.rows import DELIVERIES, FATES
+
+SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
+"""The two kinds of rows, each a table of its own."""
+ORDER: Final = {"deliveries": ("date", "topic", "delivered_ms"), "fates": ("date", "fate", "at_ms")}
+
+
+class Format(Protocol):
+    """Two tables below a folder, `deliveries` and `fates`. One job at a time adds to them.
+
+    `kind` is one of `SCHEMAS`, `number` the number of a batch, from 0 on. Spark gives the same rows for a number again
+    after a crash.
+    """
+
+    def make(self) -> None:
+        """Make what is missing of the tables. Raises BadInput where they cannot be on this storage."""
+
+    def is_empty(self) -> bool:
+        """Whether no batch was ever added."""
+
+    def has(self, kind: str, number: int) -> bool:
+        """Whether a batch is there."""
+
+    def add(self, kind: str, number: int, rows: DataFrame) -> None:
+        """Add the rows of a batch: all of them or none, and none where the batch is there."""
+
+    def read(self, kind: str) -> DataFrame:
+        """All rows, each once, whatever else is under way."""
+
+    def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
+        """Join small files to larger ones of so many bytes at most; how many became how many.
+
+        A job may add batches meanwhile, but nobody else may be compacting.
+        """
+
+
+def columns(kind: str) -> list[str]:
+    return [field.split()[0] for field in SCHEMAS[kind].split(", ")]
+
+
+def arranged(kind: str, rows: DataFrame) -> DataFrame:
+    """The rows as they are written: those of a day together, and in its files by topic (or fate) and time.
+
+    Under the settings of `writing`, Spark joins what is small and cuts what is large, whatever it belongs to: a day of
+    a few rows has one file, and one topic that has most of the rows is written by several tasks.
+    """
+    date, group, _ = ORDER[kind]
+    return rows.select(columns(kind)).hint("rebalance", date, group).sortWithinPartitions(*ORDER[kind])
+
+
+@contextmanager
+def writing(spark: SparkSession, file_bytes: int | None = None) -> Iterator[None]:
+    """The settings for `arranged`. `file_bytes`: how large a file may become; None for what the session says."""
+    wanted = {
+        "spark.sql.adaptive.enabled": "true",  # streams turn it off at times, and some clusters do
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",  # few files, not one per core
+    }
+    if file_bytes is not None:
+        # What is shuffled is less compressed than a file.
+        wanted["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{4 * file_bytes}b"
+    with settings(spark, wanted):
+        yield
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session for the time of a block."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,0 +1,46 @@
+"""Which batches a folder holds, by its name."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+_NAME: Final = re.compile(r"batch=(\d+)(?:-(\d+))?")
+_DIGITS: Final = 10
+
+
+class Batches(NamedTuple):
+    """A folder of the table, with all rows of the batches `first` to `last`."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        first, last = (f"{number:0{_DIGITS}d}" for number in self)
+        return f"batch={first}" if self.first == self.last else f"batch={first}-{last}"
+
+
+def named(name: str) -> Batches | None:
+    """What the folder of this name holds; None for a folder of another kind."""
+    match = _NAME.fullmatch(name)
+    return Batches(int(match[1]), int(match[2] or match[1])) if match else None
+
+
+def standing(folders: Iterable[Batches]) -> list[Batches]:
+    """In order, those that no other one holds as well: a merged folder counts in place of those it was made of."""
+    kept: list[Batches] = []
+    end = -1
+    for one in sorted(folders, key=lambda one: (one.first, -one.last)):
+        if one.last > end:
+            kept.append(one)
+            end = one.last
+    return kept
+
+
+def holds(folders: Sequence[Batches], number: int) -> bool:
+    """Whether a batch is in one of the folders, which are as `standing` gives them."""
+    at = bisect_right(folders, number, key=lambda one: one.first)
+    return at > 0 and number <= folders[at - 1].last

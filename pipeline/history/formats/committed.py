@@ -1,0 +1,191 @@
+"""A history whose tables have a log that says which files count: Delta Lake and Apache Iceberg.
+
+    deliveries/data/batch=0000000007-.../date=2028-01-01/part-....parquet
+    deliveries/_delta_log/, or deliveries/metadata/     the log
+
+Spark writes Parquet files, as it does for any table, and the format's own Java library commits them in one transaction,
+with the batch's number in it. The libraries that go through Spark's SQL are built for one version of Spark each; these
+two parts, Delta's Kernel and Iceberg's core, are not. Files that were never committed count nowhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duemq.model.fault import Fault
+from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
+from duemq.pipeline.patterns import exact
+
+KEPT_MS: Final = 7 * 86_400_000
+"""How long what was replaced can still be read by who began before."""
+
+
+class DataFile(NamedTuple):
+    """A Parquet file. `modified` in epoch ms, `date` as its folder says it."""
+
+    uri: str
+    size: int
+    modified: int
+    date: str
+
+
+class Log(Protocol):
+    """The log of one table."""
+
+    def make(self) -> None:
+        """Make the table, unless it is there."""
+
+    def last(self) -> int | None:
+        """The number of the last batch that was committed."""
+
+    def files(self) -> list[DataFile]:
+        """The files that count now."""
+
+    def commit(self, number: int | None, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
+        """From now on these count, and those do not. `number`: of a batch; None where rows only change their files."""
+
+    def forget(self) -> None:
+        """Drop what tells only of more than `KEPT_MS` ago."""
+
+
+class Committed:
+    """See `Format`. `path` is a URI, `logs` those of the kinds."""
+
+    def __init__(self, spark: SparkSession, path: str, fault: Fault, logs: Mapping[str, Log]) -> None:
+        self._spark, self._path, self._fault, self._logs = spark, path, fault, logs
+        java: Any = spark._jvm
+        self._java = java
+
+    def make(self) -> None:
+        for log in self._logs.values():
+            log.make()
+
+    def is_empty(self) -> bool:
+        return all(log.last() is None for log in self._logs.values())
+
+    def has(self, kind: str, number: int) -> bool:
+        last = self._logs[kind].last()
+        return last is not None and number <= last
+
+    def add(self, kind: str, number: int, rows: DataFrame) -> None:
+        if self.has(kind, number):
+            return
+        added = self._write(kind, f"{number:010d}", rows)
+        self._fault(f"written {kind}")
+        with self._alone():
+            if added and not self.has(kind, number):
+                self._logs[kind].commit(number, added, ())
+        self._fault(f"committed {kind}")
+
+    def read(self, kind: str) -> DataFrame:
+        return self._read(kind, self._logs[kind].files())
+
+    def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
+        log, before, after = self._logs[kind], 0, 0
+        for group in groups(log.files(), below_bytes):
+            added = self._write(kind, "joined", self._read(kind, group), below_bytes)
+            self._fault(f"joined {kind}")
+            with self._alone():
+                log.commit(None, added, group)
+            self._fault(f"compacted {kind}")
+            before, after = before + len(group), after + len(added)
+        with self._alone():
+            log.forget()
+        return before, after
+
+    def _data(self, kind: str) -> str:
+        return f"{self._path}/{kind}/data"
+
+    def _read(self, kind: str, files: Sequence[DataFile]) -> DataFrame:
+        if not files:
+            return self._spark.createDataFrame([], SCHEMAS[kind])
+        reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", self._data(kind))
+        return reader.parquet(*(exact(file.uri) for file in files)).select(columns(kind))
+
+    def _write(self, kind: str, name: str, rows: DataFrame, file_bytes: int | None = None) -> list[DataFile]:
+        """Write the files of these rows into a folder of their own."""
+        # Named like a partition, or Spark would not read several such folders at once.
+        folder = f"{self._data(kind)}/batch={name}-{uuid.uuid4().hex}"
+        numbered = [
+            # The number of a column in Iceberg's schema; Delta knows columns by their names.
+            F.col(column).alias(column, metadata={"parquet.field.id": number})
+            for number, column in enumerate(columns(kind), 1)
+        ]
+        with writing(rows.sparkSession, file_bytes):
+            arranged(kind, rows).select(*numbered).write.partitionBy("date").parquet(folder)
+        path = self._java.org.apache.hadoop.fs.Path(folder)
+        listed = path.getFileSystem(self._spark._jsc.hadoopConfiguration()).listFiles(path, True)
+        found: list[DataFile] = []
+        while listed.hasNext():
+            status = listed.next()
+            uri: str = status.getPath().toString()
+            if date := re.search(r"/date=([^/]+)/[^/]+\.parquet$", uri):
+                found.append(DataFile(uri, status.getLen(), status.getModificationTime(), date[1]))
+        return found
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """On a disk of this machine one process at a time commits: a rename there replaces what another one has put."""
+        if not self._path.startswith("file:"):
+            yield
+            return
+        folder = Path(re.sub("^file:/+", "/", self._path))
+        with (folder / "_lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
+    """Files to be joined, those of a group in one go: of each day two or more, of a group at most so many bytes."""
+    by_date: dict[str, list[DataFile]] = {}
+    for file in sorted(files, key=lambda file: (file.date, file.modified, file.uri)):
+        by_date.setdefault(file.date, []).append(file)
+    found: list[list[DataFile]] = [[]]
+    room = below_bytes
+    for of_day in by_date.values():
+        for part in _parts(of_day, below_bytes):
+            size = sum(file.size for file in part)
+            if size > room:
+                found.append([])
+                room = below_bytes
+            found[-1] += part
+            room -= size
+    return [group for group in found if group]
+
+
+def _parts(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
+    """Of one day: neighbours that together have at most so many bytes, and are more than one."""
+    parts: list[list[DataFile]] = [[]]
+    size = 0
+    for file in files:
+        if parts[-1] and size + file.size > below_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(file)
+        size += file.size
+    return [part for part in parts if len(part) > 1]
+
+
+def need(spark: SparkSession, name: str, class_name: str, package: str) -> None:
+    """Raises BadInput where Spark does not have the class. `package`: where it is, by its Maven coordinates."""
+    java: Any = spark._jvm
+    loader = java.Thread.currentThread().getContextClassLoader()
+    try:
+        java.Class.forName(class_name, False, loader)
+    except Py4JJavaError as error:
+        raise BadInput(
+            f"Spark has no package for {name}: say --conf spark.jars.packages={package}, or put its jars into the "
+            f"folder {JARS_VARIABLE} (docs/pipeline/history.md, Formats)"
+        ) from error

@@ -1,0 +1,136 @@
+"""Plots as SVG that takes its colours from the page (`document.py`).
+
+A chart has two axes, which say where a value lies; marks are given in the units of the axes, with a colour (`c0` to
+`c6`, or `bad`) and what is shown when a pointer rests on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+_WIDTH, _HEIGHT = 1_000, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 14, 34
+_DAY_MS, _HOUR_MS, _MINUTE_MS = 86_400_000, 3_600_000, 60_000
+_STEPS_MS: Final = (*(n * _MINUTE_MS for n in (1, 5, 10, 15, 30)), *(n * _HOUR_MS for n in (1, 2, 3, 6, 12)),
+                    *(n * _DAY_MS for n in (1, 2, 7, 14, 30, 90, 365)))  # fmt: skip
+_MOST_TIMES: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`share`: where a value lies, 0 at the beginning of the axis and 1 at its end. `ticks`: values with their text."""
+
+    share: Callable[[float], float]
+    ticks: Sequence[tuple[float, str]]
+
+
+def short(value: float) -> str:
+    """A number in few characters: 12k, 3.5M."""
+    for unit, factor, text in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= unit:
+            return f"{value / factor:g}{text}"
+    return f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}"
+
+
+def linear(top: float, text: Callable[[float], str] = short) -> Axis:
+    """From 0 to `top`, with four to seven round numbers; the last of them may be a little more."""
+    top = top if top > 0 else 1
+    size = 10 ** math.floor(math.log10(top / 4))
+    step = next(factor * size for factor in (1, 2, 5, 10) if top / (factor * size) <= 6)
+    ticks = [n * step for n in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
+    end = max(top, ticks[-1])
+    return Axis(lambda value: value / end, [(tick, text(tick)) for tick in ticks])
+
+
+def decades(lowest: float, highest: float, text: Callable[[float], str] = short) -> Axis:
+    """A logarithmic axis of whole decades. Where `lowest` is below 1 it has a place for 0."""
+    top = max(1, math.ceil(math.log10(max(highest, 1)) - 1e-9))
+    if lowest < 1:
+        end = math.log10(10**top + 1)
+        ticks = [0.0, *(10.0**power for power in range(top + 1))]
+        return Axis(lambda value: math.log10(max(value, 0) + 1) / end, [(tick, text(tick)) for tick in ticks])
+    low = min(math.floor(math.log10(lowest)), top - 1)
+    return Axis(
+        lambda value: (math.log10(max(value, 10.0**low)) - low) / (top - low),
+        [(10.0**power, text(10.0**power)) for power in range(low, top + 1)],
+    )
+
+
+def instants(start: int, end: int) -> Axis:
+    """Epoch ms, in UTC. A tick says its date where a day begins, and so does the first one."""
+    step = next((one for one in _STEPS_MS if (end - start) / one <= _MOST_TIMES), _STEPS_MS[-1])
+    ticks: list[tuple[float, str]] = []
+    for tick in range(-(-start // step) * step, end + 1, step):
+        time = datetime.fromtimestamp(tick / 1_000, UTC)
+        date = f"{time:%b} {time.day}" + (f" {time.year}" if step >= 90 * _DAY_MS else "")
+        clock = f"{time:%H:%M}" if ticks else f"{date} {time:%H:%M}"
+        ticks.append((tick, date if step >= _DAY_MS or tick % _DAY_MS == 0 else clock))
+    return Axis(lambda value: (value - start) / max(end - start, 1), ticks)
+
+
+class Chart:
+    """One plot. `title` is read out where it cannot be seen."""
+
+    def __init__(self, title: str, x: Axis, y: Axis) -> None:
+        self._title, self._x_axis, self._y_axis = title, x, y
+        self._parts: list[str] = []
+        for value, text in y.ticks:
+            self._grid(_LEFT, self._y(value), _WIDTH - _RIGHT, self._y(value))
+            self._text(_LEFT - 8, self._y(value) + 4, text, "end")
+        for value, text in x.ticks:
+            at, base = self._x(value), _HEIGHT - _BOTTOM
+            self._grid(at, base, at, base + 5)
+            self._text(at, base + 20, text, "middle" if at < _WIDTH - _RIGHT - 30 else "end")
+
+    def bar(self, left: float, right: float, bottom: float, top: float, look: str, tip: str) -> None:
+        """From `left` to `right` and from `bottom` to `top`; at least a line where it is thinner than one."""
+        x1, x2, y1, y2 = self._x(left), self._x(right), self._y(top), self._y(bottom)
+        width = max(x2 - x1 - (1.0 if x2 - x1 > 3 else 0.0), 0.8)
+        self._parts.append(
+            f'<rect class="{look}" x="{x1:.2f}" y="{y1:.2f}" width="{width:.2f}" height="{max(y2 - y1, 0.8):.2f}">'
+            f"{_tip(tip)}</rect>"
+        )
+
+    def dot(self, x: float, y: float, look: str, tip: str, radius: float = 3) -> None:
+        self._parts.append(
+            f'<circle class="{look}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="{radius:g}">{_tip(tip)}</circle>'
+        )
+
+    def line(self, points: Sequence[tuple[float, float]], look: str) -> None:
+        """Through these points."""
+        places = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
+        self._parts.append(f'<polyline class="{look}" points="{places}"/>')
+
+    def limit(self, y: float, text: str) -> None:
+        """A value that is not to be passed, across the plot."""
+        at = self._y(y)
+        self._parts.append(
+            f'<line class="limit" x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}"/>'
+            f'<text class="bad" x="{_WIDTH - _RIGHT}" y="{at + (14 if at < _TOP + 14 else -5):.1f}" '
+            f'text-anchor="end">{escape(text)}</text>'
+        )
+
+    def svg(self) -> str:
+        title = escape(self._title)
+        return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">{"".join(self._parts)}</svg>'
+
+    def _x(self, value: float) -> float:
+        return _LEFT + self._x_axis.share(value) * (_WIDTH - _LEFT - _RIGHT)
+
+    def _y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - self._y_axis.share(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def _grid(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        self._parts.append(f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def _text(self, x: float, y: float, text: str, anchor: str) -> None:
+        self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
+
+
+def _tip(text: str) -> str:
+    return f"<title>{escape(text)}</title>"

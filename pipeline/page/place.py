@@ -1,0 +1,47 @@
+"""Where a page is put: beside the tables, whatever file system they are on."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from duemq.pipeline.errors import JobFailed
+
+_LOCAL: Final = re.compile("file:/+")
+
+
+def write_page(spark: SparkSession, uri: str, html: str) -> None:
+    """Make or replace the page at a URI (`storage.uri_of`). Raises JobFailed where that cannot be written."""
+    try:
+        if _LOCAL.match(uri):
+            _replace(Path(_LOCAL.sub("/", uri, count=1)), html)
+        else:
+            _by_hadoop(spark, uri, html)
+    except OSError as error:
+        raise JobFailed(f"the tables are written, but {uri} cannot be: {error.strerror or error}") from error
+    except Py4JJavaError as error:
+        why = error.java_exception.getMessage()
+        raise JobFailed(f"the tables are written, but {uri} cannot be: {why}") from error
+
+
+def _replace(path: Path, html: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    half.write_text(html, "utf-8")
+    half.replace(path)
+
+
+def _by_hadoop(spark: SparkSession, uri: str, html: str) -> None:
+    """By the file systems that Spark itself uses, with their settings and logins."""
+    java: Any = spark._jvm
+    path = java.org.apache.hadoop.fs.Path(uri)
+    stream = path.getFileSystem(spark._jsc.hadoopConfiguration()).create(path, True)
+    try:
+        stream.write(bytearray(html.encode()))
+    finally:
+        stream.close()

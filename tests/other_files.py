@@ -1,0 +1,18 @@
+"""A file system that is not `file:`, for the tests of paths: Hadoop's viewfs over a folder of this machine."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def other_file_system(spark: SparkSession, folder: Path) -> str:
+    """Make the folder; a URI that leads there, and that only Hadoop understands."""
+    folder.mkdir()
+    name = f"mount-{uuid.uuid4().hex}"
+    settings: Any = spark._jsc.hadoopConfiguration()
+    settings.set(f"fs.viewfs.mounttable.{name}.link./out", folder.as_uri())
+    return f"viewfs://{name}/out"
