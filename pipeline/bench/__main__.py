@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.bench import audit, mass, schedule
+from duemq.pipeline.bench import audit, mass, schedule, send
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline.")
 
@@ -17,6 +17,7 @@ def bench() -> None:
 app.command("schedule")(schedule.schedule)
 app.command("audit")(audit.audit)
 app.command("mass")(mass.mass)
+app.command("send")(send.send)
 
 if __name__ == "__main__":
     app()
