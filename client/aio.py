@@ -30,6 +30,7 @@ from duemq.client.values import (
     Limits,
     MessageState,
     MoveReport,
+    Page,
     Record,
     RecordPage,
     Topic,
@@ -120,6 +121,12 @@ class AsyncClient:
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
         return self._pages("/v1/messages", page_size, filters)
+
+    async def page(
+        self, cursor: str | None = None, *, dead_letters: bool = False, page_size: int = 1000, **filters: Unpack[Filter]
+    ) -> Page:
+        path = "/v1/dlq" if dead_letters else "/v1/messages"
+        return await self._run(plans.list_page(filters, page_size, cursor, path))
 
     async def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
         return await self._run(plans.cancel(message_id, wait_s, time.monotonic))

@@ -27,6 +27,7 @@ from duemq.client.values import (
     Limits,
     MessageState,
     MoveReport,
+    Page,
     Record,
     RecordPage,
     Topic,
@@ -141,6 +142,13 @@ class Client:
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
         """All messages that match, soonest first, fetched page by page. Without `status` the scheduled ones."""
         return self._pages("/v1/messages", page_size, filters)
+
+    def page(
+        self, cursor: str | None = None, *, dead_letters: bool = False, page_size: int = 1000, **filters: Unpack[Filter]
+    ) -> Page:
+        """One page of `list`, or of `dlq`; its cursor gives the next one, until it is None. It can be asked again."""
+        path = "/v1/dlq" if dead_letters else "/v1/messages"
+        return self._run(plans.list_page(filters, page_size, cursor, path))
 
     def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
         """Cancel a message by its id or name; again gives the same answer.

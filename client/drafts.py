@@ -42,7 +42,10 @@ class MessageOptions(When, total=False):
 
 
 class Filter(TypedDict, total=False):
-    """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive."""
+    """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive.
+
+    `shard`: lists only, of this shard (`Cluster.shards`).
+    """
 
     topic: str | None
     status: str | None
@@ -50,6 +53,7 @@ class Filter(TypedDict, total=False):
     label: str | None
     due_from: Instant | None
     due_to: Instant | None
+    shard: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,8 +232,16 @@ class CommandGateway:
         key, last_shard = LOWEST, -1
         if query.cursor is not None:
             key, last_shard = read_cursor(query.cursor)
-        shards = range(self._backend.shards)
-        after = {shard: key if shard <= last_shard or query.cursor is None else before(key) for shard in shards}
+        shards: Sequence[int] = range(self._backend.shards)
+        if query.shard is not None:
+            if query.shard not in shards:
+                raise Rejected("bad_query", f"shard is 0 to {len(shards) - 1} here, not {query.shard}", "shard")
+            shards = (query.shard,)
+        # A cursor speaks of a shard by its place among those that are asked.
+        after = {
+            shard: key if place <= last_shard or query.cursor is None else before(key)
+            for place, shard in enumerate(shards)
+        }
         found = await self._backend.reader.search(query, after)
         messages, position = merge([found[shard] for shard in shards], query.limit)
         return Page(messages, None if position is None else write_cursor(*position))

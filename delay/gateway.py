@@ -87,7 +87,10 @@ class Adopting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page."""
+    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
+
+    `shard`: of this one only.
+    """
 
     topic: str | None = None
     status: Status = "scheduled"
@@ -97,6 +100,7 @@ class Query:
     due_to: int | None = None
     limit: int = 100
     cursor: str | None = None
+    shard: int | None = None
 
 
 class Page(NamedTuple):

@@ -62,7 +62,8 @@ def adoption_from_json(document: Json) -> Adoption:
 
 
 def query_to_json(query: Query) -> Json:
-    return asdict(query)
+    """Without its `shard`: which shards are searched stands beside a query."""
+    return {name: value for name, value in asdict(query).items() if name != "shard"}
 
 
 def query_from_json(document: Json) -> Query:

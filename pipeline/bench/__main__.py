@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.bench import audit, files, mass, schedule
+from duemq.pipeline.bench import audit, files, mass, schedule, send
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline.")
 
@@ -19,6 +19,7 @@ app.command("files")(files.files)
 app.command("audit")(audit.audit)
 app.command("gone")(audit.gone)
 app.command("mass")(mass.mass)
+app.command("send")(send.send)
 
 if __name__ == "__main__":
     app()

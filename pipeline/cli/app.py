@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.cli import audit, check, forecast, history, imports, mass, schedule
+from duemq.pipeline.cli import audit, check, forecast, history, imports, mass, schedule, send
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +23,7 @@ def spark() -> None:
 
 
 app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule)
+app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("cancel", epilog=mass.CANCEL_EXAMPLES)(mass.cancel)
 app.command("move", epilog=mass.MOVE_EXAMPLES)(mass.move)
 app.add_typer(imports.app, name="import")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duemq.pipeline.bulk.job import Scheduled
     from duemq.pipeline.bulk.rules import Rules
     from duemq.pipeline.progress import Teller
+    from duemq.pipeline.send.soon import Soon
     from duemq.pipeline.server import Server
 
 EXAMPLES = examples(
@@ -74,6 +75,9 @@ def schedule(
         str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
     ] = "10m",
     link: Annotated[bool, typer.Option(help="Let the server link the files in place of writing them anew.")] = True,
+    soon: Annotated[
+        str, typer.Option(help="What is due too soon for a file: reject it, or send it as a message under its name.")
+    ] = "reject",
     strict: Annotated[
         bool, typer.Option("--strict", help="Schedule nothing where a row is rejected (exit code 7).")
     ] = False,
@@ -94,6 +98,7 @@ def schedule(
         from duemq.pipeline.bulk.job import Options, RowsRejected
         from duemq.pipeline.bulk.job import schedule as run
         from duemq.pipeline.errors import BadInput
+        from duemq.pipeline.send.soon import check_soon, send_soon
         from duemq.pipeline.server import Server
         from duemq.pipeline.storage import check_reachable, uri_of
         from duemq.pipeline.workers import failures_told
@@ -101,6 +106,7 @@ def schedule(
         server = Server(url)
         rules = _rules(server, _ms(lead), dry_run, teller)
         columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
+        check_soon(soon, strict, columns)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
             with failures_told("Nothing was changed"):
@@ -129,7 +135,8 @@ def schedule(
         except KeyboardInterrupt:
             typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
-        _tell(done, teller, ids, as_json)
+        near = send_soon(spark, done.manifest, columns, url, rules, teller) if soon == "send" else None
+        _tell(done, teller, ids, near, as_json)
 
 
 def _columns(
@@ -230,13 +237,13 @@ def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> No
         typer.echo(f"{rows:,} rows cannot: {field}")
 
 
-def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> None:
+def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:
     made = done.manifest
     said: dict[str, Any] = {
         "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
         "rejects": made.rejects, "files": len(made.files), "again": done.again, "forgotten": done.forgotten,
         "ids": ids,
-    }  # fmt: skip
+    } | ({} if near is None else {"sent": near.sent, "left": near.left, "answers": near.answers})  # fmt: skip
     if as_json:
         echo_json(said)
         return
@@ -249,3 +256,5 @@ def _tell(done: Scheduled, teller: Teller, ids: str | None, as_json: bool) -> No
         )
     if made.rejected:
         typer.secho(f"{made.rejected:,} rows were rejected: {made.rejects}", fg=typer.colors.YELLOW)
+    if near is not None and near.answers is not None:
+        typer.echo(f"{near.sent:,} of these are sent, {near.left:,} are not: {near.answers}")

@@ -14,7 +14,8 @@ from duemq.proxy.render import state_json
 from duemq.proxy.reply import JsonResponse
 from duemq.proxy.targets import target_of, unknown
 
-_LIST = (*FILTER_FIELDS, "limit", "cursor")
+_LIST = (*FILTER_FIELDS, "shard", "limit", "cursor")
+_MOST_SHARDS = 1 << 16
 _DEAD_LETTERS = tuple(name for name in _LIST if name != "status")
 
 
@@ -41,7 +42,8 @@ async def list_dead_letters(service: Service, request: Request) -> Response:
 def _query(request: Request, known: tuple[str, ...]) -> Query:
     fields = read_query(request, known)
     limit = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT)
-    return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"))
+    shard = read_number(fields, "shard", 0, _MOST_SHARDS - 1, 0) if "shard" in fields else None
+    return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"), shard=shard)
 
 
 async def _list(service: Service, query: Query) -> Response:

@@ -16,6 +16,7 @@ import httpx
 import orjson
 import pytest
 
+from duemq.model.ids import peek
 from tests.proxy_site import proxy_site
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -254,6 +255,20 @@ def test_lists_are_complete_in_order_and_what_a_filter_cancels_is_gone(api: Api,
     assert len(api.ask("GET", "/v1/messages", 200, params={"key": f"{topic}-0"})["messages"]) == 4
     window = {"topic": topic, "due_from": due + 2, "due_to": due + 5}
     assert len(api.ask("GET", "/v1/messages", 200, params=window)["messages"]) == 3
+    by_shard: list[str] = []
+    for shard in range(len(api.ask("GET", "/v1/cluster", 200)["shards"])):
+        query = {"topic": topic, "limit": 2, "shard": shard}
+        while True:
+            page = api.ask("GET", "/v1/messages", 200, params=query)
+            assert {peek(message["id"]).shard for message in page["messages"]} <= {shard}
+            by_shard += [message["id"] for message in page["messages"]]
+            if page["cursor"] is None:
+                break
+            query["cursor"] = page["cursor"]
+    assert len(by_shard) == len(set(by_shard)) == 12
+    for wrong in (shard + 1, "-1", "x", 65_536):
+        api.refused("GET", "/v1/messages", 400, "bad_query", params={"shard": wrong})
+    assert api.ask("GET", "/v1/dlq", 200, params={"topic": topic, "shard": 0})["messages"] == []
     answer = api.ask("POST", "/v1/messages:cancel", 200, {"filter": {"topic": topic, "label": "even"}})
     assert answer["counts"]["cancelled"] == 6
     assert len(api.ask("GET", "/v1/messages", 200, params={"topic": topic})["messages"]) == 6

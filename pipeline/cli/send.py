@@ -1,0 +1,159 @@
+"""`duemq spark send`: the rows of a table become messages under their names, through Kafka."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.pipeline.cli.command import (
+    REFUSED,
+    AsJson,
+    Bootstrap,
+    KafkaSettings,
+    Master,
+    Settings,
+    echo_json,
+    examples,
+    reached,
+    settings_of,
+    spark_session,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from duemq.pipeline.bulk.columns import Columns
+    from duemq.pipeline.send import Sent
+
+EXAMPLES = examples(
+    "duemq spark send /data/reminders.parquet --due at --to reminders --payload body --name id --kafka broker:9092",
+    "duemq spark send orders.csv --due due --topic topic --payload id,amount --name id --key customer --rejects "
+    "/data/rejects",
+    "duemq spark send /data/reminders.parquet --due at --to reminders --payload body --name id --dry-run",
+)
+_NOT_SENT = "What was sent stands; run the same again: nothing is delivered twice."
+
+
+def send(
+    source: Annotated[
+        str, typer.Argument(metavar="TABLE", help="A path (Parquet, CSV, JSON, ORC) or a name in the catalog.")
+    ],
+    name: Annotated[str, typer.Option(help="The column of names: what has one name is accepted once.")],
+    due: Annotated[str, typer.Option(help="The column that says when: a time with a zone, or epoch ms.")] = "due",
+    payload: Annotated[str, typer.Option(help="The column of the payload; several (a,b,c) become JSON.")] = "payload",
+    topic: Annotated[str | None, typer.Option(help="The column of the topic.")] = None,
+    to: Annotated[str | None, typer.Option(help="The one topic of all rows.")] = None,
+    key: Annotated[str | None, typer.Option(help="The column of the key.")] = None,
+    headers: Annotated[
+        str | None, typer.Option(help="A column of maps, or headers from columns: name=column,name=column.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="A column of lists, or columns with a label each: a,b.")] = None,
+    expires: Annotated[str | None, typer.Option(help="The column that says until when.")] = None,
+    rejects: Annotated[
+        str | None, typer.Option(help="A folder for the rows that cannot be sent.", show_default="they are counted")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
+    ] = None,
+    compare_names: Annotated[bool, typer.Option(help="Reject rows that have one name and differ.")] = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Send nothing where a row is rejected (exit code 7).")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be sent, and rejected why.")
+    ] = False,
+    kafka: Bootstrap = "localhost:9092",
+    kafka_set: KafkaSettings = None,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send all rows of a table, due at any time, each once under its name however often the command is run or ended.
+
+    A message can be looked up, moved and cancelled by its name as soon as it is sent. Rows that break a rule are
+    counted and written to --rejects with the reason; the others are sent all the same unless --strict is given.
+    """
+    with spark_session("send", master, conf, as_json, kafka=not dry_run) as (spark, teller):
+        from duemq.pipeline.bulk.job import RowsRejected
+        from duemq.pipeline.send import send as run
+        from duemq.pipeline.tables import read_table
+        from duemq.pipeline.workers import failures_told
+
+        columns = _columns(due, payload, topic, to, key, headers, labels, expires, name)
+        frame = read_table(spark, source, kind, settings_of(option, "--option"))
+        if dry_run:
+            _look(frame, columns, compare_names, as_json)
+            return
+        try:
+            with failures_told(_NOT_SENT):
+                done = run(
+                    frame, columns, reached(kafka, kafka_set), rejects=_uri(rejects), strict=strict,
+                    compare_names=compare_names, teller=teller,
+                )  # fmt: skip
+        except RowsRejected as error:
+            typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
+            raise typer.Exit(REFUSED) from error
+        except KeyboardInterrupt:
+            typer.secho(f"duemq: stopped. {_NOT_SENT}", err=True, fg=typer.colors.YELLOW)
+            raise typer.Exit(130) from None
+        _tell(done, as_json)
+
+
+def _columns(
+    due: str,
+    payload: str,
+    topic: str | None,
+    to: str | None,
+    key: str | None,
+    headers: str | None,
+    labels: str | None,
+    expires: str | None,
+    name: str,
+) -> Columns:
+    from duemq.pipeline.bulk.columns import Columns
+
+    def several(text: str) -> str | tuple[str, ...]:
+        return tuple(text.split(",")) if "," in text else text
+
+    pairs: dict[str, str] | None = settings_of(headers.split(","), "--headers") if headers and "=" in headers else None
+    of = several(labels) if labels else None
+    return Columns(due, several(payload), topic, to, key, pairs or headers, of, expires, name)
+
+
+def _uri(folder: str | None) -> str | None:
+    """A path on this machine as Spark reads it, whatever its default file system is."""
+    from pathlib import Path
+
+    return folder if folder is None or "://" in folder else f"file://{Path(folder).absolute()}"
+
+
+def _look(frame: DataFrame, columns: Columns, compare_names: bool, as_json: bool) -> None:
+    from duemq.pipeline.bulk.rules import reasons
+    from duemq.pipeline.send import sendable
+    from duemq.pipeline.send.job import looked_at
+
+    told, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
+    counts = {row["field"]: row["rows"] for row in reasons(told).collect()}
+    accepted = counts.pop(None, 0)
+    if as_json:
+        echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
+        return
+    typer.echo(f"{accepted:,} rows can be sent")
+    for field, rows in counts.items():
+        typer.echo(f"{rows:,} rows cannot: {field}")
+
+
+def _tell(done: Sent, as_json: bool) -> None:
+    said: dict[str, Any] = {
+        "rows": done.rows, "sent": done.sent, "rejected": done.rejected, "rejects": done.rejects, "shards": done.shards
+    }  # fmt: skip
+    if as_json:
+        echo_json(said)
+        return
+    typer.echo(f"{done.sent:,} of {done.rows:,} rows are sent to {done.shards} shards")
+    if done.rejected:
+        where = done.rejects or "say --rejects to see them"
+        typer.secho(f"{done.rejected:,} rows were rejected: {where}", fg=typer.colors.YELLOW)

@@ -1,0 +1,21 @@
+"""Rows as commands in duemq's buffer topic, by Spark's own Kafka sink: batch or stream, exactly once by names."""
+
+from duemq.pipeline.send.commands import commands_of, rejects_of, shard_of
+from duemq.pipeline.send.fields import fields_of
+from duemq.pipeline.send.job import Sent, send
+from duemq.pipeline.send.rules import sendable
+from duemq.pipeline.send.shards import shards_at, shards_of
+from duemq.pipeline.send.stream import send_stream
+
+__all__ = [
+    "Sent",
+    "commands_of",
+    "fields_of",
+    "rejects_of",
+    "send",
+    "send_stream",
+    "sendable",
+    "shard_of",
+    "shards_at",
+    "shards_of",
+]

@@ -1,0 +1,86 @@
+"""Rows as records of a plain Kafka client in the buffer topic (docs/kafka.md), for Spark's own Kafka sink.
+
+The sink writes each row at least once. A shard knows a name once, and a name has one shard: so each row is one message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duemq.model.message import CLIENT_NAME
+from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.rules import REASON, Rules, rejected
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.logs import BUFFER
+from duemq.pipeline.send.rules import sendable
+
+HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+
+def commands_of(
+    frame: DataFrame, columns: Columns, shards: int, rules: Rules | None = None, now: int | None = None
+) -> DataFrame:
+    """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, `.write` or `.writeStream`: a command
+    for each row that can be sent. The others are those of `rejects_of`.
+
+    `columns`: with `name`. `shards`: how many the cluster has, see `shards_of`. `rules`, `now`: see `sendable`. Of rows
+    that have one name and differ, the first counts that the shard reads. Raises BadInput.
+    """
+    return commands(sendable(frame, columns, rules, now), columns, shards)
+
+
+def rejects_of(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+    """The rows that cannot be sent, as they are, and the `reason` of each. Arguments as in `commands_of`."""
+    return rejected(sendable(frame, columns, rules, now))
+
+
+def shard_of(name: Column, shards: int) -> Column:
+    """The shard that decides about a name (int), as the server computes it: `model/message.py`, `shard_of_name`."""
+    prefixed = F.concat(F.lit(CLIENT_NAME.decode()), name).cast("binary")
+    return F.pmod(F.crc32(prefixed), F.lit(shards)).cast("int")
+
+
+def commands(told: DataFrame, columns: Columns, shards: int) -> DataFrame:
+    """See `commands_of`; of what `sendable` made."""
+    if shards < 1:
+        raise BadInput(f"a cluster has one shard or more, not {shards}")
+    name = F.col(OWN + "name")
+    good = told.where(F.col(OWN + REASON).isNull())
+    return good.select(
+        F.col(OWN + "key").alias("key"), F.col(OWN + "payload").alias("value"), _headers(columns).alias("headers"),
+        shard_of(name, shards).alias("partition"), F.lit(BUFFER).alias("topic"),
+    )  # fmt: skip
+
+
+def _headers(columns: Columns) -> Column:
+    """What the message is, then its own headers. Epoch ms are exact, and a repeat has the same bytes."""
+    none = F.array().cast(HEADERS)
+    parts = [
+        F.array(
+            _header("duemq-topic", F.col(OWN + "topic")), _header("duemq-name", F.col(OWN + "name")),
+            _header("duemq-deliver-at", F.col(OWN + "due_ms").cast("string")),
+        )
+    ]  # fmt: skip
+    if columns.labels is not None:
+        labels = F.col(OWN + "labels")
+        text = F.array(_header("duemq-labels", F.array_join(labels, ",")))
+        parts.append(F.when(F.size(labels) > 0, text).otherwise(none))
+    if columns.expires is not None:
+        expires = F.col(OWN + "expires_ms")
+        text = F.array(_header("duemq-expires-at", expires.cast("string")))
+        parts.append(F.when(expires.isNotNull(), text).otherwise(none))
+    if columns.headers is not None:
+        own = F.transform(F.col(OWN + "headers"), lambda one: _pair(one["name"], one["value"]))
+        parts.append(F.coalesce(own, none))
+    return F.concat(*parts).cast(HEADERS)
+
+
+def _header(name: str, text: Column) -> Column:
+    return _pair(F.lit(name), text.cast("binary"))
+
+
+def _pair(name: Column, value: Column) -> Column:
+    return F.struct(name.alias("key"), value.alias("value"))

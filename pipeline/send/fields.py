@@ -1,0 +1,22 @@
+"""The columns that `format("duemq")` writes, of any table: those of a delay file, with a name for each row."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
+from duemq.pipeline.bulk.rules import REASON, Rules
+from duemq.pipeline.send.rules import sendable
+
+
+def fields_of(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+    """The columns that `format("duemq")` writes, of the rows of a table that can be sent; the others are those of
+    `rejects_of`. Arguments as in `commands_of`."""
+    return fields(sendable(frame, columns, rules, now))
+
+
+def fields(told: DataFrame) -> DataFrame:
+    """See `fields_of`; of what `sendable` made."""
+    good = told.where(F.col(OWN + REASON).isNull())
+    return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in told.columns))

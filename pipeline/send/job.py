@@ -1,0 +1,87 @@
+"""Sending a table: its rows become commands, those that break a rule a table of rejects.
+
+It may be run again after any end: rows that were sent before are repeats of their names. The table is read twice, and
+once more for its rejects: what gives other rows each time has to be written down first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.bulk.job import RowsRejected
+from duemq.pipeline.bulk.rules import Rules, rejected
+from duemq.pipeline.kafka import Kafka
+from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.send.commands import commands
+from duemq.pipeline.send.rules import sendable
+from duemq.pipeline.send.shards import shards_of
+from duemq.pipeline.send.sink import writing
+from duemq.pipeline.send.twice import Look, look, without_ambiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """`sent` rows are in the log, on all replicas that Kafka asks for. `rejects`: where the `rejected` ones are, if
+    they were to be written. `began`: epoch ms."""
+
+    rows: int
+    sent: int
+    rejected: int
+    rejects: str | None
+    shards: int
+    began: int
+
+
+def send(
+    frame: DataFrame,
+    columns: Columns,
+    kafka: Kafka,
+    *,
+    rejects: str | None = None,
+    strict: bool = False,
+    compare_names: bool = True,
+    shards: int | None = None,
+    rules: Rules | None = None,
+    teller: Teller | None = None,
+    clock: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> Sent:
+    """Send the rows of a table, each once under its name, however often this is run.
+
+    `rejects`: a folder (any URI that Spark writes to); a folder of its own in there gets the rejected rows. `strict`:
+    where rows are rejected nothing is sent. `compare_names`: reject rows that have one name and differ, for which the
+    names are shuffled once. `shards`: None reads them from the buffer topic. Raises BadInput, RowsRejected,
+    Unavailable and BadConfig; a job that Spark gave up may be run again.
+    """
+    teller, began = teller or Silent(), clock()
+    spark, shards = frame.sparkSession, shards or shards_of(kafka)
+    told = sendable(frame, columns, rules, began)
+    # Counted before, not while it is written: what is observed below the Kafka sink never comes (Spark 4.3).
+    with step(spark, teller, "looking at all rows"):
+        told, seen = looked_at(told, columns, compare_names)
+    rows, bad = seen.rows, seen.rejected
+    if bad and strict:
+        raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected: nothing is sent")
+    if rows > bad:
+        with step(spark, teller, f"sending to {shards} shards"):
+            commands(told, columns, shards).write.format("kafka").options(**writing(kafka)).save()
+    teller.says(f"{rows:,} rows read: {rows - bad:,} sent, {bad:,} rejected")
+    where = None
+    if bad and rejects is not None:
+        where = f"{rejects.rstrip('/')}/send-{began}"
+        with step(spark, teller, "writing the rejected rows"):
+            rejected(told).write.parquet(where)
+    return Sent(rows, rows - bad, bad, where, shards, began)
+
+
+def looked_at(told: DataFrame, columns: Columns, compare_names: bool) -> tuple[DataFrame, Look]:
+    """What `sendable` made of a table, with the rows rejected that share a name and differ, and how many there are."""
+    seen = look(told, names=compare_names)
+    if not seen.repeated:
+        return told, seen
+    told = without_ambiguous(told, columns)
+    return told, look(told, names=False)

@@ -1,0 +1,80 @@
+"""Which rows can be sent as messages under names: the rules of bulk schedule without a lead, those of names, and those
+of records of plain Kafka clients (`model/plain.py`).
+
+A row that breaks one would be a dead letter of its shard. It is rejected before, with a reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duemq.model.message import NAME_TEXT
+from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
+from duemq.pipeline.bulk.rules import REASON, Rules, judged
+from duemq.pipeline.errors import BadInput
+
+TIME_HEADERS: Final = ("x-delay", "DELAY")
+"""Headers of plain clients that say when, beside those that begin with `duemq-`. No message can have one of its own."""
+_NAME = rf"^(?:{NAME_TEXT.pattern})\z"
+# What Python's `str.strip` takes for a space and a label may have: the server strips labels.
+_SPACE = r"[ \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
+_PADDED = rf"^{_SPACE}|{_SPACE}\z"
+_SHOWN = 60  # characters of a wrong value
+
+
+def sendable(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be sent, or
+    null. All of it is JVM expressions on one row, so it works on streams.
+
+    `rules`: its lead does not matter. `now`: epoch ms; None takes the time when a batch of a stream is made for what
+    has expired, and the time of this call for the horizon. Raises BadInput, also without a column of names.
+    """
+    if columns.name is None:
+        raise BadInput("a column of names is missing: by its name a message that is sent twice is accepted once")
+    with_fields(frame, columns)  # refuses a column that can be no name, and one that is not there
+    began = int(time.time() * 1000) if now is None else now
+    # With this lead the first window is that of 1970. Without the name no row is compared with others.
+    any_lead = replace(rules or Rules(), lead_ms=-began)
+    name = F.col("`" + columns.name.replace("`", "``") + "`").cast("string")
+    told = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
+    clock = F.unix_millis(F.current_timestamp()) if now is None else F.lit(now)
+    early, late = (
+        [F.when(wrong, F.concat(*sentence)) for wrong, sentence in wrongs]
+        for wrongs in (_before_others(columns), _wrongs(columns, clock))
+    )
+    return told.withColumn(OWN + REASON, F.coalesce(*early, F.col(OWN + REASON), *late))
+
+
+Wrong = tuple[Column, list[Column]]
+
+
+def _before_others(columns: Columns) -> Iterator[Wrong]:
+    due = F.col(OWN + "due_ms")
+    yield due < 0, [F.lit(f"{columns.source('due_ms')}: "), due.cast("string"), F.lit(" is before 1970 (epoch ms)")]
+
+
+def _wrongs(columns: Columns, clock: Column) -> Iterator[Wrong]:
+    name = F.col(OWN + "name")
+    about = F.lit(f"{columns.source('name')}: ")
+    yield name.isNull(), [about, F.lit("is null; every message needs one")]
+    shown = F.left(F.make_valid_utf8(name), F.lit(_SHOWN))
+    rule = F.lit("must be 1 to 128 characters of A-Z a-z 0-9 . _ : -, not '")
+    yield ~name.rlike(_NAME), [about, rule, shown, F.lit("'")]
+    if columns.headers is not None:
+        about = F.lit(f"{columns.source('headers')}: ")
+        taken = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
+        yield taken, [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")]
+    if columns.labels is not None:
+        about = F.lit(f"{columns.source('labels')}: ")
+        padded = F.exists(F.col(OWN + "labels"), lambda label: label.rlike(_PADDED))
+        yield padded, [about, F.lit("a label must not begin or end with a space")]
+    if columns.expires is not None:
+        expires = F.col(OWN + "expires_ms")
+        about = F.lit(f"{columns.source('expires_ms')}: ")
+        yield expires < clock, [about, expires.cast("string"), F.lit(" is over")]

@@ -1,0 +1,19 @@
+"""How many shards a cluster has: read, never guessed. With another number every name would go to a wrong partition."""
+
+from __future__ import annotations
+
+from duemq.pipeline.kafka import Kafka
+from duemq.pipeline.logs import BUFFER
+from duemq.pipeline.ranges import Logs
+from duemq.pipeline.server import Server
+
+
+def shards_of(kafka: Kafka) -> int:
+    """By the partitions of the buffer topic. Raises Unavailable, and BadInput where no duemq has made it yet."""
+    return len(Logs(kafka).ranges([BUFFER])[BUFFER].starts)
+
+
+def shards_at(server: Server) -> int:
+    """By `GET /v1/cluster`. Raises what the client raises."""
+    with server.client() as client:
+        return len(client.cluster().shards)

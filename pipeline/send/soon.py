@@ -1,0 +1,117 @@
+"""The rows that bulk schedule rejects because they are due too soon, sent as messages.
+
+Which rows these are stands in the job's rejects, written once. Each is named after the job and its own name, so that
+the job may be run again: what was sent is a repeat, as long as the server remembers names. A table of answers says what
+became of each; once it is whole nothing is sent any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.manifest import Manifest
+from duemq.pipeline.bulk.rules import REASON, Rules
+from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.send.fields import fields
+from duemq.pipeline.send.rules import sendable
+from duemq.pipeline.send.twice import without_ambiguous
+from duemq.pipeline.source.options import Writing, server_at
+from duemq.pipeline.source.patience import REFUSED
+from duemq.pipeline.source.posting import ANSWERS_DDL, posting
+
+REMEMBERED_MS: Final = 24 * 3_600_000  # how long names are known after their messages ended, by default
+_NAME: Final = "duemq_job_name"
+_REJECTED: Final = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Soon:
+    """Of a job's rejects `sent` rows are messages, now or since an earlier run, and `left` are not. `answers`: a table
+    `name, status, detail` with each of them; None where there are none."""
+
+    sent: int = 0
+    left: int = 0
+    answers: str | None = None
+
+
+def check_soon(soon: str, strict: bool, columns: Columns) -> None:
+    """What the option --soon of a job says, before anything is written. Raises BadInput."""
+    if soon not in ("reject", "send"):
+        raise BadInput(f"--soon: {soon!r} is not one of reject, send")
+    if soon == "send" and strict:
+        raise BadInput("--soon send does not go with --strict: what is due too soon is rejected before it is sent")
+    if soon == "send" and columns.name is None:
+        raise BadInput("--soon send: what is sent needs a name, so that it is sent once: say --name COLUMN")
+
+
+def send_soon(
+    spark: SparkSession,
+    manifest: Manifest,
+    columns: Columns,
+    url: str | None,
+    rules: Rules | None = None,
+    teller: Teller | None = None,
+    clock: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> Soon:
+    """Send those rejects of a job that break no rule but the lead. `columns`: those of the job, with names. `url`: of
+    the server; None takes what the environment says.
+
+    Rows that were rejected for something else are so here, too; all stand in the table of answers. Raises BadInput,
+    JobFailed, and what the client raises.
+    """
+    check_soon("send", False, columns)
+    if not manifest.rejected:
+        return Soon()
+    assert manifest.rejects is not None and columns.name is not None
+    teller = teller or Silent()
+    where, answers = _uri(manifest.rejects), _uri(manifest.rejects) + "-sent"
+    if (done := _counted(spark, answers)) is not None and done.sent + done.left == manifest.rejected:
+        teller.says("what is due too soon was sent before")
+        return done
+    if clock() > manifest.began + REMEMBERED_MS:
+        raise JobFailed(
+            f"job {manifest.job} began more than {REMEMBERED_MS // 3_600_000} hours ago: the server may have forgotten "
+            f"the names of what it sent then. See which rows of {manifest.rejects} are still to be sent, and send them "
+            "by `duemq spark send`"
+        )
+    try:
+        rejects = spark.read.parquet(where).drop(REASON)
+    except AnalysisException as error:
+        raise JobFailed(f"{manifest.rejects} cannot be read any more: what is due too soon is not known") from error
+    if _NAME in rejects.columns:
+        raise BadInput(f"column {_NAME}: is used here; rename yours")
+    own = F.col("`" + columns.name.replace("`", "``") + "`").cast("string")
+    named = rejects.withColumn(_NAME, F.concat(F.lit(f"{manifest.job}:"), own))
+    told = without_ambiguous(sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False)
+    with step(spark, teller, "sending what is due too soon"):
+        sent = fields(told).mapInArrow(posting(Writing(server_at(url))), ANSWERS_DDL)
+        bad = told.where(F.col(OWN + REASON).isNotNull()).select(
+            F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
+        )
+        sent.unionByName(bad).write.mode("overwrite").parquet(answers)
+    counted = _counted(spark, answers)
+    assert counted is not None
+    return counted
+
+
+def _counted(spark: SparkSession, answers: str) -> Soon | None:
+    try:
+        table = spark.read.parquet(answers)
+    except AnalysisException:
+        return None
+    counts = {row["status"]: row["count"] for row in table.groupBy("status").count().collect()}
+    left = counts.pop(_REJECTED, 0) + counts.pop(REFUSED, 0)
+    return Soon(sum(counts.values()), left, answers)
+
+
+def _uri(path: str) -> str:
+    return path if "://" in path else f"file://{path}"

@@ -1,0 +1,68 @@
+"""Sending a stream, for as long as it runs.
+
+Spark repeats a batch that was under way when its query ended. Its rows are repeats of their names then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.rules import REASON, Rules, rejected
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.kafka import Kafka
+from duemq.pipeline.send.commands import commands
+from duemq.pipeline.send.rules import sendable
+from duemq.pipeline.send.shards import shards_of
+from duemq.pipeline.send.sink import writing
+
+METRICS: Final = "duemq_send"
+"""In the `observedMetrics` of the query's progress, without a folder of rejects: `rows` and `rejected` of a batch."""
+
+
+def send_stream(
+    frame: DataFrame,
+    columns: Columns,
+    kafka: Kafka,
+    checkpoint: str,
+    *,
+    rejects: str | None,
+    every: str | None = None,
+    once: bool = False,
+    shards: int | None = None,
+    rules: Rules | None = None,
+) -> StreamingQuery:
+    """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder of its own.
+
+    `rejects`: a folder that gets a folder `batch=N` for each batch with rejected rows; None only counts them, see
+    `METRICS`. `every`: the least time between two batches, such as `1 second`; None is one after the other. `once`:
+    what is there now, and end. `shards`, `rules`: see `send`. Raises BadInput, Unavailable and BadConfig.
+    """
+    if not frame.isStreaming:
+        raise BadInput("this frame is no stream: send() sends a table")
+    shards, options = shards or shards_of(kafka), writing(kafka)
+    if rejects is None:
+        counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")
+        told = sendable(frame, columns, rules).observe(METRICS, *counts)
+        query = commands(told, columns, shards).writeStream.format("kafka").options(**options)
+    else:
+        sendable(frame, columns, rules)  # raises BadInput now, not in the first batch
+        root, of = rejects.rstrip("/"), shards
+
+        def one(batch: DataFrame, number: int) -> None:
+            told = sendable(batch, columns, rules)
+            commands(told, columns, of).write.format("kafka").options(**options).save()
+            bad = rejected(told)
+            if not bad.isEmpty():
+                bad.write.mode("overwrite").parquet(f"{root}/batch={number}")
+
+        query = frame.writeStream.foreachBatch(one)
+    if once:
+        query = query.trigger(availableNow=True)
+    elif every is not None:
+        query = query.trigger(processingTime=every)
+    return query.option("checkpointLocation", checkpoint).start()

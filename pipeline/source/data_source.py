@@ -1,0 +1,50 @@
+"""The data source that Spark is given."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.source.fields import check
+from duemq.pipeline.source.listing import SCHEMA, Lister
+from duemq.pipeline.source.options import reading, writing
+from duemq.pipeline.source.posting import StreamWriter, Writer
+
+T = TypeVar("T")
+
+
+class DuemqSource(DataSource):
+    """`spark.read.format("duemq")`: messages that are pending or ended, and dead letters. `df.write.format("duemq")`
+    and `df.writeStream.format("duemq")`: rows become messages. docs/pipeline/source.md has the options.
+
+    Executors need duemq, and have to reach the server.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "duemq"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> Lister:
+        if schema != SCHEMA:
+            raise BadInput(f"the columns are {SCHEMA.simpleString()}: give no schema of your own")
+        return Lister(reading(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        check(schema)
+        return Writer(writing(_appending(overwrite, self.options)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        check(schema)
+        return StreamWriter(writing(_appending(overwrite, self.options)))
+
+
+def _appending(overwrite: bool, options: T) -> T:
+    if overwrite:
+        raise BadInput("messages cannot be overwritten: say mode('append')")
+    return options

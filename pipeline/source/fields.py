@@ -1,0 +1,34 @@
+"""The columns that are written: those of a delay file (docs/delay-files.md), with a name for each row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import types as T
+
+from duemq.pipeline.bulk.columns import FIELDS
+from duemq.pipeline.errors import BadInput
+
+REQUIRED: Final = ("name", "topic", "due_ms", "payload")
+_NUMBER = (T.LongType, T.IntegerType)
+_BYTES = (T.StringType, T.BinaryType)
+_TYPES: Final[dict[str, tuple[tuple[type[T.DataType], ...], str]]] = {
+    "name": ((T.StringType,), "a string"), "topic": ((T.StringType,), "a string"),
+    "due_ms": (_NUMBER, "epoch ms (bigint)"), "payload": (_BYTES, "a string or binary"),
+    "key": (_BYTES, "a string or binary"), "expires_ms": (_NUMBER, "epoch ms (bigint)"),
+    "labels": ((T.ArrayType,), "an array of strings"),
+    "headers": ((T.ArrayType, T.MapType), "an array of structs of name and value, or a map"),
+}  # fmt: skip
+
+
+def check(schema: T.StructType) -> None:
+    """Raises BadInput for columns that cannot be written."""
+    types = {field.name: field.dataType for field in schema.fields}
+    if unknown := sorted(types.keys() - _TYPES.keys()):
+        raise BadInput(f"column {unknown[0]}: is not known here; known are {', '.join(FIELDS)}")
+    if missing := [name for name in REQUIRED if name not in types]:
+        raise BadInput(f"column {missing[0]}: is missing; each row needs {', '.join(REQUIRED)}")
+    for name, found in types.items():
+        known, said = _TYPES[name]
+        if not isinstance(found, known):
+            raise BadInput(f"column {name}: must be {said}, not {found.simpleString()}")

@@ -1,0 +1,149 @@
+"""The options of the data source, as values. Every option is known, or it is refused by its name.
+
+Spark lowers the letters of options, and adds some of its own to those of a stream.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.client.connection import http_options
+from duemq.model.errors import Rejected
+from duemq.model.timing import WINDOW_MS, parse_duration, parse_instant
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.server import Server
+
+STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),
+    "ended": ("delivered", "cancelled", "dead"),
+}  # fmt: skip
+"""What can be read, and of which statuses its messages are."""
+MOST_RANGES: Final = 10_000  # of time, for each shard
+_SOME_RANGES: Final = 48  # where no length is given
+_SHARED: Final = ("url", "api_key", "timeout", "patience")
+_READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
+_WRITE: Final = (*_SHARED, "batch", "refused")
+_SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
+_PAGE, _BATCH = 1_000, 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None chooses. `page`: messages in one answer.
+    `patience_s`: so long a task asks again while it gets no answer."""
+
+    server: Server
+    statuses: tuple[str, ...] = STATUSES["pending"]
+    since: int | None = None
+    until: int | None = None
+    window: int | None = None
+    topic: str | None = None
+    key: str | None = None
+    label: str | None = None
+    page: int = _PAGE
+    patience_s: float = 300.0
+
+    def ranges(self) -> list[tuple[int | None, int | None]]:
+        """Of due times: [since, until) in parts. One where an end is open."""
+        if self.since is None or self.until is None:
+            return [(self.since, self.until)]
+        span = max(self.until - self.since, 0)
+        length = self.window or -(-span // _SOME_RANGES // WINDOW_MS) * WINDOW_MS or WINDOW_MS
+        starts = [self.since, *range(self.since - self.since % length + length, self.until, length)]
+        if len(starts) > MOST_RANGES:
+            raise BadInput(f"option window: makes {len(starts):,} ranges for each shard, the limit is {MOST_RANGES:,}")
+        return list(zip(starts, [*starts[1:], self.until], strict=True)) if span else []
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """`batch`: messages in one request, at most 10,000. `skip`: rows that the server refuses are only counted."""
+
+    server: Server
+    batch: int = _BATCH
+    patience_s: float = 300.0
+    skip: bool = False
+
+
+def reading(options: Mapping[str, str]) -> Reading:
+    """Raises BadInput."""
+    given = _known(options, _READ)
+    what = given.get("what", "pending")
+    if what not in STATUSES:
+        raise BadInput(f"option what: {what!r} is not one of {', '.join(STATUSES)}")
+    return Reading(
+        _server(given), STATUSES[what], _instant(given, "since"), _instant(given, "until"), _window(given),
+        given.get("topic"), given.get("key"), given.get("label"), _number(given, "page", _PAGE, 1_000),
+        _seconds(given, "patience", 300.0),
+    )  # fmt: skip
+
+
+def writing(options: Mapping[str, str]) -> Writing:
+    """Raises BadInput."""
+    given = _known(options, _WRITE)
+    refused = given.get("refused", "fail")
+    if refused not in ("fail", "skip"):
+        raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
+    batch, patience_s = _number(given, "batch", _BATCH, 10_000), _seconds(given, "patience", 300.0)
+    return Writing(_server(given), batch, patience_s, refused == "skip")
+
+
+def _known(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    given = {name: value for name, value in given.items() if name not in _SPARKS}
+    if unknown := sorted(given.keys() - set(known)):
+        raise BadInput(f"option {unknown[0]}: is not known here; known are {', '.join(known)}")
+    return given
+
+
+def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60.0) -> Server:
+    """With what the driver's environment says, where nothing is given: executors may have another. Raises BadInput."""
+    try:
+        base: str = http_options(url, None, 1.0)["base_url"]
+    except ValueError as error:
+        raise BadInput(f"option url: {error}") from error
+    return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s)
+
+
+def _server(given: Mapping[str, str]) -> Server:
+    return server_at(given.get("url"), given.get("api_key"), _seconds(given, "timeout", 60.0))
+
+
+def _instant(given: Mapping[str, str], name: str) -> int | None:
+    try:
+        return parse_instant(given[name], f"option {name}", text=True) if name in given else None
+    except Rejected as error:
+        raise BadInput(error.detail) from error
+
+
+def _window(given: Mapping[str, str]) -> int | None:
+    if "window" not in given:
+        return None
+    try:
+        length = parse_duration(given["window"], "option window", text=True)
+    except Rejected as error:
+        raise BadInput(error.detail) from error
+    if length < 1_000:
+        raise BadInput(f"option window: must be a second or longer, not {given['window']}")
+    return length
+
+
+def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
+        raise BadInput(f"option {name}: must be a whole number from 1 to {most}, not {text!r}")
+    return int(text)
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name, str(default))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 86_400:
+        raise BadInput(f"option {name}: must be seconds, 0 to a day, not {text!r}")
+    return seconds

@@ -1,0 +1,87 @@
+"""Asking a server until it answers. No Spark in here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from duemq.client import Draft, Message
+from duemq.client.client import BatchResult
+from duemq.client.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
+
+
+class Answer(NamedTuple):
+    """What became of a message: accepted, repeated (it was there already), or refused with the reason."""
+
+    status: str
+    detail: str | None = None
+
+
+def patiently(call: Callable[[], T], patience_s: float, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> T:
+    """The answer of a call that may be repeated. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
+    pause_s, deadline = 0.0, clock() + patience_s
+    while True:
+        try:
+            return call()
+        except (Unavailable, Unreachable) as error:
+            if clock() >= deadline:
+                raise
+            pause_s = _longer(pause_s)
+            sleep(max(pause_s, getattr(error, "retry_after_s", 0)))
+
+
+def posted(
+    drafts: Sequence[Draft],
+    send: Callable[[Sequence[Draft]], Sequence[BatchResult]],
+    patience_s: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> list[Answer]:
+    """An answer for each draft, in order. All have names, so what is not known is sent again.
+
+    Raises `Unavailable` and `Unreachable` once nothing was answered for `patience_s` seconds, and what refuses a whole
+    request.
+    """
+    answers: dict[int, Answer] = {}
+    left: Sequence[int] = range(len(drafts))
+    pause_s, deadline = 0.0, clock() + patience_s
+    while left:
+        why: Exception | None = None
+        results: Sequence[BatchResult] = ()
+        try:
+            results = send([drafts[place] for place in left])
+        except BatchInterrupted as error:
+            if not isinstance(error.__cause__, Unavailable | Unreachable):
+                raise
+            results, why = error.results, error.__cause__
+        except (Unavailable, Unreachable) as error:
+            why = error
+        for place, result in zip(left, results, strict=False):
+            if isinstance(result, Message):
+                answers[place] = Answer(REPEATED if result.state.duplicate else ACCEPTED)
+            elif isinstance(result, RejectedError):
+                answers[place] = Answer(REFUSED, str(result))
+            else:
+                why = result
+        again = [place for place in left if place not in answers]
+        if len(again) < len(left):
+            pause_s, deadline = 0.0, clock() + patience_s
+        elif why is not None and clock() >= deadline:
+            raise why
+        left = again
+        if left:
+            pause_s = _longer(pause_s)
+            sleep(max(pause_s, getattr(why, "retry_after_s", 0)))
+    return [answers[place] for place in range(len(drafts))]
+
+
+def _longer(pause_s: float) -> float:
+    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

@@ -1,0 +1,181 @@
+"""Writing rows as messages under their names, by batches over HTTP: a row that is written twice is one message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from duemq.client import Draft
+from duemq.client.client import BatchResult
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.source.options import Writing
+from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, Answer, posted
+
+_BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
+_TOLD: Final = 5  # refusals that an error tells
+ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
+ANSWERS_DDL: Final = "name string, status string, detail string"
+Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
+log = logging.getLogger("duemq.pipeline")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did. `reasons`: of some of those that were refused."""
+
+    accepted: int = 0
+    repeated: int = 0
+    refused: int = 0
+    reasons: tuple[str, ...] = ()
+
+    def plus(self, name: str | None, answer: Answer) -> None:
+        if answer.status == ACCEPTED:
+            self.accepted += 1
+        elif answer.status == REPEATED:
+            self.repeated += 1
+        else:
+            self.refused += 1
+            if len(self.reasons) < _TOLD:
+                self.reasons = (*self.reasons, f"{name}: {answer.detail}")
+
+
+def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
+    """Of one task. Raises what the client does where nothing is answered any more."""
+    done = Written()
+    with writing.server.client() as client:
+        for name, answer in answered(batches, client.send_batch, writing):
+            done.plus(name, answer)
+    return done
+
+
+def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: rows to `ANSWERS`, one each, in order."""
+
+    def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with writing.server.client() as client:
+            for batch in batches:
+                told = [(name, *answer) for name, answer in answered([batch], client.send_batch, writing)]
+                columns = zip(*told, strict=True) if told else ([], [], [])
+                yield pa.RecordBatch.from_arrays([pa.array(each, pa.string()) for each in columns], schema=ANSWERS)
+
+    return post
+
+
+def settle(messages: Iterable[Any], writing: Writing) -> None:
+    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless told to skip
+    them."""
+    done = [one for one in messages if isinstance(one, Written)]
+    refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
+    if not refused:
+        return
+    reasons = "; ".join([reason for one in done for reason in one.reasons][:_TOLD])
+    sentence = f"{refused:,} of {total:,} rows were refused, the others are scheduled ({reasons})"
+    if not writing.skip:
+        raise JobFailed(sentence)
+    log.warning("%s", sentence)
+
+
+class Writer(DataSourceArrowWriter):
+    """Of a table. A task that fails in between is repeated, and so are its names."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write(iterator, self._writing)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        settle(messages, self._writing)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of a stream. A batch that was under way when the query ended is repeated, and so are its names."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write(iterator, self._writing)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        settle(messages, self._writing)
+
+
+def answered(batches: Iterable[pa.RecordBatch], send: Send, writing: Writing) -> Iterator[tuple[str | None, Answer]]:
+    """The name of each row and what became of it, in order."""
+    for rows in _parts(batches, writing.batch):
+        drafts = [_draft(row) for row in rows]
+        sent = [draft for draft in drafts if isinstance(draft, Draft)]
+        answers = iter(posted(sent, send, writing.patience_s))
+        for row, draft in zip(rows, drafts, strict=True):
+            name = row["name"].decode(errors="replace") if row["name"] is not None else None
+            yield name, next(answers) if isinstance(draft, Draft) else Answer(REFUSED, draft)
+
+
+def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for batch in batches:
+        for row in _bytes(batch).to_pylist():
+            rows.append(row)
+            size += len(row["payload"] or b"") + len(row.get("key") or b"")
+            if len(rows) == most or size > _BYTES:
+                yield rows
+                rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
+    bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _draft(row: dict[str, Any]) -> Draft | str:
+    """The message, or why JSON cannot say it."""
+    what = "a column"
+    try:
+        for what in ("name", "topic", "due_ms", "payload"):
+            if row[what] is None:
+                return f"{what}: is null; every message needs one"
+        what = "name"
+        name = row["name"].decode()
+        what = "topic"
+        topic = row["topic"].decode()
+        what = "key"
+        key = None if row.get("key") is None else row["key"].decode()
+        what = "headers"
+        headers = _headers(row.get("headers"))
+        labels = row.get("labels") or None
+    except UnicodeDecodeError:
+        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/pipeline/send.md)"
+    if isinstance(headers, str):
+        return headers
+    if labels is not None and None in labels:
+        return "labels: a label is null"
+    return Draft(
+        topic, row["payload"], key, headers, labels, deliver_at=row["due_ms"], expires_at=row.get("expires_ms"),
+        name=name,
+    )  # fmt: skip
+
+
+def _headers(given: Any) -> dict[str, str] | str | None:
+    """Of a map, which Arrow gives as pairs, or of structs of name and value."""
+    if not given:
+        return None
+    found: dict[str, str] = {}
+    for one in given:
+        name, value = (one["name"], one["value"]) if isinstance(one, dict) else one
+        if name is None or value is None:
+            return "headers: the name or the value of a header is null"
+        if name in found:
+            return f"headers: {name} is there twice, which HTTP cannot say: send it through Kafka"
+        found[name] = value.decode() if isinstance(value, bytes) else value
+    return found

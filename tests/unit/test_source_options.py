@@ -1,0 +1,78 @@
+"""Options of the data source: known, of their type, or refused by their name."""
+
+from __future__ import annotations
+
+import pytest
+
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.source.options import MOST_RANGES, reading, writing
+
+DAY_MS = 86_400_000
+
+
+def test_what_is_read_by_default_and_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUEMQ_URL", "http://there:1")
+    monkeypatch.setenv("DUEMQ_API_KEY", "secret")
+    found = reading({})
+    assert (found.server.url, found.server.api_key) == ("http://there:1", "secret")
+    assert (found.statuses, found.since, found.until, found.page) == (("scheduled",), None, None, 1_000)
+    assert "secret" not in repr(found)
+    given = {
+        "URL": "duemq:80", "what": "ended", "Since": "2028-01-01T00:00:00Z", "until": "1830384000000", "window": "1d",
+        "topic": "t", "key": "k", "label": "l", "page": "10", "timeout": "2.5", "patience": "0", "api_key": "k",
+        "queryName": "q", "checkpointLocation": "c", "path": "",
+    }  # fmt: skip
+    found = reading(given)
+    assert (found.server.url, found.server.api_key, found.server.timeout_s) == ("http://duemq:80", "k", 2.5)
+    assert found.statuses == ("delivered", "cancelled", "dead")
+    assert (found.since, found.until, found.window) == (1_830_297_600_000, 1_830_384_000_000, DAY_MS)
+    assert (found.topic, found.key, found.label, found.page, found.patience_s) == ("t", "k", "l", 10, 0)
+
+
+def test_ranges_meet_and_cover_what_is_asked() -> None:
+    assert reading({}).ranges() == [(None, None)]
+    assert reading({"since": "5"}).ranges() == [(5, None)]
+    assert reading({"since": "5", "until": "5"}).ranges() == [] == reading({"since": "6", "until": "5"}).ranges()
+    for since, until, window in ((5, 6, None), (0, WINDOW_MS, None), (5, 40 * DAY_MS, None), (7, DAY_MS, "1h"),
+                                 (7, 10_000, "1s"), (0, 3_600_000, "1h"), (3_599_999, 3_600_001, "1h")):  # fmt: skip
+        given = {"since": str(since), "until": str(until)} | ({"window": window} if window else {})
+        ranges = reading(given).ranges()
+        assert ranges[0][0] == since and ranges[-1][1] == until
+        assert all(first < last for first, last in ranges if first is not None and last is not None)
+        assert [last for _, last in ranges[:-1]] == [first for first, _ in ranges[1:]]
+        assert window or len(ranges) <= 49
+    assert reading({"since": "7", "until": str(3_600_000), "window": "30m"}).ranges() == [
+        (7, WINDOW_MS), (WINDOW_MS, 2 * WINDOW_MS)
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match=rf"option window: makes .* the limit is {MOST_RANGES:,}"):
+        reading({"since": "0", "until": str(DAY_MS), "window": "1s"}).ranges()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"hwat": "dead"}, "option hwat: is not known here; known are url, api_key"),
+        ({"batch": "5"}, "option batch: is not known here"),
+        ({"what": "all"}, "option what: 'all' is not one of pending"),
+        ({"since": "yesterday"}, "option since is not an RFC 3339 time"),
+        ({"until": "2028-01-01T00:00:00"}, "option until has no zone"),
+        ({"window": "soon"}, "option window is not a duration"),
+        ({"window": "10ms"}, "option window: must be a second or longer"),
+        ({"page": "1001"}, "option page: must be a whole number from 1 to 1000"),
+        ({"page": "٣"}, "option page: must be a whole number"),
+        ({"timeout": "nan"}, "option timeout: must be seconds"),
+        ({"url": "ftp://x"}, "option url: 'ftp://x' is not the URL"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_name(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        reading(options)
+
+
+def test_options_of_writing() -> None:
+    found = writing({"url": "http://a", "batch": "7", "refused": "skip", "checkpointlocation": "c"})
+    assert (found.batch, found.skip, writing({}).skip, writing({}).batch) == (7, True, False, 5_000)
+    for options in ({"refused": "no"}, {"batch": "10001"}, {"batch": "0"}, {"since": "1"}):
+        with pytest.raises(BadInput, match=f"option {next(iter(options))}"):
+            writing(options)
