@@ -23,6 +23,7 @@ from tests.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
+PATHS = f"{ROOT}/src{os.pathsep}{ROOT}"  # this tree's code, wherever another one is installed
 ROWS, BAD = 3_000, 7
 RUN_S = 900.0
 STEPS = (
@@ -54,7 +55,7 @@ def one_run(table: Path, stage: Path, url: str, job: str, step: str = "") -> sub
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.bulk_run", *map(str, (table, stage, url, job, step))], cwd=ROOT,
-            stdout=stdout, stderr=stderr, start_new_session=True, env=environment() | {"PYTHONPATH": str(ROOT)},
+            stdout=stdout, stderr=stderr, start_new_session=True, env=environment() | {"PYTHONPATH": PATHS},
         )  # fmt: skip
         try:
             code = process.wait(RUN_S)
