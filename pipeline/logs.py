@@ -8,7 +8,7 @@ Times are epoch ms in `bigint` columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
 import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +20,7 @@ from duemq.pipeline import decode, envelopes
 from duemq.pipeline.kafka import Kafka, reading
 from duemq.pipeline.ranges import TopicRange
 
+_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its types leave out what it is without a function type
 BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
@@ -133,7 +134,7 @@ def deliveries(records: DataFrame) -> DataFrame:
     `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
     """
     found = records.select(*_seen(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
-    hashed = found.withColumns({"metadata": _metadata(), "key_hash": F.arrow_udf(decode.key_hashes, "int")("key")})
+    hashed = found.withColumns({"metadata": _metadata(), "key_hash": _arrow_udf(decode.key_hashes, "int")("key")})
     return _selected(with_id(hashed), decode.DELIVERIES)
 
 

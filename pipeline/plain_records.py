@@ -230,7 +230,7 @@ def _duration(text: str) -> int:
 
 def _rounded_up(quantity: str, unit: int) -> int:
     whole, _, part = quantity.partition(".")
-    scale = 10 ** len(part)
+    scale: int = 10 ** len(part)
     return (int(whole + part) * unit + scale - 1) // scale
 
 

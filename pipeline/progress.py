@@ -56,18 +56,19 @@ def step(spark: SparkSession, teller: Teller, what: str) -> Iterator[None]:
 @contextmanager
 def _told_by_server(spark: SparkSession, share: Share) -> Iterator[None]:
     """A Connect server tells of the stages of each query while the client waits for it."""
-    stages: dict[tuple[str | None, int], tuple[int, int]] = {}
+    tasks: dict[tuple[str | None, int], tuple[int, int]] = {}
 
-    def tell(told: Iterable[Any] | None, running: int, operation_id: str | None, done: bool) -> None:
-        for stage in told or ():
-            stages[operation_id, stage.stage_id] = (stage.num_completed_tasks, stage.num_tasks)
-        _share(stages.values(), share)
+    def tell(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        for stage in stages or ():
+            tasks[operation_id, stage.stage_id] = (stage.num_completed_tasks, stage.num_tasks)
+        _share(tasks.values(), share)
 
-    spark.registerProgressHandler(tell)
+    handler: Any = tell
+    spark.registerProgressHandler(handler)
     try:
         yield
     finally:
-        spark.removeProgressHandler(tell)
+        spark.removeProgressHandler(handler)
 
 
 @contextmanager

@@ -127,7 +127,8 @@ def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str)
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:
-    return frame.toPandas().astype(object).where(lambda cells: cells.notna(), None).to_dict("records")
+    cells: Any = frame.toPandas()
+    return list(cells.astype(object).where(lambda cells: cells.notna(), None).to_dict("records"))
 
 
 def main(url: str, step: str, *arguments: str) -> None:

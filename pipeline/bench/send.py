@@ -21,12 +21,12 @@ from duemq.client import Client
 from duemq.pipeline.bench import schedule
 from duemq.pipeline.bench.serving import serving
 from duemq.pipeline.bulk.columns import Columns
-from duemq.pipeline.bulk.files import uri
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.send import send as run
 from duemq.pipeline.send import send_stream
+from duemq.pipeline.storage import uri_of
 
 _COLUMNS: Final = Columns("due", "body", topic="topic", key="key", name="name")
 _DAY_MS: Final = 86_400_000
@@ -74,8 +74,8 @@ def _batch(
         teller.step(f"making a table of {rows:,} rows")  # and the topics
         made = schedule.generated(spark, rows, int(time.time() * 1000) + _DAY_MS, _DAY_MS)
         named = made.withColumn("name", F.concat(F.lit("bench-"), F.monotonically_increasing_id().cast("string")))
-        named.write.parquet(uri(folder / "table"))
-    table = spark.read.parquet(uri(folder / "table"))
+        named.write.parquet(uri_of(folder / "table"))
+    table = spark.read.parquet(uri_of(folder / "table"))
     warm = table.limit(_WARM_ROWS).withColumn("name", F.concat(F.lit("warm-"), "name"))
     run(warm, _COLUMNS, kafka, teller=teller)
     said: dict[str, Any] = {"rows": rows}
@@ -105,7 +105,7 @@ def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: in
     columns = Columns("timestamp", "at", to="bench-stream", name="value")
     rows: DataFrame = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
     stream = rows.withColumn("at", F.unix_millis("timestamp").cast("string"))
-    query = send_stream(stream, columns, kafka, uri(folder / "checkpoint"), rejects=None)
+    query = send_stream(stream, columns, kafka, uri_of(folder / "checkpoint"), rejects=None)
     time.sleep(seconds)
     query.processAllAvailable()
     query.stop()

@@ -164,12 +164,12 @@ class ObjectStage:
             from obstore.store import S3Store
         except ImportError as error:
             raise BadInput(f"{self.place}: install the extra `duemq[objectstore]`") from error
-        more: dict[str, Any] = {
+        options: dict[str, Any] = dict(self.config) | {
             "client_options": {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"},
             "retry_config": {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=60)},
         }
         try:
-            yield S3Store(self.bucket, prefix=self.prefix, **dict(self.config), **more)
+            yield S3Store(self.bucket, prefix=self.prefix, **options)
         except (BaseError, OSError) as error:
             if isinstance(error, FileNotFoundError):
                 raise

@@ -27,6 +27,7 @@ from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.source.options import Writing, server_at
 from duemq.pipeline.source.patience import REFUSED
 from duemq.pipeline.source.posting import ANSWERS_DDL, posting
+from duemq.pipeline.storage import uri_of
 
 REMEMBERED_MS: Final = 24 * 3_600_000  # how long names are known after their messages ended, by default
 _NAME: Final = "duemq_job_name"
@@ -73,7 +74,8 @@ def send_soon(
         return Soon()
     assert manifest.rejects is not None and columns.name is not None
     teller = teller or Silent()
-    where, answers = _uri(manifest.rejects), _uri(manifest.rejects) + "-sent"
+    where = uri_of(manifest.rejects)
+    answers = f"{where}-sent"
     if (done := _counted(spark, answers)) is not None and done.sent + done.left == manifest.rejected:
         teller.says("what is due too soon was sent before")
         return done
@@ -111,7 +113,3 @@ def _counted(spark: SparkSession, answers: str) -> Soon | None:
     counts = {row["status"]: row["count"] for row in table.groupBy("status").count().collect()}
     left = counts.pop(_REJECTED, 0) + counts.pop(REFUSED, 0)
     return Soon(sum(counts.values()), left, answers)
-
-
-def _uri(path: str) -> str:
-    return path if "://" in path else f"file://{path}"

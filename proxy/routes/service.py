@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from duemq.delay.backend import Backend
 from duemq.delay.gateway import Gateway
-from duemq.model.adoption import MOST_ROWS
+from duemq.model.adoption import MOST_FILES, MOST_ROWS
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.body import header
@@ -24,7 +24,6 @@ from duemq.proxy.connections import DRAINING
 from duemq.proxy.endpoint import Service
 from duemq.proxy.problem import problem, problem_response
 from duemq.proxy.reply import JsonResponse
-from duemq.proxy.routes.adopting import MOST_FILES
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

@@ -93,7 +93,15 @@ def test_each_mutant_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPat
 
 def test_a_table_without_that_column(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="column id: the table of expected ids does not have it; it has name"):
-        expected.sought(spark.createDataFrame([("x",)], "name string"), *[spark.range(1)] * 5, None)
+        expected.sought(
+            spark.createDataFrame([("x",)], "name string"),
+            spark.range(1),
+            spark.range(1),
+            spark.range(1),
+            spark.range(1),
+            spark.range(1),
+            None,
+        )
 
 
 def test_of_a_real_history(spark: SparkSession, real: Gathered, past: Past, tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ def test_a_kafka_that_wants_a_login_over_tls(spark: SparkSession, kafka_secure: 
     environment = {"DUEMQ_KAFKA__PASSWORD": user.password, "DUEMQ_KAFKA__USER": "somebody else"}
     given = {"protocol": "SASL_SSL", "mechanism": mechanism, "user": user.name, "ca_file": str(kafka_secure.ca_file)}
     options = configured(kafka_secure.secure_bootstrap, given, environment)
+    assert isinstance(options, KafkaOptions)
 
     async def fill() -> str:
         topic = await new_topic(kafka_secure.bootstrap)

@@ -47,7 +47,7 @@ class History:
         counts = dict.fromkeys(("accepted", "delivered", "cancelled", "dead"), 0)
         for offset in range(MESSAGES):
             due = T + 1_000 * (offset + 1)
-            sent = {
+            sent: Row = {
                 "shard": shard, "offset": offset, "at": T, "kind": "schedule", "plain": False, "due": due,
                 "topic": ("orders", "mails", "unread")[offset % 3], "expires": 0, "content": offset * 7,
                 "metadata": offset * 3, "name": f"n:{offset}" if offset % 10 == 0 else None,

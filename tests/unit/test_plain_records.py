@@ -208,7 +208,7 @@ def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> Meaning:
 @pytest.mark.parametrize("reader", [by_the_server, by_the_audit])
 @pytest.mark.parametrize(("pairs", "said"), RECORDS)
 def test_what_a_record_means(reader: Any, pairs: Pairs, said: Said) -> None:
-    own_key = {"key": b"of the record"} if said["kind"] == "schedule" else {}
+    own_key: dict[str, Any] = {"key": b"of the record"} if said["kind"] == "schedule" else {}
     expected = Meaning(**(own_key | said))
     assert reader(pairs, b"of the record")._replace(reason="") == expected
     if own_key:
