@@ -84,7 +84,8 @@ def test_what_entries_tell_of_is_known_before_they_are_looked_into(spark: SparkS
     records = [
         record("duemq.ledger", 2, 50, NOW, entry(4, {3: Answer.ACCEPTED, 9: Answer.OK, 5: Answer.DUPLICATE})),
         record("duemq.ledger", 2, 51, NOW, entry(5, {7: Answer.UNKNOWN}, Adopted(6, 30, 1), Adopted(8, 0, 0, "large"))),
-        record("duemq.ledger", 2, 52, NOW, b"nothing"), record("duemq.ledger", 2, 53, NOW, b""),
+        record("duemq.ledger", 2, 52, NOW, pack_record(None, (), b"nothing")),
+        record("duemq.ledger", 2, 53, NOW, pack_record(None, (), b"")),
         record("duemq.ledger", 1, 9, NOW, entry(4, {1: Answer.ACCEPTED})),
     ]  # fmt: skip
     entries = logs.entries(kafka_frame(spark, records))

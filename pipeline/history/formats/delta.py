@@ -92,7 +92,7 @@ class DeltaLog:
         days = (date.fromisoformat(file.date) - date(1970, 1, 1)).days
         values.put("date", self._kernel.expressions.Literal.ofDate(days))
         row = self._kernel.internal.actions.AddFile.convertDataFileStatus(
-            transaction.getSchema(self._engine), self._java.java.net.URI(self._root()), status, values, new, none,
+            transaction.getSchema(self._engine), self._root(), status, values, new, none,
             optional.empty(), optional.empty(), optional.empty(),
         )  # fmt: skip
         return self._kernel.internal.actions.SingleAction.createAddFileSingleAction(row.toRow())
@@ -122,9 +122,9 @@ class DeltaLog:
     def _snapshot(self) -> Any:
         return self._table.getLatestSnapshot(self._engine)
 
-    def _root(self) -> str:
-        root: str = self._table.getPath(self._engine)
-        return root
+    def _root(self) -> Any:
+        """As a `java.net.URI`, which quotes what a path may have, such as a space."""
+        return self._java.org.apache.hadoop.fs.Path(self._table.getPath(self._engine)).toUri()
 
     def _count(self, uri: str) -> int:
         """Rows of a Parquet file."""
