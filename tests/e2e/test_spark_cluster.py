@@ -23,8 +23,7 @@ from duemq.storage.rows import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.e2e.test_packaging import ROOT, checkout, python
 from tests.real_servers import need_servers
-from tests.s3_site import S3Site
-from tests.spark_cluster import SparkCluster, environment_of, need_namespaces, packed, submit
+from tests.spark_cluster import SparkCluster, environment_of, packed, submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -118,38 +117,3 @@ def check_all(done: CompletedProcess[str], killed: list[int], found: pa.Table, s
         for row in found.slice(0, 50).to_pylist():
             state = client.get(row["id"]).state
             assert (state.payload, state.deliver_at_ms) == (f"row {row['name'][2:]}".encode(), row["due_ms"])
-
-
-@pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Two workers each of which has a file system of its own where tests write."""
-    need_servers()
-    need_namespaces()
-    base = tmp_path_factory.getbasetemp()
-    with SparkCluster(tmp_path_factory.mktemp("apart"), workers=2, hidden=base) as cluster:
-        yield cluster
-
-
-def test_a_table_is_scheduled_once_by_workers_that_share_no_disk(
-    apart: SparkCluster, made: Path, s3: S3Site, new_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    """Table, stage, ids and rejects are in a store, and the server takes the files in from there."""
-    bucket, killed = s3.bucket(), list[int]()
-    for path in table_of(tmp_path / "table").iterdir():
-        s3.put(f"{bucket}/table/{path.name}", path.read_bytes())
-    server = new_server("--set", f"far.adopt_from=s3://{bucket}/jobs", "--set", f"far.s3_endpoint={s3.endpoint}")
-    server.environment = s3.variables
-    server.start()
-
-    def written() -> bool:
-        return any("_temporary" in key and key.endswith(".parquet") for key in s3.keys(f"{bucket}/jobs"))
-
-    killer = threading.Thread(target=kill_one_while_it_writes, args=(apart, written, killed))
-    killer.start()
-    words = ("schedule", f"s3a://{bucket}/table", *MAPPED, "--stage", f"s3a://{bucket}/jobs", "--url", server.url)
-    more = ("--ids", f"s3a://{bucket}/ids", "--rejects", f"s3a://{bucket}/rejects", "--json", "--job", "apart")
-    done = submit(apart.url, made, packed(made), *words, *more, attempts=4, settings=s3.of_spark)
-    killer.join()
-    check_all(done, killed, pq.read_table(f"{bucket}/ids", filesystem=s3.files()), server)
-    again = submit(apart.url, made, packed(made), *words, *more, settings=s3.of_spark)
-    assert again.returncode == 0 and json.loads(again.stdout)["again"], again.stdout + again.stderr
