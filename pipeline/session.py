@@ -28,8 +28,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
-    "spark.driver.extraJavaOptions": f"-Xss16m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-    # -Xss: stopping a stream while it works overflows the stack otherwise.
+    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # -Xss: stopping a stream while it works overflows the stack otherwise. UTC: database drivers and ORC make times of
+    # Java out of local ones, and what Java's zone leaves out in spring would be shifted.
 }
 LOCAL: Final[Mapping[str, str]] = {
     "spark.master": "local[*]",

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
+from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.bulk.rules import REASON
 from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 from duemq.storage.intake import glance
@@ -64,7 +64,7 @@ def messages(judged: DataFrame, columns: Columns, job: str) -> DataFrame:
     kept = judged.where(F.col(OWN + REASON).isNull()).select(
         *(F.col(OWN + name) for name in fields),
         (F.col(due) - F.col(due) % WINDOW_MS).alias(WINDOW),
-        *(F.col(f"`{name}`").alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
+        *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
     )
     sorted_rows = kept.hint("rebalance", WINDOW).sortWithinPartitions(WINDOW, due, *ordered)
     shown = [F.col(OWN + name).alias(name, metadata={"duemq-job": job}) for name in fields]

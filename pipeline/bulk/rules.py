@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
-from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
+from duemq.pipeline.bulk.columns import OWN, UNREAD, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
 
@@ -73,10 +73,8 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
         return length > limit, says(name, "has ", length.cast("string"), f" bytes, the limit is {limit}")
 
     first = now + rules.lead_ms
-    raw = F.col(f"`{columns.due}`").cast("string")
-    yield due.isNull() & raw.isNull(), says("due_ms", "is null; every message needs one")
-    unread = "' is neither epoch ms nor a date-time with a zone (RFC 3339)"
-    yield due.isNull(), says("due_ms", "'", F.left(raw, F.lit(_SHOWN)), unread)
+    unread = F.col(OWN + UNREAD)
+    yield unread.isNotNull(), [unread]
     yield due - due % WINDOW_MS < first, says(
         "due_ms", due.cast("string"), f" is in a window that begins sooner than {rules.lead_ms} ms after {now}, when "
         "the job began: send it as a message",
@@ -90,13 +88,11 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
     yield too_long("payload", limits.max_payload_bytes)
     if columns.key is not None:
         yield too_long("key", limits.max_key_bytes)
-    if columns.headers is not None:
+    if columns.headers is not None or columns.header_prefix is not None:
         yield from _headers(F.col(OWN + "headers"), limits, lambda *parts: says("headers", *parts))
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
     if columns.expires is not None:
-        given = F.col(f"`{columns.expires}`").cast("string")
-        yield expires.isNull() & given.isNotNull(), says("expires_ms", "'", F.left(given, F.lit(_SHOWN)), unread)
         yield expires > LAST_MS, says("expires_ms", expires.cast("string"), " is after the year 9999 (epoch ms)")
         yield (
             expires < due,
