@@ -1,49 +1,129 @@
-"""Times of a table as epoch ms, in Spark expressions."""
+"""Times of a table as epoch ms, in Spark expressions.
+
+Nothing here depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is read
+in the zone that is named for such times, and is no time where none is.
+"""
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Final, NamedTuple
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegralType, StringType, TimestampType
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
+UNITS: Final = {"ms": 1, "s": 1000}
+"""What whole numbers may be, in ms."""
+A_TIME: Final = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
 _DIGITS = r"^[+-]?\d{1,18}\z"
 _ZONED = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)\z"
-_NAIVE = r"^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?\z"
+_LOCAL = r"^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?\z"
 _BELOW_MICROS = r"\.\d{6}\d*[1-9]"
-A_TIME = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
+_DAY_US = 86_400_000_000
+_DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+_NO_ZONE = "has no time zone, and none is given for such times"
+_YEARS = "is not in the years 1 to 9999"
+
+
+class Time(NamedTuple):
+    """A column read as times. `ms`: epoch ms (bigint), rounded up: a message is never early. `problem`: the end of a
+    sentence about a value that is no time, null where it is one or is null itself."""
+
+    ms: Column
+    problem: Column
+
+
+def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
+    """A column of this type as times; None where the type, or the type without a zone, names no moment.
+
+    Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time (RFC 3339).
+    With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
+    out, or show twice, are none: nobody knows which moment they mean.
+    """
+    if isinstance(kind, IntegralType):
+        ms = _scaled(value.cast("bigint"), unit)
+        return Time(ms, F.when(ms.isNull() & value.isNotNull(), f"{unit} is out of range"))
+    if isinstance(kind, TimestampType):
+        return Time(ceil_ms(F.unix_micros(value)), F.lit(None).cast("string"))
+    if isinstance(kind, StringType):
+        return _of_text(F.trim(value), zone, unit)
+    if isinstance(kind, TimestampNTZType | DateType) and zone is not None:
+        wall = _wall_us(value)
+        micros, problem = _in_zone(wall, zone)
+        return Time(ceil_ms(micros), F.when(wall.isNull() & value.isNotNull(), _YEARS).otherwise(problem))
+    return None
 
 
 def epoch_ms(value: Column, kind: DataType) -> Column | None:
-    """A column of this type as epoch ms (bigint), null where it is no time.
-
-    Whole numbers are ms, timestamps instants, text either digits (ms) or RFC 3339 with a zone. None for other types:
-    a TIMESTAMP_NTZ or a DATE names no instant.
-    """
-    if isinstance(kind, IntegralType):
-        return value.cast("bigint")
-    if isinstance(kind, TimestampType):
-        return ceil_ms(value)
-    return text_ms(value) if isinstance(kind, StringType) else None
+    """A column of this type as epoch ms (bigint), null where it is no time; None as for `read_time`."""
+    time = read_time(value, kind)
+    return None if time is None else time.ms
 
 
-def ceil_ms(timestamp: Column) -> Column:
-    """Epoch ms, rounded up: a message is never early."""
-    return _ceil_ms(F.unix_micros(timestamp))
-
-
-def text_ms(text: Column) -> Column:
-    """Epoch ms of digits (ms) or of RFC 3339 text with a zone; null for anything else, such as a time without one."""
-    trimmed = F.trim(text)
-    # Spark's timestamps end at microseconds: it leaves out what a text says below them.
-    micros = F.unix_micros(F.try_to_timestamp(F.upper(trimmed))) + trimmed.rlike(_BELOW_MICROS).cast("bigint")
-    return F.when(trimmed.rlike(_DIGITS), trimmed.try_cast("bigint")).when(trimmed.rlike(_ZONED), _ceil_ms(micros))
-
-
-def is_naive(text: Column) -> Column:
-    """Whether it is a time without a zone."""
-    return F.trim(text).rlike(_NAIVE)
-
-
-def _ceil_ms(micros: Column) -> Column:
+def ceil_ms(micros: Column) -> Column:
+    """Epoch ms of epoch microseconds, rounded up."""
     # Not by a division of doubles: from the year 2255 on they do not hold microseconds exactly.
-    return F.call_function("div", micros + F.pmod(-micros, F.lit(1000)), F.lit(1000))
+    return F.call_function("div", micros, F.lit(1000)) + (micros % 1000 > 0).cast("bigint")
+
+
+def _of_text(text: Column, zone: str | None, unit: str) -> Time:
+    # Spark's timestamps end at microseconds: it leaves out what a text says below them.
+    below = text.rlike(_BELOW_MICROS).cast("bigint")
+    # Spark reads no zone behind minutes.
+    whole = F.regexp_replace(F.upper(text), r"^(.{16})([Z+-])", "$1:00$2")
+    number = _scaled(text.try_cast("bigint"), unit)
+    ms = F.when(text.rlike(_DIGITS), number).when(
+        text.rlike(_ZONED), ceil_ms(F.unix_micros(F.try_to_timestamp(whole)) + below)
+    )
+    unread = F.lit("is neither epoch ms nor a date-time with a zone (RFC 3339)")
+    if unit != "ms":
+        unread = F.lit(f"is neither epoch {unit} nor a date-time with a zone (RFC 3339)")
+    if zone is None:
+        problem = F.when(text.rlike(_LOCAL), _NO_ZONE).otherwise(unread)
+    else:
+        micros, out_of_clock = _in_zone(_wall_us(F.upper(text).try_cast("timestamp_ntz")), zone)
+        ms = ms.when(text.rlike(_LOCAL), ceil_ms(micros + below))
+        problem = F.coalesce(F.when(text.rlike(_LOCAL), out_of_clock), unread)
+    return Time(ms, F.when(ms.isNull() & text.isNotNull(), problem))
+
+
+def _scaled(number: Column, unit: str) -> Column:
+    return number if UNITS[unit] == 1 else F.try_multiply(number, F.lit(UNITS[unit]).cast("bigint"))
+
+
+def _wall_us(local: Column) -> Column:
+    """What a TIMESTAMP_NTZ or DATE shows, as microseconds since 1970 on that clock; null outside the years 1 to 9999.
+
+    Field by field: each cast and function that makes a TIMESTAMP of it asks for the zone of the session.
+    """
+    day, wall = F.unix_date(local.cast("date")).cast("bigint"), local.cast("timestamp_ntz")
+    second = day * 86_400 + F.hour(wall) * 3_600 + F.minute(wall) * 60
+    micros = (F.extract(F.lit("SECOND"), wall) * 1_000_000).cast("bigint")
+    return F.when(day.between(_DAYS[0], _DAYS[1]), second * 1_000_000 + micros)
+
+
+def _in_zone(wall: Column, zone: str) -> tuple[Column, Column]:
+    """Epoch microseconds of what clocks show in a zone, and why there are none.
+
+    A day before and a day after, clocks have the offsets from before and after any change of them. The moment is the
+    one at which the clock, with one of the two, shows the time; in a gap none does, in an overlap both do.
+    """
+
+    def offset(at: Column) -> Column:
+        return F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(at), zone)) - at
+
+    def moments(wall: Column) -> Column:
+        """Of each of the two offsets, if they differ, the moment at which the clock shows the time."""
+        offsets = F.array_distinct(F.array(offset(wall - _DAY_US), offset(wall + _DAY_US)))
+        each = F.transform(offsets, lambda one: F.struct((wall - one).alias("at"), one.alias("offset")))
+        true = F.filter(each, lambda one: (F.size(offsets) == 1) | (offset(one["at"]) == one["offset"]))
+        return F.transform(true, lambda one: one["at"])
+
+    # A lambda's argument is computed once. As plain expressions, each use would be a copy of all that it is made of.
+    found = F.transform(F.array(wall), moments)[0]
+    micros = F.when(F.size(found) == 1, found[0])
+    problem = F.when(F.size(found) == 2, f"is shown twice by the clocks of {zone}: say it with its offset").when(
+        (F.size(found) == 0) & wall.isNotNull(), f"is left out by the clocks of {zone}"
+    )
+    return micros, problem

@@ -31,8 +31,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
     "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
-    "spark.driver.extraJavaOptions": f"-Xss16m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-    # -Xss: stopping a stream while it works overflows the stack otherwise.
+    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # -Xss: stopping a stream while it works overflows the stack otherwise. UTC: database drivers and ORC make times of
+    # Java out of local ones, and what Java's zone leaves out in spring would be shifted.
 }
 LOCAL: Final[Mapping[str, str]] = {
     "spark.master": "local[*]",

@@ -13,7 +13,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
 
+from duemq.pipeline import local_times
 from duemq.pipeline.errors import BadInput
 
 FORMATS: Final = ("parquet", "orc", "json", "csv")
@@ -29,7 +31,8 @@ def read_table(
     """A file, a folder or a pattern of files (local, or with a scheme), or a table of the catalog.
 
     `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
-    header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Raises
+    header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Times in
+    files that do not say their zone are TIMESTAMP_NTZ, or text; a table of the catalog is as it is declared. Raises
     BadInput.
     """
     if kind is None and not _is_path(name):
@@ -38,14 +41,20 @@ def read_table(
     if kind not in FORMATS:
         raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
     of_csv = {"header": "true", "sep": "\t" if name.endswith(".tsv") else ",", "escape": '"'}
-    reader = spark.read.format(kind).options(**(of_csv if kind == "csv" else {}) | dict(options or {}))
-    return _found(lambda: reader.load(name), name)
+    chosen = (of_csv if kind == "csv" else {}) | dict(options or {})
+    reader = spark.read.format(kind).options(**chosen)
+    return _found(lambda: local_times.load(spark, reader, kind, name, chosen), name)
 
 
 def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
-    """A table behind JDBC; its driver is one of Spark's jars. Raises BadInput."""
-    reader = spark.read.format("jdbc").options(**({"url": url, "dbtable": name} | dict(options or {})))
-    return _found(reader.load, name)
+    """A table behind JDBC; its driver is one of Spark's jars. Times without a zone are TIMESTAMP_NTZ, unless `options`
+    (of Spark's reader) say otherwise. Raises BadInput."""
+    chosen = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"} | dict(options or {})
+    reader = spark.read.format("jdbc").options(**chosen)
+    frame = _found(reader.load, name)
+    if any(isinstance(field.dataType, TimestampNTZType) for field in frame.schema):
+        local_times.need_java_in_utc(spark, name)
+    return frame
 
 
 def fingerprint(frame: DataFrame) -> str | None:

@@ -17,6 +17,8 @@ from tests.real_servers import need_servers
 JARS = Path(__file__).with_name("spark_jars.txt")
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
 
+SESSION_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
+
 spark_tests = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 """What modules with Spark tests say as their `pytestmark`. Py4J leaves sockets to the garbage collector."""
 
@@ -32,3 +34,14 @@ def spark() -> Iterator[SparkSession]:
     os.environ[JARS_VARIABLE] = str(spark_jars())
     with running("tests", kafka=True, master="local[2]", settings=SETTINGS) as session:
         yield session
+
+
+@pytest.fixture(params=SESSION_ZONES)
+def session_zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """A session whose zone is another one: a cluster's `spark-defaults.conf` may say any."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    try:
+        yield request.param
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))

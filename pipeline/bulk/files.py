@@ -18,9 +18,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
+from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.bulk.plans import bytes_of
-from duemq.pipeline.bulk.rules import REASON, column_of
+from duemq.pipeline.bulk.rules import REASON
 from duemq.pipeline.bulk.stage import Stage
 from duemq.pipeline.errors import JobFailed
 from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
@@ -76,7 +76,7 @@ def messages(judged: DataFrame, columns: Columns, job: str, seen: Observation | 
     kept = judged.where(F.col(OWN + REASON).isNull()).select(
         *(F.col(OWN + name) for name in fields),
         (F.col(due) - F.col(due) % WINDOW_MS).alias(WINDOW),
-        *(column_of(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
+        *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
     )
     shuffled = kept.hint("rebalance", _parts(kept), WINDOW)
     if seen is not None:  # before it is sorted: Spark does not know that what is observed stays sorted

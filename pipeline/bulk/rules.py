@@ -16,7 +16,7 @@ from duemq.client.values import Limits
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
-from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
+from duemq.pipeline.bulk.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.server import message_limits
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
@@ -97,11 +97,6 @@ def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
     return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
 
 
-def column_of(name: str) -> Column:
-    """A column of the user's, whatever characters its name has."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 Wrong = tuple[Column, list[Column]]
 """When a row breaks a rule, and the sentence about it."""
 
@@ -121,10 +116,8 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
         return length > limit, says(name, "has ", length.cast("string"), f" bytes, the limit is {limit}")
 
     first = now + rules.lead_ms
-    raw = column_of(columns.due).cast("string")
-    yield due.isNull() & raw.isNull(), says("due_ms", "is null; every message needs one")
-    unread = "' is neither epoch ms nor a date-time with a zone (RFC 3339)"
-    yield due.isNull(), says("due_ms", "'", F.left(raw, F.lit(_SHOWN)), unread)
+    unread = F.col(OWN + UNREAD)
+    yield unread.isNotNull(), [unread]
     yield due - due % WINDOW_MS < first, says(
         "due_ms", due.cast("string"), f" is in a window that begins sooner than {rules.lead_ms} ms after {now}, when "
         "the job began: send it as a message",
@@ -138,13 +131,11 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
     yield too_long("payload", limits.max_payload_bytes)
     if columns.key is not None:
         yield too_long("key", limits.max_key_bytes)
-    if columns.headers is not None:
+    if columns.headers is not None or columns.header_prefix is not None:
         yield from _headers(F.col(OWN + "headers"), limits, lambda *parts: says("headers", *parts))
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
     if columns.expires is not None:
-        given = column_of(columns.expires).cast("string")
-        yield expires.isNull() & given.isNotNull(), says("expires_ms", "'", F.left(given, F.lit(_SHOWN)), unread)
         yield expires > LAST_MS, says("expires_ms", expires.cast("string"), " is after the year 9999 (epoch ms)")
         yield (
             expires < due,
@@ -219,7 +210,7 @@ def rejected(frame: DataFrame) -> DataFrame:
     kept = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
     return kept.select(
         *(
-            column_of(one.name).cast("string").alias(one.name) if _is_unwritable(one.dataType) else column_of(one.name)
+            column(one.name).cast("string").alias(one.name) if _is_unwritable(one.dataType) else column(one.name)
             for one in kept.schema.fields
             if not one.name.startswith(OWN)
         )

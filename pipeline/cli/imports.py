@@ -7,6 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duemq.model.timing import CLASSIC_LEVELS
+from duemq.pipeline.cli.columns import (
+    Due,
+    Expires,
+    Headers,
+    Key,
+    Labels,
+    Name,
+    Payload,
+    PayloadBase64,
+    To,
+    Topic,
+    Unit,
+    Zone,
+    columns_of,
+)
 from duemq.pipeline.cli.command import (
     AsJson,
     Master,
@@ -27,7 +42,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Pending m
 
 RABBITMQ_EXAMPLES = examples(
     "duemq spark import rabbitmq rabbitmq_delayed.jsonl --out pending/",
-    "duemq spark import rabbitmq get.json --taken-at 2026-11-22T05:18:00Z --ttl 10m --topic orders --out pending/",
+    "duemq spark import rabbitmq get.json --taken-at 2026-11-22T05:18:00Z --ttl 10m --to orders --out pending/",
 )
 CELERY_EXAMPLES = examples(
     "duemq spark import celery redis://localhost:6379/0 --queue celery --queue mail --out pending/",
@@ -37,8 +52,8 @@ ROCKETMQ_EXAMPLES = examples(
     "duemq spark import rocketmq rocketmq-export/rmq_sys_wheel_timer --taken-at 2026-11-22T05:18:00Z --out pending/",
 )
 CSV_EXAMPLES = examples(
-    "duemq spark import csv reminders.csv --due at --payload text --topic reminders --out pending/",
-    "duemq spark import csv 'dump/*.csv' --separator ';' --due run_at --zone Europe/Berlin --topic-column queue "
+    "duemq spark import csv reminders.csv --due at --payload text --to reminders --out pending/",
+    "duemq spark import csv 'dump/*.csv' --separator ';' --due run_at --zone Europe/Berlin --topic queue "
     "--payload-base64 body --headers meta --out pending/",
 )
 
@@ -46,18 +61,17 @@ Paths = Annotated[list[str], typer.Argument(help="Files, folders or patterns.")]
 Out = Annotated[str, typer.Option("--out", help="Write the messages here, as Parquet, for `duemq spark schedule`.")]
 Rejects = Annotated[str | None, typer.Option(
     "--rejects", help="Write what cannot be imported here, with the reasons.", show_default="OUT-rejects")]  # fmt: skip
-Topic = Annotated[str | None, typer.Option("--topic", help="Deliver all to this topic.")]
 TakenAt = Annotated[str | None, typer.Option("--taken-at", help="When the dump was made: RFC 3339 with a zone, or ms.")]
 
 
 def rabbitmq(
-    paths: Paths, out: Out, rejects: Rejects = None, topic: Topic = None, taken_at: TakenAt = None,
+    paths: Paths, out: Out, rejects: Rejects = None, to: To = None, taken_at: TakenAt = None,
     ttl: Annotated[str | None, typer.Option("--ttl", help="The x-message-ttl of a plain queue, such as 10m.")] = None,
     master: Master = None, conf: Settings = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """RabbitMQ: dumps of the delayed-message exchange, and messages as the management API gives them.
 
-    Without --topic the routing key is the topic.
+    Without --to the routing key is the topic.
     """
     taken_ms = None if taken_at is None else instant_of(taken_at, "--taken-at")
     ttl_ms = None if ttl is None else duration_of(ttl, "--ttl")
@@ -66,7 +80,7 @@ def rabbitmq(
         from duemq.pipeline.imports import RabbitOptions, from_documents
         from duemq.pipeline.imports.files import read_documents
 
-        return from_documents(read_documents(spark, paths), RabbitOptions(topic, taken_ms, ttl_ms).read)
+        return from_documents(read_documents(spark, paths), RabbitOptions(to, taken_ms, ttl_ms).read)
 
     _import(rows, out, rejects, master, conf, as_json)
 
@@ -74,7 +88,7 @@ def rabbitmq(
 def celery(
     paths: Annotated[list[str], typer.Argument(help="The URL of the Redis, or files as redis-cli --json writes them.")],
     out: Out, rejects: Rejects = None,
-    topic: Annotated[str, typer.Option("--topic", help="The topic that the app's install names.")] = "celery",
+    to: Annotated[str, typer.Option("--to", help="The topic that the app's install names.")] = "celery",
     queue: Annotated[list[str] | None, typer.Option(
         "--queue", help="A queue to look into, beside what workers hold.", show_default="celery")] = None,
     prefix: Annotated[str, typer.Option("--prefix", help="The transport's global_keyprefix.")] = "",
@@ -89,8 +103,8 @@ def celery(
 
         if "://" in paths[0] and paths[0].partition("://")[0] in ("redis", "rediss", "unix", "valkey", "valkeys"):
             found = read_redis(spark, paths[0], queue or ("celery",), prefix)
-            return settled(from_documents(found, CeleryOptions(topic).read, single=True))
-        return settled(from_documents(read_documents(spark, paths), CeleryOptions(topic).read))
+            return settled(from_documents(found, CeleryOptions(to).read, single=True))
+        return settled(from_documents(read_documents(spark, paths), CeleryOptions(to).read))
 
     _import(rows, out, rejects, master, conf, as_json)
 
@@ -98,13 +112,13 @@ def celery(
 def rocketmq(
     paths: Paths, out: Out,
     taken_at: Annotated[str, typer.Option("--taken-at", help="When the export was made: RFC 3339 with a zone, or ms.")],
-    rejects: Rejects = None, topic: Topic = None,
+    rejects: Rejects = None, to: To = None,
     levels: Annotated[str, typer.Option("--levels", help="The broker's messageDelayLevel.")] = CLASSIC_LEVELS,
     master: Master = None, conf: Settings = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """RocketMQ: timer messages (5.x) and those of the 18 delay levels, as `mqadmin exportMessage` writes them.
 
-    Without --topic each goes to its own topic.
+    Without --to each goes to its own topic.
     """
     taken_ms = instant_of(taken_at, "--taken-at")
 
@@ -112,26 +126,16 @@ def rocketmq(
         from duemq.pipeline.imports import RocketOptions, from_documents, settled
         from duemq.pipeline.imports.files import read_documents
 
-        read = RocketOptions(taken_ms, topic, levels).read
+        read = RocketOptions(taken_ms, to, levels).read
         return settled(from_documents(read_documents(spark, paths, by_line=True), read))
 
     _import(rows, out, rejects, master, conf, as_json)
 
 
 def csv(
-    paths: Paths, out: Out, rejects: Rejects = None, topic: Topic = None,
-    due: Annotated[str, typer.Option("--due", help="The column with the due time.")] = "due",
-    unit: Annotated[str, typer.Option("--unit", help="What whole numbers are: ms or s since 1970.")] = "ms",
-    zone: Annotated[str | None, typer.Option("--zone", help="Of times that have none, such as Europe/Berlin.")] = None,
-    topic_column: Annotated[str, typer.Option("--topic-column", help="The column with the topic.")] = "topic",
-    payload: Annotated[str, typer.Option("--payload", help="The column with the payload, as text.")] = "payload",
-    payload_base64: Annotated[str | None, typer.Option("--payload-base64", help="The same, as base64.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="The column with the record key.")] = None,
-    headers: Annotated[str | None, typer.Option(
-        "--headers", help="The column with headers, as a JSON object; columns header.NAME are headers too.")] = None,
-    labels: Annotated[str | None, typer.Option("--labels", help="The column with labels, at commas.")] = None,
-    expires: Annotated[str | None, typer.Option("--expires", help="The column that says until when.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The column with the name, or business key.")] = None,
+    paths: Paths, out: Out, rejects: Rejects = None, due: Due = "due", payload: Payload = None,
+    payload_base64: PayloadBase64 = None, topic: Topic = None, to: To = None, key: Key = None, headers: Headers = None,
+    labels: Labels = None, expires: Expires = None, name: Name = None, zone: Zone = None, unit: Unit = "ms",
     separator: Annotated[str, typer.Option("--separator", help="Between columns.")] = ",",
     quote: Annotated[str, typer.Option("--quote", help="Around values.")] = '"',
     escape: Annotated[str, typer.Option("--escape", help="Before a quote within a value.")] = '"',
@@ -140,19 +144,20 @@ def csv(
         "--multiline/--no-multiline", help="Quoted values may hold line breaks (one task for each file).")] = True,
     master: Master = None, conf: Settings = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """CSV of any make, with a header: options say which column is what."""
+    """CSV of any make, with a header: options say which column is what, as for `duemq spark schedule`."""
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.imports import CsvOptions, from_csv
+        from duemq.pipeline.imports import from_csv
         from duemq.pipeline.imports.files import read_csv
 
-        options = CsvOptions(
-            due, topic, topic_column, payload, payload_base64, key, headers, labels, expires, name, unit, zone
-        )
+        columns = columns_of(
+            due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
+            labels=labels, expires=expires, name=name, zone=zone, unit=unit,
+        )  # fmt: skip
         read = read_csv(
             spark, paths, separator=separator, quote=quote, escape=escape, encoding=encoding, multiline=multiline
         )
-        return from_csv(read, options)
+        return from_csv(read, columns)
 
     _import(rows, out, rejects, master, conf, as_json)
 

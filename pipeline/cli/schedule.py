@@ -7,6 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.pipeline.cli.columns import (
+    Due,
+    Expires,
+    Headers,
+    Key,
+    Labels,
+    Name,
+    Order,
+    Payload,
+    PayloadBase64,
+    To,
+    Topic,
+    Unit,
+    Zone,
+    columns_of,
+)
 from duemq.pipeline.cli.command import (
     REFUSED,
     AsJson,
@@ -34,7 +50,7 @@ EXAMPLES = examples(
     "duemq spark schedule orders.csv --due due --topic topic --payload id,amount --name id --stage /shared/jobs "
     "--ids /data/ids",
     "duemq spark schedule --jdbc jdbc:postgresql://db/shop --table invoices --due due_at --to dunning --payload text "
-    "--job dunning-2027-01 --stage /shared/jobs --conf spark.jars=/opt/postgresql.jar",
+    "--zone Europe/Berlin --job dunning-2027-01 --stage /shared/jobs --conf spark.jars=/opt/postgresql.jar",
     "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --dry-run",
 )
 
@@ -43,18 +59,19 @@ def schedule(
     source: Annotated[
         str | None, typer.Argument(metavar="[TABLE]", help="A path (Parquet, CSV, JSON, ORC) or a name in the catalog.")
     ] = None,
-    due: Annotated[str, typer.Option(help="The column that says when: a time with a zone, or epoch ms.")] = "due",
-    payload: Annotated[str, typer.Option(help="The column of the payload; several (a,b,c) become JSON.")] = "payload",
-    topic: Annotated[str | None, typer.Option(help="The column of the topic.")] = None,
-    to: Annotated[str | None, typer.Option(help="The one topic of all rows.")] = None,
-    key: Annotated[str | None, typer.Option(help="The column of the key.")] = None,
-    headers: Annotated[
-        str | None, typer.Option(help="A column of maps, or headers from columns: name=column,name=column.")
-    ] = None,
-    labels: Annotated[str | None, typer.Option(help="A column of lists, or columns with a label each: a,b.")] = None,
-    expires: Annotated[str | None, typer.Option(help="The column that says until when.")] = None,
-    name: Annotated[str | None, typer.Option(help="A column of your own unique names, to join the ids by.")] = None,
-    order: Annotated[str | None, typer.Option(help="Columns that order what is due in one millisecond.")] = None,
+    due: Due = "due",
+    payload: Payload = None,
+    payload_base64: PayloadBase64 = None,
+    topic: Topic = None,
+    to: To = None,
+    key: Key = None,
+    headers: Headers = None,
+    labels: Labels = None,
+    expires: Expires = None,
+    name: Name = None,
+    order: Order = None,
+    zone: Zone = None,
+    unit: Unit = "ms",
     job: Annotated[
         str | None,
         typer.Option(help="The job's id: once is enough.", show_default="made of the table's files and the columns"),
@@ -105,7 +122,10 @@ def schedule(
 
         server = Server(url)
         rules = _rules(server, _ms(lead), dry_run, teller)
-        columns = _columns(due, payload, topic, to, key, headers, labels, expires, name, order)
+        columns = columns_of(
+            due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
+            labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit,
+        )  # fmt: skip
         check_soon(soon, strict, columns)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
@@ -137,31 +157,6 @@ def schedule(
             raise typer.Exit(130) from None
         near = send_soon(spark, done.manifest, columns, url, rules, teller) if soon == "send" else None
         _tell(done, teller, ids, near, as_json)
-
-
-def _columns(
-    due: str,
-    payload: str,
-    topic: str | None,
-    to: str | None,
-    key: str | None,
-    headers: str | None,
-    labels: str | None,
-    expires: str | None,
-    name: str | None,
-    order: str | None,
-) -> Columns:
-    from duemq.pipeline.bulk.columns import Columns
-
-    def several(text: str | None) -> str | tuple[str, ...] | None:
-        return tuple(text.split(",")) if text and "," in text else text
-
-    mapped = headers
-    pairs: dict[str, str] | None = settings_of(headers.split(","), "--headers") if headers and "=" in headers else None
-    return Columns(
-        due, several(payload) or payload, topic, to, key, pairs or mapped, several(labels), expires, name,
-        tuple(order.split(",")) if order else (),
-    )  # fmt: skip
 
 
 def _ms(text: str) -> int:

@@ -7,6 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.pipeline.cli.columns import (
+    Due,
+    Expires,
+    Headers,
+    Key,
+    Labels,
+    Payload,
+    PayloadBase64,
+    To,
+    Topic,
+    Unit,
+    Zone,
+    columns_of,
+)
 from duemq.pipeline.cli.command import (
     REFUSED,
     AsJson,
@@ -41,16 +55,17 @@ def send(
         str, typer.Argument(metavar="TABLE", help="A path (Parquet, CSV, JSON, ORC) or a name in the catalog.")
     ],
     name: Annotated[str, typer.Option(help="The column of names: what has one name is accepted once.")],
-    due: Annotated[str, typer.Option(help="The column that says when: a time with a zone, or epoch ms.")] = "due",
-    payload: Annotated[str, typer.Option(help="The column of the payload; several (a,b,c) become JSON.")] = "payload",
-    topic: Annotated[str | None, typer.Option(help="The column of the topic.")] = None,
-    to: Annotated[str | None, typer.Option(help="The one topic of all rows.")] = None,
-    key: Annotated[str | None, typer.Option(help="The column of the key.")] = None,
-    headers: Annotated[
-        str | None, typer.Option(help="A column of maps, or headers from columns: name=column,name=column.")
-    ] = None,
-    labels: Annotated[str | None, typer.Option(help="A column of lists, or columns with a label each: a,b.")] = None,
-    expires: Annotated[str | None, typer.Option(help="The column that says until when.")] = None,
+    due: Due = "due",
+    payload: Payload = None,
+    payload_base64: PayloadBase64 = None,
+    topic: Topic = None,
+    to: To = None,
+    key: Key = None,
+    headers: Headers = None,
+    labels: Labels = None,
+    expires: Expires = None,
+    zone: Zone = None,
+    unit: Unit = "ms",
     rejects: Annotated[
         str | None, typer.Option(help="A folder for the rows that cannot be sent.", show_default="they are counted")
     ] = None,
@@ -79,10 +94,14 @@ def send(
     with spark_session("send", master, conf, as_json, kafka=not dry_run) as (spark, teller):
         from duemq.pipeline.bulk.job import RowsRejected
         from duemq.pipeline.send import send as run
+        from duemq.pipeline.storage import uri_of
         from duemq.pipeline.tables import read_table
         from duemq.pipeline.workers import failures_told
 
-        columns = _columns(due, payload, topic, to, key, headers, labels, expires, name)
+        columns = columns_of(
+            due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
+            labels=labels, expires=expires, name=name, zone=zone, unit=unit,
+        )  # fmt: skip
         frame = read_table(spark, source, kind, settings_of(option, "--option"))
         if dry_run:
             _look(frame, columns, compare_names, as_json)
@@ -90,7 +109,8 @@ def send(
         try:
             with failures_told(_NOT_SENT):
                 done = run(
-                    frame, columns, reached(kafka, kafka_set), rejects=_uri(rejects), strict=strict,
+                    frame, columns, reached(kafka, kafka_set),
+                    rejects=None if rejects is None else uri_of(rejects), strict=strict,
                     compare_names=compare_names, teller=teller,
                 )  # fmt: skip
         except RowsRejected as error:
@@ -100,34 +120,6 @@ def send(
             typer.secho(f"duemq: stopped. {_NOT_SENT}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
         _tell(done, as_json)
-
-
-def _columns(
-    due: str,
-    payload: str,
-    topic: str | None,
-    to: str | None,
-    key: str | None,
-    headers: str | None,
-    labels: str | None,
-    expires: str | None,
-    name: str,
-) -> Columns:
-    from duemq.pipeline.bulk.columns import Columns
-
-    def several(text: str) -> str | tuple[str, ...]:
-        return tuple(text.split(",")) if "," in text else text
-
-    pairs: dict[str, str] | None = settings_of(headers.split(","), "--headers") if headers and "=" in headers else None
-    of = several(labels) if labels else None
-    return Columns(due, several(payload), topic, to, key, pairs or headers, of, expires, name)
-
-
-def _uri(folder: str | None) -> str | None:
-    """A path on this machine as Spark reads it, whatever its default file system is."""
-    from pathlib import Path
-
-    return folder if folder is None or "://" in folder else f"file://{Path(folder).absolute()}"
 
 
 def _look(frame: DataFrame, columns: Columns, compare_names: bool, as_json: bool) -> None:

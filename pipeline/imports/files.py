@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from duemq.pipeline.bulk.columns import HIDDEN
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.imports.csv import CORRUPT
+from duemq.pipeline.imports.csv import CORRUPT, SOURCE
 
 
 def read_documents(spark: SparkSession, paths: Sequence[str], *, by_line: bool | None = None) -> DataFrame:
     """`source` and `value` of JSON documents. `by_line`: one on each line; by default where files end in .jsonl or
-    .ndjson, else each file is read as a whole. Raises BadInput."""
+    .ndjson, else each file is read as a whole. `source` is the file, by line also the number of the line. Raises
+    BadInput."""
     if by_line is None:
         by_line = all(path.endswith((".jsonl", ".ndjson")) for path in paths)
     try:
         rows = spark.read.option("recursiveFileLookup", "true").text(list(paths), wholetext=not by_line)
     except AnalysisException as error:
         raise BadInput(f"{', '.join(paths)} cannot be read: {error.getMessage()}") from error
-    return rows.where(F.trim("value") != "").select(_source(), "value")
+    if by_line:
+        return _numbered(rows).where(F.trim("value") != "")
+    return rows.where(F.trim("value") != "").select(_file("_metadata.file_path").alias("source"), "value")
 
 
 def read_csv(
@@ -35,7 +39,7 @@ def read_csv(
     encoding: str = "UTF-8",
     multiline: bool = True,
 ) -> DataFrame:
-    """All columns as text, by the header; `source`, and in `CORRUPT` lines that do not have as many columns.
+    """All columns as text, by the header; in `SOURCE` the file, in `CORRUPT` a line that does not have as many columns.
 
     `multiline`: quoted values may hold line breaks, which keeps Spark from reading one file in several tasks. Raises
     BadInput.
@@ -46,16 +50,41 @@ def read_csv(
     )  # fmt: skip
     try:
         columns = reader.csv(list(paths)).columns
-        if repeated := next((name for name in columns if name in (CORRUPT, "source")), None):
-            raise BadInput(f"column {repeated}: that name is taken here, rename it in the file")
+        if taken := next((name for name in columns if name.startswith(HIDDEN)), None):
+            raise BadInput(f"column {taken}: names that begin with {HIDDEN} are used here, rename it in the file")
         schema = StructType()
         for name in (*columns, CORRUPT):
             schema = schema.add(name, StringType())
         rows = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(list(paths))
     except AnalysisException as error:
         raise BadInput(f"{', '.join(paths)} cannot be read: {error.getMessage()}") from error
-    return rows.select("*", _source())
+    return rows.select("*", _file("_metadata.file_path").alias(SOURCE))
 
 
-def _source() -> Column:
-    return F.element_at(F.split("_metadata.file_path", "/"), -1).alias("source")
+def _numbered(lines: DataFrame) -> DataFrame:
+    """`source` (file and number of the line) and `value` of lines as Spark's text reader gives them.
+
+    Spark reads a file in blocks, and knows which row of its task a line is. So the lines of the blocks before are
+    counted, which reads the files once more, without a look at what is in them.
+    """
+    file, block, row = HIDDEN + "file", HIDDEN + "block", HIDDEN + "row"
+    rows = lines.select(
+        F.col("_metadata.file_path").alias(file), F.col("_metadata.file_block_start").alias(block),
+        F.monotonically_increasing_id().alias(row), "value",
+    )  # fmt: skip
+    before = Window.partitionBy(file).orderBy(block).rowsBetween(Window.unboundedPreceding, -1)
+    blocks = (
+        rows.groupBy(file, block)
+        .agg(F.min(row).alias("first"), F.count("*").alias("lines"))
+        .select(file, block, "first", F.coalesce(F.sum("lines").over(before), F.lit(0)).alias("before"))
+    )
+    number = F.col(row) - F.col("first") + F.col("before") + 1
+    return rows.join(F.broadcast(blocks), [file, block]).select(
+        F.concat(_file(file), F.lit(":"), number).alias("source"), "value"
+    )
+
+
+def _file(path: str) -> Column:
+    """A file as its owner calls it: Spark gives it as a URI, with letters encoded."""
+    local = F.regexp_replace(F.replace(F.col(path), F.lit("+"), F.lit("%2B")), "^file:/+", "/")
+    return F.coalesce(F.try_url_decode(local), F.col(path))

@@ -85,20 +85,21 @@ def from_documents(documents: DataFrame, read: Read, *, single: bool = False) ->
 def settled(rows: DataFrame) -> DataFrame:
     """Of messages that stand there more than once (see `Pending`) only the latest is good; none of those taken back is.
 
-    The others get the reason why they are not.
+    The others get the reason why they are not. A message without a `twin` is like no other.
     """
     ended = (
         rows.where(F.col("ends").isNotNull()).select(F.col("ends").alias("twin"), F.lit(True).alias("over")).distinct()
     )
     good = F.col("reason").isNull() & F.col("ends").isNull()
-    order = Window.partitionBy(F.coalesce("twin", "source"), good).orderBy(
-        F.col("due_ms").desc(), F.col("source").desc()
-    )
+    twin = F.col("twin")
+    # By its source a row without a twin is a group of its own, so that they are not all sorted by one task.
+    group = (twin, F.when(twin.isNull(), F.col("source")), good)
+    order = Window.partitionBy(*group).orderBy(F.col("due_ms").desc(), F.col("source").desc())
     reason = (
         F.when(F.col("reason").isNotNull(), F.col("reason"))
         .when(F.col("ends").isNotNull(), "no message: it takes back another one")
         .when(F.col("over"), "it was taken back")
-        .when(F.col("nth") > 1, "the same message stands there again")
+        .when(twin.isNotNull() & (F.col("nth") > 1), "the same message stands there again")
     )
     counted = rows.withColumn("nth", F.row_number().over(order)).join(ended, "twin", "left")
     return counted.withColumn("reason", reason).select(*rows.columns)
@@ -144,7 +145,7 @@ def _documents(source: str, text: str) -> Iterable[tuple[str, Any]]:
 def checked(message: Pending) -> Pending:
     """The message, if duemq can hold it."""
     if not is_topic(message.topic.encode(errors="replace")):
-        raise Rejected(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --topic")
+        raise Rejected(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --to")
     if not 0 <= message.due_ms <= LAST_MS:
         raise Rejected(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
     name = message.name

@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from duemq.pipeline.bulk.columns import column
 from duemq.pipeline.errors import BadInput
 
 TARGET: Final = "__duemq_target"
@@ -33,8 +34,8 @@ class Targets:
         _need(rows, self.column, "the table")
         if self.ids is None:
             return rows.withColumn(TARGET, _text(self.column))
-        for column in (self.key, "id"):
-            _need(self.ids, column, "the table of ids")
+        for name in (self.key, "id"):
+            _need(self.ids, name, "the table of ids")
         if "id" in rows.columns:
             raise BadInput("column id: the answers have it for the ids found by key; rename that of the table")
         key = "__duemq_key"
@@ -44,9 +45,9 @@ class Targets:
         return found.withColumn(TARGET, F.col("id"))
 
 
-def _text(column: str) -> Column:
+def _text(name: str) -> Column:
     """Text without spaces around it; nothing for an empty one."""
-    return F.nullif(F.trim(F.col(f"`{column}`").cast("string")), F.lit(""))
+    return F.nullif(F.trim(column(name).cast("string")), F.lit(""))
 
 
 def _need(table: DataFrame, column: str, what: str) -> None:

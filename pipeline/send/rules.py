@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.message import NAME_TEXT
-from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
+from duemq.pipeline.bulk.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.bulk.rules import REASON, Rules, judged
 from duemq.pipeline.errors import BadInput
 
@@ -41,7 +41,7 @@ def sendable(frame: DataFrame, columns: Columns, rules: Rules | None = None, now
     began = int(time.time() * 1000) if now is None else now
     # With this lead the first window is that of 1970. Without the name no row is compared with others.
     any_lead = replace(rules or Rules(), lead_ms=-began)
-    name = F.col("`" + columns.name.replace("`", "``") + "`").cast("string")
+    name = column(columns.name).cast("string")
     told = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
     clock = F.unix_millis(F.current_timestamp()) if now is None else F.lit(now)
     early, late = (

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.columns import OWN, Columns, column
 from duemq.pipeline.bulk.manifest import Manifest
 from duemq.pipeline.bulk.rules import REASON, Rules
 from duemq.pipeline.errors import BadInput, JobFailed
@@ -91,7 +91,7 @@ def send_soon(
         raise JobFailed(f"{manifest.rejects} cannot be read any more: what is due too soon is not known") from error
     if _NAME in rejects.columns:
         raise BadInput(f"column {_NAME}: is used here; rename yours")
-    own = F.col("`" + columns.name.replace("`", "``") + "`").cast("string")
+    own = column(columns.name).cast("string")
     named = rejects.withColumn(_NAME, F.concat(F.lit(f"{manifest.job}:"), own))
     told = without_ambiguous(sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False)
     with step(spark, teller, "sending what is due too soon"):

@@ -15,8 +15,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.errors import BadDelayFile
 from duemq.pipeline.bulk.columns import OWN, Columns
+from duemq.pipeline.bulk.files import messages
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, reasons, rejected
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.imports import divided, from_csv
+from duemq.pipeline.mass.targets import TARGET, Targets
 from duemq.storage.exchange import SCHEMA as FORM
 from duemq.storage.intake import inspect
 from duemq.storage.intake_rules import AdoptLimits
@@ -37,6 +40,7 @@ def fields(frame: DataFrame, columns: Columns, **rules: Any) -> dict[str, Any]:
     return {name.removeprefix(OWN): value for name, value in found.items() if name.startswith(OWN)}
 
 
+@pytest.mark.usefixtures("session_zone")
 def test_a_due_time_is_a_timestamp_a_text_with_a_zone_or_a_number(spark: SparkSession) -> None:
     at = datetime.fromtimestamp(WINDOW / 1000, UTC)
     frame = spark.createDataFrame(
@@ -48,6 +52,7 @@ def test_a_due_time_is_a_timestamp_a_text_with_a_zone_or_a_number(spark: SparkSe
         assert (found["due_ms"], found["reason"]) == (WINDOW, None), name
 
 
+@pytest.mark.usefixtures("session_zone")
 def test_a_time_between_two_milliseconds_is_the_later_one(spark: SparkSession) -> None:
     texts = ["2028-01-01T00:30:00.000001Z", "2028-01-01T00:30:00.000000001Z", "9998-01-01T00:30:00.000001Z"]
     frame = spark.createDataFrame([tuple(texts)], "a string, b string, c string").withColumn("body", F.lit("x"))
@@ -59,7 +64,8 @@ def test_a_time_between_two_milliseconds_is_the_later_one(spark: SparkSession) -
         assert fields(frame, Columns(name, "body", to="orders"))["due_ms"] == late, name
 
 
-@pytest.mark.parametrize("text", ["2028-01-01T00:30:00", "tomorrow", "", "1e12", "2028-13-01T00:30:00Z", f"{WINDOW}\n"])
+@pytest.mark.usefixtures("session_zone")
+@pytest.mark.parametrize("text", ["tomorrow", "", "1e12", "2028-13-01T00:30:00Z", f"{WINDOW}\n"])
 def test_a_text_that_is_no_time_is_rejected(spark: SparkSession, text: str) -> None:
     frame = spark.createDataFrame([(text, "x")], "at string, body string")
     reason = fields(frame, Columns("at", "body", to="orders"))["reason"]
@@ -89,6 +95,77 @@ def test_what_a_payload_a_key_headers_and_labels_are_made_of(spark: SparkSession
     assert of(name="number")["name"] == "7"
 
 
+def test_headers_of_json_and_of_columns_that_are_named_so(spark: SparkSession) -> None:
+    made = [
+        (WINDOW, "x", '{"a": "1", "b": {"c": 2}, "d": null}', None, {"a": b"map"}),
+        (WINDOW, "x", " ", "own", None),
+        (WINDOW, "x", "{broken", None, None),
+        (WINDOW, "x", None, None, None),
+    ]
+    frame = spark.createDataFrame(
+        made, "due long, body string, json string, `header.a` string, pairs map<string,binary>"
+    ).coalesce(1)
+
+    def of(**given: Any) -> list[Any]:
+        found = judged(frame, Columns("due", "body", to="orders", **given), Rules(), NOW)
+        return [
+            row[1] or [(one["name"], one["value"] and bytes(one["value"])) for one in row[0] or ()]
+            for row in found.select(OWN + "headers", OWN + REASON).collect()
+        ]
+
+    null, bad = "headers (column json): the value of a header is null", "headers (column json): '{broken' is no JSON "
+    assert of(headers="json") == [null, [], bad + "object", []]
+    own = of(headers="json", header_prefix="header.")
+    assert own == [null, [("a", b"own")], bad + "object", []]
+    assert of(header_prefix="header.") == [[], [("a", b"own")], [], []]
+    assert of(headers="pairs", header_prefix="header.") == [[("a", b"map")], [("a", b"own")], [], []]
+    assert of(headers={"b": "body"}, header_prefix="header.")[1] == [("b", b"x"), ("a", b"own")]
+    with pytest.raises(BadInput, match=r"header a is said twice: of column body, and of header\.a"):
+        of(headers={"a": "body"}, header_prefix="header.")
+
+
+def test_labels_of_text_are_divided_at_commas(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(WINDOW, "x", "red, blue,,", None, "green")], "due long, body string, a string, "
+                                  "b string, c string")  # fmt: skip
+    given: dict[str, Any] = {"to": "orders"}
+    assert fields(frame, Columns("due", "body", **given, labels="a"))["labels"] == ["red", "blue"]
+    assert fields(frame, Columns("due", "body", **given, labels=("a", "b", "c")))["labels"] == ["red", "blue", "green"]
+    assert fields(frame, Columns("due", "body", **given, labels="b"))["labels"] in (None, [])
+    bad = frame.withColumn("a", F.expr("cast(X'61ff2c62' as string)"))
+    assert fields(bad, Columns("due", "body", **given, labels="a"))["reason"] == (
+        "labels (column a): a label is not UTF-8"
+    )
+
+
+def test_a_payload_may_be_base64(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(WINDOW, "AAH/"), (WINDOW, "?"), (WINDOW, None)], "due long, body string")
+    columns = Columns("due", "body", to="orders", payload_base64=True)
+    found = judged(frame.coalesce(1), columns, Rules(), NOW).select(OWN + "payload", OWN + REASON).collect()
+    assert [(row[0] and bytes(row[0]), row[1]) for row in found] == [
+        (b"\x00\x01\xff", None), (None, "payload (column body): '?' is not base64"),
+        (None, "payload (column body): is null; every message needs one"),
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="base64 is of one column"):
+        Columns("due", ("a", "b"), to="orders", payload_base64=True)
+
+
+def test_the_name_of_a_column_may_be_any(spark: SparkSession, tmp_path: Path) -> None:
+    """Backticks and dots in it are nothing but letters."""
+    name = "`a.b` `"
+    quoted = "`" + name.replace("`", "``") + "`"
+    frame = spark.createDataFrame([("x",)], f"{quoted} string").withColumn("due", F.lit(WINDOW))
+    columns = Columns("due", name, topic=name, key=name, headers={"h": name}, labels=name, name=name, order=(name,))
+    told = judged(frame, columns, Rules(), NOW)
+    (row,) = told.collect()
+    assert bytes(row[OWN + "payload"]) == b"x"
+    assert [row.topic for row in messages(told, columns, "j").collect()] == ["x"]
+    due = frame.select(F.col("due").alias(name))
+    assert fields(due, Columns(name, name, to="t", expires=name))["expires_ms"] == WINDOW
+    assert [tuple(row) for row in Targets(name).of(frame).select(TARGET).collect()] == [("x",)]
+    (message,) = divided(from_csv(frame.select(quoted), Columns(name, name, to="t"))).rejects.collect()
+    assert message.raw == '{"`a.b` `":"x"}'
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -97,7 +174,8 @@ def test_what_a_payload_a_key_headers_and_labels_are_made_of(spark: SparkSession
         ({"payload": "at"}, "column at (payload) must be a string, binary or a whole number, not timestamp_ntz"),
         ({"key": "at"}, "column at (key) must be"),
         ({"topic": "due"}, "column due (topic) must be a string, not bigint"),
-        ({"headers": "body"}, "column body (headers) must be a map of strings"),
+        ({"headers": "due"}, "column due (headers) must be a map of strings"),
+        ({"payload": "due", "payload_base64": True}, "column due (payload) must be a string, not bigint"),
         ({"labels": "due"}, "column due (labels) must be a string"),
         ({"expires": "at"}, "column at (expires) must be"),
         ({"order": ("x",)}, "column x (order) is not there"),

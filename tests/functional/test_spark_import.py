@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.imports import CsvOptions, RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
+from duemq.pipeline.imports import RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
 from duemq.pipeline.imports.files import read_csv, read_documents
 from duemq.pipeline.imports.redis import read_redis
 from tests.spark_site import spark_tests
@@ -45,7 +46,7 @@ def test_rabbitmqs_dumps_become_rows_and_rejects(spark: SparkSession) -> None:
     rows = [{name: row.get(name) for name in ("due_ms", "topic", "payload", *empty)} for row in expected]
     assertDataFrameEqual(found.messages, spark.createDataFrame([tuple(row.values()) for row in rows], schema))
     rejects = {row.source: row.reason for row in found.rejects.collect()}
-    assert rejects.keys() == {"rabbitmq_get_reminders.json[0]", "rabbitmq_get_waiting.json[2]"}
+    assert rejects.keys() == {f"{files[0]}[0]", f"{files[1]}[2]"}
 
 
 def test_rocketmqs_log_is_settled(spark: SparkSession, tmp_path: Path) -> None:
@@ -61,6 +62,37 @@ def test_rocketmqs_log_is_settled(spark: SparkSession, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_rocketmqs_messages_without_a_unique_key_are_each_imported(spark: SparkSession, tmp_path: Path) -> None:
+    """Such a message is like no other; what is rejected of them is told apart by its line."""
+    properties = {"REAL_TOPIC": "orders", "TIMER_OUT_MS": "1900000000000"}
+    lines = [orjson.dumps({"properties": properties, "body": "AAAA"}).decode() for _ in range(5)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{}"]))
+    (tmp_path / "b.jsonl").write_text("\n\nnot JSON\n" + lines[0])
+    paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    found = from_documents(read_documents(spark, paths), RocketOptions(1_800_000_000_000).read)
+    messages, rejects = divided(settled(found))
+    assert messages.count() == 6
+    assert sorted(row.source for row in rejects.collect()) == [f"{paths[0]}:6", f"{paths[1]}:3"]
+
+
+def test_a_line_has_its_number_although_its_file_is_read_by_several_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    (folder := tmp_path / "a + b%20").mkdir()
+    numbers = {name: range(1, count) for name, count in (("long.jsonl", 3_000), ("short.jsonl", 40), ("one.jsonl", 2))}
+    for name, lines in numbers.items():
+        (folder / name).write_text("\n".join("" if n % 7 == 0 else f"{name} {n}" for n in lines))
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "2000")
+    try:
+        rows = read_documents(spark, [str(folder)], by_line=True)
+        found = rows.unionByName(rows).distinct().collect()
+        assert rows.rdd.getNumPartitions() > 10
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
+    assert sorted((row.source, row.value) for row in found) == sorted(
+        (f"{folder}/{name}:{n}", f"{name} {n}") for name, lines in numbers.items() for n in lines if n % 7
+    )
+
+
 def test_csv_columns_are_mapped_and_bad_lines_are_rejected_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "at;queue;body;meta;header.x;labels;order;until\n"
@@ -71,49 +103,53 @@ def test_csv_columns_are_mapped_and_bad_lines_are_rejected_with_the_reason(spark
         ";orders;empty;;;;;\n"
         "1830297600000;or ders;bad topic;;;;;\n"
         "1830297600000;orders;bad headers;[1];;;;\n"
+        '1830297600000;orders;header twice;{"a": "1", "a": "2"};;;;\n'
         "1830297600000;orders;bad end;;;;;never\n"
         "1830297600000;orders\n"
     )
-    options = CsvOptions(
-        due="at", topic_column="queue", payload="body", headers="meta", labels="labels", key="order", name="order",
-        expires="until",
+    columns = Columns(
+        "at", "body", topic="queue", headers="meta", labels="labels", key="order", name="order", expires="until",
+        header_prefix="header.",
     )  # fmt: skip
     rows = read_csv(spark, [str(tmp_path / "a.csv")], separator=";")
-    messages, rejects = divided(from_csv(rows, options))
+    messages, rejects = divided(from_csv(rows, columns))
     first, second = sorted(messages.collect(), key=lambda row: -len(row.payload))
     assert (first.due_ms, first.topic, bytes(first.key), first.name) == (1830297600000, "orders", b"o-1", "o-1")
     assert bytes(first.payload) == b'two "quoted"\nlines; one field' and first.labels == ["red", "blue"]
     assert {name: bytes(value) for name, value in first.headers.items()} == {"a": b"b", "x": b"own"}
     assert (second.due_ms, second.expires_ms, bytes(second.payload)) == (1830294000001, 1830384000000, b"")
     assert (second.key, second.headers, second.labels, second.name) == (None, {}, [], None)
+    no_time = "is neither epoch ms nor a date-time with a zone (RFC 3339)"
     assert sorted(row.reason for row in rejects.collect()) == [
-        "at has no zone, and --zone is not given: 2028-07-01 12:00:00", "at is empty",
-        "at is no time: epoch ms or s, or ISO 8601: soon", "meta is no JSON object: [1]",
-        "not the name of a topic: or ders", "the line has too few or too many columns",
-        "until is no time: epoch ms or s, or ISO 8601: never",
+        "due_ms (column at): '2028-07-01 12:00:00' has no time zone, and none is given for such times",
+        f"due_ms (column at): 'soon' {no_time}", "due_ms (column at): is null; every message needs one",
+        f"expires_ms (column until): 'never' {no_time}", "headers (column meta): '[1]' is no JSON object",
+        "headers (column meta): a name is there twice", "the line has too few or too many columns",
+        "topic (column queue): 'or ders' is not the name of a topic",
     ]  # fmt: skip
     short = rejects.where("reason LIKE 'the line%'").collect()[0]
-    assert (short.source, short.raw) == ("a.csv", "1830297600000;orders")
-
-    zoned = divided(from_csv(rows, CsvOptions("at", "t", payload="body", zone="Europe/Berlin"))).messages
-    (naive,) = zoned.where("payload = CAST('naive' AS BINARY)").collect()
-    assert (naive.due_ms, naive.topic) == (1846058400000, "t")  # 10:00 UTC: Berlin has summer time
+    assert (short.source, short.raw) == (str(tmp_path / "a.csv"), "1830297600000;orders")
 
 
 def test_csv_of_seconds_and_base64(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([("1830297600", "AAH/"), ("1830297600", "?"), ("9" * 18, "")], "t string, b string")
-    found = divided(from_csv(rows, CsvOptions("t", "orders", payload_base64="b", unit="s")))
-    good = {row.due_ms: bytes(row.payload or b"") for row in found.messages.collect()}
-    assert good == {1830297600000: b"\x00\x01\xff"}
-    assert {row.reason.partition(":")[0] for row in found.rejects.collect()} == {"b is not base64", "t is no time"}
+    texts = [("1830297600", "AAH/"), ("1830297600", "?"), ("9" * 18, ""), ("1830297601", ""), ("1830297600", "AAH/\n")]
+    rows = spark.createDataFrame(texts, "t string, b string")
+    found = divided(from_csv(rows, Columns("t", "b", to="orders", unit="s", payload_base64=True)))
+    good = {row.due_ms: bytes(row.payload) for row in found.messages.collect()}
+    assert good == {1830297600000: b"\x00\x01\xff", 1830297601000: b""}
+    assert sorted(row.reason for row in found.rejects.collect()) == [
+        "due_ms (column t): '999999999999999999' is neither epoch s nor a date-time with a zone (RFC 3339)",
+        "payload (column b): '?' is not base64", "payload (column b): 'AAH/\n' is not base64",
+    ]  # fmt: skip
 
 
-def test_csv_options_that_do_not_fit_name_the_column(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([], "due string, payload string")
-    with pytest.raises(BadInput, match=r"column topic \(of --topic\): the file does not have it; it has due, payload"):
-        from_csv(rows, CsvOptions())
-    with pytest.raises(BadInput, match="Mars/Base is no time zone"):
-        from_csv(rows, CsvOptions(topic="t", zone="Mars/Base"))
+def test_csv_columns_that_are_missing_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("due,source\n1830297600000,crm\n")
+    rows = read_csv(spark, [str(tmp_path / "a.csv")])
+    with pytest.raises(BadInput, match=r"column topic \(topic\) is not there; there are due, source$"):
+        from_csv(rows, Columns("due", "source", topic="topic"))
+    (message,) = divided(from_csv(rows, Columns("due", "source", to="t"))).messages.collect()
+    assert bytes(message.payload) == b"crm"
     with pytest.raises(BadInput, match="cannot be read"):
         read_csv(spark, ["no-such-file.csv"])
     with pytest.raises(BadInput, match="cannot be read"):

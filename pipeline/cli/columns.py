@@ -1,0 +1,88 @@
+"""The options that say which column of a table is what of a message: one set for all commands that make messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duemq.pipeline.cli.command import settings_of
+
+if TYPE_CHECKING:
+    from duemq.pipeline.bulk.columns import Columns
+
+Due = Annotated[str, typer.Option("--due", help="The column that says when: a time, or a number of --unit since 1970.")]
+Unit = Annotated[str, typer.Option("--unit", help="What whole numbers of --due and --expires are: ms or s.")]
+Zone = Annotated[
+    str | None, typer.Option("--zone", help="Of times that have none, such as Europe/Berlin; else they are refused.")
+]
+Topic = Annotated[
+    str | None, typer.Option("--topic", help="The column of the topic.", show_default="topic, where --to is not given")
+]
+To = Annotated[str | None, typer.Option("--to", help="The one topic of all rows.")]
+Payload = Annotated[
+    str | None,
+    typer.Option("--payload", help="The column of the payload; several (a,b,c) become JSON.", show_default="payload"),
+]
+PayloadBase64 = Annotated[str | None, typer.Option("--payload-base64", help="The same, of a column in base64.")]
+Key = Annotated[str | None, typer.Option("--key", help="The column of the key.")]
+Headers = Annotated[
+    str | None,
+    typer.Option(
+        "--headers",
+        help="A column of maps or JSON objects, or name=column,name=column. Columns header.NAME are headers too.",
+    ),
+]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="A column of lists, or columns of text (a,b), divided at commas.")
+]
+Expires = Annotated[str | None, typer.Option("--expires", help="The column that says until when.")]
+Name = Annotated[str | None, typer.Option("--name", help="A column of your own unique names, to join the ids by.")]
+Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
+
+
+def columns_of(
+    *,
+    due: str,
+    payload: str | None,
+    payload_base64: str | None,
+    topic: str | None,
+    to: str | None,
+    key: str | None,
+    headers: str | None,
+    labels: str | None,
+    expires: str | None,
+    name: str | None,
+    zone: str | None,
+    unit: str,
+    order: str | None = None,
+) -> Columns:
+    """What the options say together. Raises BadInput, and BadParameter where two contradict each other."""
+    from duemq.pipeline.bulk.columns import HEADER_PREFIX, Columns
+
+    if payload is not None and payload_base64 is not None:
+        raise typer.BadParameter("the payload is one of both", param_hint="--payload, --payload-base64")
+    if headers is not None and "=" in headers:
+        named: str | dict[str, str] | None = settings_of(headers.split(","), "--headers")
+    else:
+        named = headers
+    return Columns(
+        due,
+        payload_base64 or _several(payload) or "payload",
+        topic=topic or ("topic" if to is None else None),
+        to=to,
+        key=key,
+        headers=named,
+        labels=_several(labels),
+        expires=expires,
+        name=name,
+        order=tuple(order.split(",")) if order else (),
+        zone=zone,
+        unit=unit,
+        payload_base64=payload_base64 is not None,
+        header_prefix=HEADER_PREFIX,
+    )
+
+
+def _several(text: str | None) -> str | tuple[str, ...] | None:
+    return tuple(text.split(",")) if text and "," in text else text

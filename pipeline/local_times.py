@@ -1,0 +1,154 @@
+"""Times without a zone in files, read as what they are: TIMESTAMP_NTZ.
+
+By itself Spark makes a TIMESTAMP of them, in the zone of the session (of text) or of Java (ORC), and nobody can tell
+afterwards that it was a guess. Instants stay TIMESTAMP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import types as T
+
+from duemq.pipeline.bulk.columns import column
+from duemq.pipeline.errors import BadInput
+
+_INFER: Final = {
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+}
+_INT96: Final = "spark.sql.parquet.int96AsTimestamp"
+_ZONE_LETTERS: Final = frozenset("VzOXxZ")
+_UTC: Final = frozenset({
+    "UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "GMT0", "Etc/GMT0", "Z", "Zulu", "Etc/Zulu", "Universal",
+    "Etc/Universal", "Greenwich", "Etc/Greenwich",
+})  # fmt: skip
+
+
+def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, options: Mapping[str, str]) -> DataFrame:
+    """What the reader (of the format `kind`, with `options`) loads. Raises BadInput, and what Spark raises."""
+    if kind == "orc":
+        return _orc(spark, reader, name)
+    if kind == "parquet":
+        return _parquet(spark, reader, name)
+    return _text(spark, reader, name, options)
+
+
+def need_java_in_utc(spark: SparkSession, name: str) -> None:
+    """Raise BadInput where the Java of the tasks that read `name` is in a zone of its own.
+
+    ORC and database drivers make of what a clock showed a time of Java, which has none for what Java's zone leaves out:
+    it becomes another time, in silence. Of some databases Spark also shifts all times by the offset of that zone.
+    """
+    try:
+        (java,) = spark.range(1).selectExpr("reflect('java.time.ZoneId', 'systemDefault')").head() or ("",)
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadInput(
+            f"{name}: it has times without a zone, and in which zone Spark's Java is cannot be seen"
+        ) from error
+    if java not in _UTC:
+        raise BadInput(
+            f"{name}: it has times without a zone, which Spark's Java changes, being in the zone {java}: set "
+            "-Duser.timezone=UTC in spark.driver.extraJavaOptions and spark.executor.extraJavaOptions"
+        )
+
+
+def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
+    """ORC keeps what a clock showed, and not which one; its own text of that depends on no zone of the session."""
+    frame = reader.load(name)
+    local = [field.name for field in frame.schema if isinstance(field.dataType, T.TimestampType)]
+    if not local:
+        return frame
+    need_java_in_utc(spark, name)
+    told = _replaced(frame.schema, T.TimestampType, T.StringType())
+    texts = reader.schema(told).load(name)
+    return texts.withColumns({one: column(one).cast("timestamp_ntz") for one in local})
+
+
+def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
+    """Timestamps of the type INT96 say no zone: Spark and Hive write instants, Impala what its clock shows. Files that
+    Spark wrote say so themselves."""
+    with _set(spark, _INFER | {_INT96: "false"}):
+        try:
+            return _pinned(reader, reader.load(name), name)
+        except PySparkException as error:
+            if "INT96" not in str(error):
+                raise
+    with _set(spark, _INFER | {_INT96: "true"}):
+        schema = reader.load(name).schema
+
+    def is_int96(field: T.StructField) -> bool:
+        if not isinstance(field.dataType, T.TimestampType):
+            return False
+        try:  # of INT96 alone Spark makes no whole number
+            spark.read.schema(T.StructType([T.StructField(field.name, T.LongType())])).parquet(name).head()
+        except (PySparkException, Py4JJavaError) as error:
+            if "PARQUET_COLUMN_DATA_TYPE_MISMATCH" in str(error):
+                return True
+            raise
+        return False
+
+    with _set(spark, {"spark.sql.parquet.enableVectorizedReader": "true"}):  # the other reader says nothing of types
+        fields = [T.StructField(one.name, T.TimestampNTZType() if is_int96(one) else one.dataType) for one in schema]
+    return reader.schema(T.StructType(fields)).load(name)
+
+
+def _text(spark: SparkSession, reader: DataFrameReader, name: str, options: Mapping[str, str]) -> DataFrame:
+    """CSV and JSON with `inferSchema` or `inferTimestamp`."""
+    given = {option.lower(): value for option, value in options.items()}
+    form = given.get("timestampformat")
+    zoned = form is not None and bool(_ZONE_LETTERS.intersection(_outside_quotes(form)))
+    if form is not None and not zoned:
+        reader = reader.option("timestampNTZFormat", form)
+    with _set(spark, _INFER):
+        frame = reader.load(name)
+        # At least one value of a TIMESTAMP has a zone, and others may have none: that is for each row to tell.
+        schema = frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
+    return _pinned(reader, frame, name) if schema == frame.schema else reader.schema(schema).load(name)
+
+
+def _pinned(reader: DataFrameReader, frame: DataFrame, name: str) -> DataFrame:
+    """The frame with the schema that it has now. In a Connect session a frame is analyzed at each of its actions, and
+    settings of a session are those of then."""
+    schema = frame.schema
+    local = _replaced(schema, T.TimestampNTZType, T.StringType()) != schema
+    return reader.schema(schema).load(name) if local else frame
+
+
+def _outside_quotes(form: str) -> str:
+    return "".join(form.split("'")[::2])
+
+
+def _replaced(schema: T.StructType, old: type[T.DataType], new: T.DataType) -> T.StructType:
+    """The schema with another type in place of one, wherever it is."""
+
+    def of(kind: T.DataType) -> T.DataType:
+        if isinstance(kind, T.StructType):
+            return _replaced(kind, old, new)
+        if isinstance(kind, T.ArrayType):
+            return T.ArrayType(of(kind.elementType), kind.containsNull)
+        if isinstance(kind, T.MapType):
+            return T.MapType(of(kind.keyType), of(kind.valueType), kind.valueContainsNull)
+        return new if isinstance(kind, old) else kind
+
+    return T.StructType([T.StructField(one.name, of(one.dataType), one.nullable, one.metadata) for one in schema])
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

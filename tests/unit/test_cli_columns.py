@@ -1,0 +1,53 @@
+"""The options about columns, which commands share: what they make, and that no command has others."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import typer
+
+from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.cli.columns import columns_of
+from duemq.pipeline.cli.imports import csv
+from duemq.pipeline.cli.schedule import schedule
+
+NONE: dict[str, Any] = {"due": "due", "unit": "ms"} | dict.fromkeys(
+    ("payload", "payload_base64", "topic", "to", "key", "headers", "labels", "expires", "name", "zone")
+)
+
+
+def test_columns_have_the_names_of_their_options_by_default() -> None:
+    assert columns_of(**NONE) == Columns("due", "payload", topic="topic", header_prefix="header.")
+
+
+def test_each_option_says_what_it_says() -> None:
+    said: dict[str, Any] = {
+        "due": "at", "payload": "a,b", "to": "orders", "key": "k", "headers": "x=y,z=w", "labels": "l,m",
+        "expires": "until", "name": "n", "order": "o,p", "zone": "Europe/Berlin", "unit": "s",
+    }  # fmt: skip
+    assert columns_of(**NONE | said) == Columns(
+        "at", ("a", "b"), to="orders", key="k", headers={"x": "y", "z": "w"}, labels=("l", "m"), expires="until",
+        name="n", order=("o", "p"), zone="Europe/Berlin", unit="s", header_prefix="header.",
+    )  # fmt: skip
+    found = columns_of(**NONE | {"payload_base64": "body", "topic": "queue", "headers": "meta", "labels": "tags"})
+    assert found == Columns(
+        "due", "body", topic="queue", headers="meta", labels="tags", payload_base64=True, header_prefix="header."
+    )
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="the payload is one of both"):
+        columns_of(**NONE | {"payload": "a", "payload_base64": "b"})
+    with pytest.raises(typer.BadParameter, match="'y' is not NAME=VALUE"):
+        columns_of(**NONE | {"headers": "x=a,y"})
+
+
+def test_each_command_has_the_same_options() -> None:
+    options = inspect.signature(columns_of).parameters.keys()
+    scheduling, importing = (inspect.signature(command).parameters for command in (schedule, csv))
+    assert options - scheduling.keys() == set()
+    assert options - importing.keys() == {"order"}, "rows of an import have no order"
+    assert all(scheduling[name].annotation == importing[name].annotation for name in options - {"order"})
+    assert all(scheduling[name].default == importing[name].default for name in options - {"order"})
