@@ -17,7 +17,7 @@ from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import Committed, DataFile, need
 
 APPLICATION: Final = "duemq-history"
-PACKAGE: Final = "io.delta:delta-kernel-defaults:4.4.0"
+PACKAGE: Final = "io.delta:delta-kernel-api:4.4.0,io.delta:delta-kernel-defaults:4.4.0"
 _CLASS: Final = "io.delta.kernel.defaults.engine.DefaultEngine"
 _BY: Final = "duemq"
 
