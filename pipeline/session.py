@@ -31,7 +31,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
     "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
-    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()} "
+    "-Xlog:disable -Xlog:all=warning:stderr:uptime,level,tags",  # its warnings go to stdout otherwise, into our JSON
     # -Xss: stopping a stream while it works overflows the stack otherwise. UTC: database drivers and ORC make times of
     # Java out of local ones, and what Java's zone leaves out in spring would be shifted.
 }

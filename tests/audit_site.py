@@ -121,10 +121,10 @@ class Site:
                        **({"headers": {"trace": f"{n}"}, "labels": ["eu", "ü"]} if n % 4 == 0 else {}))
             for n in range(60)
         ]  # fmt: skip
-        # Delivered after the cancels of others that are asked for below.
-        history.delivered += [self._send(payload=f"s{n}", deliver_after="3s") for n in range(6)]
         self.server.kill()
         self.server.start()
+        # Delivered after the cancels of others that are asked for below, however slow the machine is.
+        history.delivered += [self._send(payload=f"s{n}", deliver_after="6s") for n in range(6)]
         history.direct += [self._send(payload=f"d{n}") for n in range(7)]
         history.cancelled += [self._send(payload=f"c{n}", deliver_after="1h") for n in range(6)]
         history.pending += [self._send(payload=f"p{n}", deliver_after="2h") for n in range(5)]
