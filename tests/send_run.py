@@ -19,10 +19,11 @@ from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.send import send_stream
 from duemq.pipeline.session import running
 
-PASSED = 500  # rows of a file that are sent before its task waits
+ROWS_PASSED = 2_500  # of a file, before its task waits: more than Python keeps in its buffers
+_BATCH = 500
 SETTINGS = {
     "spark.driver.memory": "700m", "spark.executor.memory": "500m", "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2", "spark.sql.execution.arrow.maxRecordsPerBatch": str(PASSED),
+    "spark.default.parallelism": "2", "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH),
 }  # fmt: skip
 COLUMNS = Columns("due", "text", to="orders", key="key", name="name")
 SCHEMA = "due bigint, key string, text string, name string, part int"
@@ -32,7 +33,7 @@ def main(master: str, table: str, folder: str, bootstrap: str) -> None:
     def held_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             gate = Path(folder) / f"open-{batch['part'][0].as_py()}"
-            while number and not gate.exists():
+            while number >= ROWS_PASSED // _BATCH and not gate.exists():
                 time.sleep(0.02)
             yield batch
 
