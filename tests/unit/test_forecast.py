@@ -56,8 +56,8 @@ def test_the_page_needs_nothing_else_and_shows_what_is_late_in_red() -> None:
         said: float(height) for height, said in re.findall(r'height="([\d.]+)"[^>]*><title>[^<]*: ([^<]*)', mean)
     }
     assert heights["a&lt;b 800"] == pytest.approx(8 * heights["(others) 100"], rel=0.01)
-    assert 'class="capacity"' in mean  # 15 a second are due, 10 can be delivered
-    assert fullest.count('class="bad"') == 1 and late.count("<rect") == 1
+    assert ">capacity 10/s</text>" in mean  # 15 a second are due, 10 can be delivered
+    assert fullest.count('<circle class="bad"') == 1 and late.count('<rect class="bad"') == late.count("<rect") == 1
     assert len(page(forecast(BARS[1:], (), 30)).split("<svg")) == 3, "nothing is late"
     assert "<svg" not in page(forecast())
 
