@@ -77,6 +77,11 @@ class Columns:
             except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # OSError: a folder of zones, such as Europe
                 raise BadInput(f"{self.zone} is no time zone, such as Europe/Berlin or UTC") from error
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether messages may have headers of their own."""
+        return self.headers is not None or self.header_prefix is not None
+
     def said(self) -> dict[str, Any]:
         """As JSON-able values."""
         return asdict(self)

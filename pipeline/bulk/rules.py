@@ -131,7 +131,7 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
     yield too_long("payload", limits.max_payload_bytes)
     if columns.key is not None:
         yield too_long("key", limits.max_key_bytes)
-    if columns.headers is not None or columns.header_prefix is not None:
+    if columns.has_headers:
         yield from _headers(F.col(OWN + "headers"), limits, lambda *parts: says("headers", *parts))
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))

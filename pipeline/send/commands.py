@@ -72,7 +72,7 @@ def _headers(columns: Columns) -> Column:
         expires = F.col(OWN + "expires_ms")
         text = F.array(_header("duemq-expires-at", expires.cast("string")))
         parts.append(F.when(expires.isNotNull(), text).otherwise(none))
-    if columns.headers is not None:
+    if columns.has_headers:
         own = F.transform(F.col(OWN + "headers"), lambda one: _pair(one["name"], one["value"]))
         parts.append(F.coalesce(own, none))
     return F.concat(*parts).cast(HEADERS)

@@ -66,7 +66,7 @@ def _wrongs(columns: Columns, clock: Column) -> Iterator[Wrong]:
     shown = F.left(F.make_valid_utf8(name), F.lit(_SHOWN))
     rule = F.lit("must be 1 to 128 characters of A-Z a-z 0-9 . _ : -, not '")
     yield ~name.rlike(_NAME), [about, rule, shown, F.lit("'")]
-    if columns.headers is not None:
+    if columns.has_headers:
         about = F.lit(f"{columns.source('headers')}: ")
         taken = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
         yield taken, [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")]

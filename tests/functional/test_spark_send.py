@@ -122,6 +122,18 @@ def test_what_cannot_be_sent_at_all_is_refused(spark: SparkSession) -> None:
     assert number is not None and number.headers[1] == ("duemq-name", b"1") and number.key is None
 
 
+def test_columns_that_are_named_so_are_headers_too(spark: SparkSession) -> None:
+    made = [(NOW, b"x", "n-1", "crm", None), (NOW, b"x", "n-2", None, "1")]
+    frame = spark.createDataFrame(
+        made, "due long, body binary, name string, `header.from` string, `header.DELAY` string"
+    )
+    columns = Columns("due", "body", to="orders", name="name", header_prefix="header.")
+    (record,) = commands_of(frame, columns, 1).collect()
+    assert record.headers[3:] == [("from", b"crm")]
+    (reject,) = rejects_of(frame, columns).collect()
+    assert reject.name == "n-2" and "x-delay and DELAY say when a record is due" in reject.reason
+
+
 def test_rejects_have_their_own_columns_and_a_reason(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(NOW, "x", "a"), (NOW, "y", None), (None, "z", "b")], "due bigint, b string, n string"
