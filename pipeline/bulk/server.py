@@ -46,6 +46,7 @@ def hand_over(
     missing = [file for file in manifest.files if not _is_in(known, file)]
     if not missing:
         folder.handed(clock())
+        fault("handed_over")
         return frozenset()
     over = [file for file in missing if file.sha256 not in known and _may_be_forgotten(file, clock())]
     handed_at = folder.handed_at()
@@ -53,6 +54,7 @@ def hand_over(
     if handed_at is not None or any(file.sha256 in known for file in manifest.files):
         _give(client, manifest, [file for file in missing if file not in over], folder, link, fault)
         folder.handed(clock())
+        fault("handed_over")
         return frozenset(file.path for file in over)
     if len(over) == len(manifest.files):
         raise JobFailed(
