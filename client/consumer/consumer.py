@@ -52,6 +52,7 @@ _PULL_MS, _HELD_PULL_MS = 500, 20
 _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
 _SAVE_S = 5.0  # for the last save of a partition
+_CROWDED_S = 1.0  # between tries to store offsets while nothing more is pulled for want of that
 _LEAVE_S = 5.0
 _LATE_S = 2.0  # beyond `stop_s`: what a stop may take for the last save, for handlers that it cancels, and for leaving
 
@@ -287,7 +288,7 @@ class Consumer:
         holding: frozenset[TopicPartition] = frozenset()
         while True:
             most, held = self._room.admitted(self._books, source.partitions)
-            if crowded := self._unsaved() >= self.options.max_in_hand:
+            if crowded := self._crowded():
                 self._moved.set()
             if most <= 0 or crowded or self._lanes.paused:
                 if not await self._room.wait(len(self._books), self._idle_s):
@@ -301,10 +302,10 @@ class Consumer:
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
-    def _unsaved(self) -> int:
-        """Messages done whose offsets are not stored. Without a bound on them, all that was fetched before Kafka went
-        away would be done meanwhile, and again once it is back."""
-        return sum(book.unsaved for book in self._books.values())
+    def _crowded(self) -> bool:
+        """Whether as many messages as may be in hand are done and their offsets not stored. Without a bound on these,
+        all that was fetched before Kafka went away would be done meanwhile, and again once it is back."""
+        return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
 
     def _take(self, partition: TopicPartition, records: list[Any]) -> None:
         book = self._books.get(partition)
@@ -386,8 +387,11 @@ class Consumer:
         loop = asyncio.get_running_loop()
         settled = -_SETTLE_S
         while True:
+            interval_s = self.options.commit_interval_s
+            if self._crowded():
+                interval_s = min(interval_s, _CROWDED_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.options.commit_interval_s):
+                async with asyncio.timeout(interval_s):
                     await self._moved.wait()
             self._moved.clear()
             if loop.time() - settled >= _SETTLE_S:
@@ -409,17 +413,19 @@ class Consumer:
 
     async def _save(self, source: Source, books: Mapping[TopicPartition, Book]) -> None:
         async with self._saving:
-            moved = {}
+            moved, stored = {}, False
             for partition, book in books.items():
                 if (place := Place(book.commit, book.pull)) != book.saved:
                     moved[partition] = book, place, book.unsaved
-                else:
-                    book.unsaved = 0  # what is done behind one that is not cannot be stored
+                elif book.unsaved:
+                    book.unsaved, stored = 0, True  # what is done behind one that is not cannot be stored
             if moved and await source.save({partition: place for partition, (_, place, _) in moved.items()}):
                 for book, place, done in moved.values():
                     book.saved = place
                     book.unsaved -= done
-            self._room.open()
+                stored = True
+            if stored:
+                self._room.open()
 
 
 async def _lasting(work: Awaitable[None]) -> None:

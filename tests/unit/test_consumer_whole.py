@@ -428,6 +428,7 @@ async def test_no_more_than_what_may_be_in_hand_is_done_while_offsets_cannot_be_
         del log.calls[:]
         await asyncio.sleep(0.05)
         assert "pull" not in log.calls and 100 <= consumer.counts["orders", "done"] < 200
+        assert log.calls.count("save") <= 1, "it asks once a second, and not as fast as it can"
         log.away = False
         await until(lambda: consumer.counts["orders", "done"] == 5_000)
     assert log.saved == {TOPIC: Place(5_000, 5_000)}
