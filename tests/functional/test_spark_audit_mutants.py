@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -57,8 +58,37 @@ def of_an_id(chosen: random.Random, world: World) -> None:
     world.letters.append(world.letter_of(spare))
 
 
+def accepted_behind_another(chosen: random.Random, world: World) -> None:
+    """No fault: a message is behind one of its key that was due later, for it was sent when that one had left."""
+    schedules, answers, pairs = world.schedules(), world.answers(), []
+    keyed = sorted(
+        (one for one in world.plain() if one["key_hash"] is not None),
+        key=lambda one: (one["shard"], one["topic"], one["key_hash"], one["offset"]),
+    )
+    for cancel in world.told("cancel", Answer.CANCELLED_BEFORE):
+        before = [
+            one for one in world.entries
+            if one["shard"] == cancel["shard"] and one["n"] < answers[cancel["shard"], cancel["offset"]]["entry"]["n"]
+        ]  # fmt: skip
+        cursor = max(((one["cursor_due"], one["cursor_offset"]) for one in before), default=(0, 0))
+        pairs += [
+            (cancel, one, two) for one, two in pairwise(keyed)
+            if one["shard"] == two["shard"] == cancel["shard"]
+            and all(one[name] == two[name] for name in ("topic", "key_hash"))
+            and one["first_due"] < two["first_due"] and (two["first_due"], two["first_offset"]) <= cursor
+        ]  # fmt: skip
+    cancel, one, two = chosen.choice(pairs)
+    world.used |= {(one["shard"], one["first_offset"]), (two["shard"], two["first_offset"])}
+    # It takes the place of a cancel in the log, which nobody misses.
+    world.answer((cancel["shard"], cancel["offset"]), None)
+    world.commands.remove(cancel)
+    schedule = schedules[one["shard"], one["first_offset"]]
+    schedule["offset"] = one["first_offset"] = cancel["offset"]
+    one["offset"], two["offset"] = two["offset"], one["offset"]
+
+
 HARMLESS: tuple[Callable[[random.Random, World], None], ...] = (
-    behind_the_range, unknown_before_it_was_there, elsewhere, of_an_id,
+    behind_the_range, unknown_before_it_was_there, elsewhere, of_an_id, accepted_behind_another,
 )  # fmt: skip
 
 
