@@ -6,8 +6,7 @@ afterwards that it was a guess. Instants stay TIMESTAMP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -17,6 +16,7 @@ from pyspark.sql import types as T
 
 from duemq.pipeline.bulk.columns import column
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.session import override
 
 _INFER: Final = {
     "spark.sql.timestampType": "TIMESTAMP_NTZ",
@@ -73,13 +73,13 @@ def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
 def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
     """Timestamps of the type INT96 say no zone: Spark and Hive write instants, Impala what its clock shows. Files that
     Spark wrote say so themselves."""
-    with _set(spark, _INFER | {_INT96: "false"}):
+    with override(spark, _INFER | {_INT96: "false"}):
         try:
             return _pinned(reader, reader.load(name), name)
         except PySparkException as error:
             if "INT96" not in str(error):
                 raise
-    with _set(spark, _INFER | {_INT96: "true"}):
+    with override(spark, _INFER | {_INT96: "true"}):
         schema = reader.load(name).schema
 
     def is_int96(field: T.StructField) -> bool:
@@ -93,7 +93,8 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
             raise
         return False
 
-    with _set(spark, {"spark.sql.parquet.enableVectorizedReader": "true"}):  # the other reader says nothing of types
+    # The other reader says nothing of types.
+    with override(spark, {"spark.sql.parquet.enableVectorizedReader": "true"}):
         fields = [T.StructField(one.name, T.TimestampNTZType() if is_int96(one) else one.dataType) for one in schema]
     return reader.schema(T.StructType(fields)).load(name)
 
@@ -105,7 +106,7 @@ def _text(spark: SparkSession, reader: DataFrameReader, name: str, options: Mapp
     zoned = form is not None and bool(_ZONE_LETTERS.intersection(_outside_quotes(form)))
     if form is not None and not zoned:
         reader = reader.option("timestampNTZFormat", form)
-    with _set(spark, _INFER):
+    with override(spark, _INFER):
         frame = reader.load(name)
         # At least one value of a TIMESTAMP has a zone, and others may have none: that is for each row to tell.
         schema = frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
@@ -137,18 +138,3 @@ def _replaced(schema: T.StructType, old: type[T.DataType], new: T.DataType) -> T
         return new if isinstance(kind, old) else kind
 
     return T.StructType([T.StructField(one.name, of(one.dataType), one.nullable, one.metadata) for one in schema])
-
-
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

@@ -114,3 +114,19 @@ def running(
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def override(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session for the time of a block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,4 +1,5 @@
-"""The options that say which column of a table is what of a message: one set for all commands that make messages."""
+"""The options that say how a table is read, and which column of it is what of a message: one set for all commands that
+make messages. And what a dry run of these prints."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import settings_of
+from duemq.pipeline.cli.command import echo_json, settings_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from duemq.pipeline.bulk.columns import Columns
 
 Due = Annotated[str, typer.Option("--due", help="The column that says when: a time, or a number of --unit since 1970.")]
@@ -38,6 +41,10 @@ Labels = Annotated[
 ]
 Expires = Annotated[str | None, typer.Option("--expires", help="The column that says until when.")]
 Name = Annotated[str | None, typer.Option("--name", help="A column of your own unique names, to join the ids by.")]
+TableFormat = Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")]
+ReaderOptions = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
+]
 Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
 
 
@@ -82,6 +89,20 @@ def columns_of(
         payload_base64=payload_base64 is not None,
         header_prefix=HEADER_PREFIX,
     )
+
+
+def print_look(judged: DataFrame, verb: str, as_json: bool) -> None:
+    """How many rows of a judged frame can be scheduled or sent (`verb`), and how many cannot for which field."""
+    from duemq.pipeline.bulk.rules import reasons
+
+    counts = {row["field"]: row["rows"] for row in reasons(judged).collect()}
+    accepted = counts.pop(None, 0)
+    if as_json:
+        echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
+        return
+    typer.echo(f"{accepted:,} rows can be {verb}")
+    for field, rows in counts.items():
+        typer.echo(f"{rows:,} rows cannot: {field}")
 
 
 def _several(text: str | None) -> str | tuple[str, ...] | None:

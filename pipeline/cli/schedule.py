@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +18,14 @@ from duemq.pipeline.cli.columns import (
     Order,
     Payload,
     PayloadBase64,
+    ReaderOptions,
+    TableFormat,
     To,
     Topic,
     Unit,
     Zone,
     columns_of,
+    print_look,
 )
 from duemq.pipeline.cli.command import (
     REFUSED,
@@ -82,12 +86,10 @@ def schedule(
     ] = None,
     rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
     ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
-    kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
+    kind: TableFormat = None,
     jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
-    ] = None,
+    option: ReaderOptions = None,
     lead: Annotated[
         str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
     ] = "10m",
@@ -114,6 +116,7 @@ def schedule(
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk.job import Options, RowsRejected
         from duemq.pipeline.bulk.job import schedule as run
+        from duemq.pipeline.bulk.rules import judged
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.send.soon import check_soon, send_soon
         from duemq.pipeline.server import Server
@@ -130,7 +133,7 @@ def schedule(
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
         if dry_run:
             with failures_told("Nothing was changed"):
-                _look(frame, columns, rules, as_json)
+                print_look(judged(frame, columns, rules, int(time.time() * 1000)), "scheduled", as_json)
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
@@ -213,23 +216,6 @@ def _identity(
     if jdbc or about is None:
         raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
     return f"job-{print_of(columns.said(), about)[:16]}", about
-
-
-def _look(frame: DataFrame, columns: Columns, rules: Rules, as_json: bool) -> None:
-    import time
-
-    from duemq.pipeline.bulk.rules import judged, reasons
-
-    counts = {
-        row["field"]: row["rows"] for row in reasons(judged(frame, columns, rules, int(time.time() * 1000))).collect()
-    }
-    accepted = counts.pop(None, 0)
-    if as_json:
-        echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
-        return
-    typer.echo(f"{accepted:,} rows can be scheduled")
-    for field, rows in counts.items():
-        typer.echo(f"{rows:,} rows cannot: {field}")
 
 
 def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:

@@ -15,11 +15,14 @@ from duemq.pipeline.cli.columns import (
     Labels,
     Payload,
     PayloadBase64,
+    ReaderOptions,
+    TableFormat,
     To,
     Topic,
     Unit,
     Zone,
     columns_of,
+    print_look,
 )
 from duemq.pipeline.cli.command import (
     REFUSED,
@@ -36,9 +39,6 @@ from duemq.pipeline.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from duemq.pipeline.bulk.columns import Columns
     from duemq.pipeline.send import Sent
 
 EXAMPLES = examples(
@@ -69,10 +69,8 @@ def send(
     rejects: Annotated[
         str | None, typer.Option(help="A folder for the rows that cannot be sent.", show_default="they are counted")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
-    ] = None,
+    kind: TableFormat = None,
+    option: ReaderOptions = None,
     compare_names: Annotated[bool, typer.Option(help="Reject rows that have one name and differ.")] = True,
     strict: Annotated[
         bool, typer.Option("--strict", help="Send nothing where a row is rejected (exit code 7).")
@@ -94,6 +92,8 @@ def send(
     with spark_session("send", master, conf, as_json, kafka=not dry_run) as (spark, teller):
         from duemq.pipeline.bulk.job import RowsRejected
         from duemq.pipeline.send import send as run
+        from duemq.pipeline.send import sendable
+        from duemq.pipeline.send.job import looked_at
         from duemq.pipeline.storage import uri_of
         from duemq.pipeline.tables import read_table
         from duemq.pipeline.workers import failures_told
@@ -104,7 +104,8 @@ def send(
         )  # fmt: skip
         frame = read_table(spark, source, kind, settings_of(option, "--option"))
         if dry_run:
-            _look(frame, columns, compare_names, as_json)
+            told, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
+            print_look(told, "sent", as_json)
             return
         try:
             with failures_told(_NOT_SENT):
@@ -120,22 +121,6 @@ def send(
             typer.secho(f"duemq: stopped. {_NOT_SENT}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
         _tell(done, as_json)
-
-
-def _look(frame: DataFrame, columns: Columns, compare_names: bool, as_json: bool) -> None:
-    from duemq.pipeline.bulk.rules import reasons
-    from duemq.pipeline.send import sendable
-    from duemq.pipeline.send.job import looked_at
-
-    told, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
-    counts = {row["field"]: row["rows"] for row in reasons(told).collect()}
-    accepted = counts.pop(None, 0)
-    if as_json:
-        echo_json({"rows": accepted + sum(counts.values()), "accepted": accepted, "rejected": counts})
-        return
-    typer.echo(f"{accepted:,} rows can be sent")
-    for field, rows in counts.items():
-        typer.echo(f"{rows:,} rows cannot: {field}")
 
 
 def _tell(done: Sent, as_json: bool) -> None:

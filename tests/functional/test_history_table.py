@@ -18,6 +18,7 @@ from duemq.model.fault import no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.formats import base, parquet
 from duemq.pipeline.history.table import FORMATS, HistoryTable
+from duemq.pipeline.session import override
 from tests.other_files import other_file_system
 from tests.spark_site import spark_tests
 
@@ -85,7 +86,7 @@ def test_a_thousand_topics_make_one_file_per_batch_and_day(spark: SparkSession, 
     table = begun(spark, tmp_path, format)
     for number in range(3):
         table.add("deliveries", number, rows_of(spark, "deliveries", number * 2_000, 2_000, topics=1_000))
-    with base.settings(spark, {"spark.sql.adaptive.enabled": "false"}):  # as some clusters have it
+    with override(spark, {"spark.sql.adaptive.enabled": "false"}):  # as some clusters have it
         table.add("deliveries", 3, rows_of(spark, "deliveries", 6_000, 2_000, topics=1_000))
     assert len(data_files(tmp_path, "deliveries")) == 4
     table.add("deliveries", 4, rows_of(spark, "deliveries", 8_000, 2_000, topics=1_000, days=3))
@@ -100,7 +101,7 @@ def test_one_topic_that_has_all_rows_is_written_by_several_tasks(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
     table = begun(spark, tmp_path, format)
-    with base.settings(spark, {"spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k"}):
+    with override(spark, {"spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k"}):
         table.add("deliveries", 0, rows_of(spark, "deliveries", 0, 20_000, topics=1))
     assert len(data_files(tmp_path, "deliveries")) > 1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.pipeline.history.rows import DELIVERIES, FATES
+from duemq.pipeline.session import override
 
 SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
 """The two kinds of rows, each a table of its own."""
@@ -68,21 +69,5 @@ def writing(spark: SparkSession, file_bytes: int | None = None) -> Iterator[None
     if file_bytes is not None:
         # What is shuffled is less compressed than a file.
         wanted["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{4 * file_bytes}b"
-    with settings(spark, wanted):
+    with override(spark, wanted):
         yield
-
-
-@contextmanager
-def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session for the time of a block."""
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
