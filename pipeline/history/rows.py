@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
-from duemq.pipeline.logs import DEAD_LETTERS, LEDGER, header
+from duemq.pipeline.logs import DEAD_LETTERS, LEDGER, header, with_id
 
 MESSAGE: Final = "shard int, first_due_ms bigint, first_offset bigint, first_row bigint"
 DELIVERIES: Final = (
@@ -24,7 +24,6 @@ FATES: Final = (
     "command bigint, answer string, messages bigint, partition int, offset bigint, date date, fate string"
 )
 _DAY_MS: Final = 86_400_000
-_ID: Final = "^[A-Za-z0-9_-]{32}$"
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
 # Answers that are no fate of a message: plain acceptance, and what dead letters and adoptions say themselves.
 _NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOWN)
@@ -33,28 +32,22 @@ _NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOW
 def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
     """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters.
     `dead_letters`: the topic that has those."""
-    raw = F.hex(F.unbase64(F.translate("id", "-_", "+/")))
     delivered_ms = F.unix_millis("timestamp")
-    return (
+    named = (
         records.where(~F.col("topic").isin(LEDGER, dead_letters))
-        .withColumn("id", header("duemq-id").cast("string"))
+        .withColumn("id", header("duemq-id"))
         .where("id is not null")
-        .withColumn("raw", F.when(F.col("id").rlike(_ID), raw))
+    )
+    return (
+        with_id(named)
         .withColumn("due_ms", header("duemq-due").cast("string").try_cast("bigint"))
         .select(
-            "id", *_message_in("raw"), "key", "due_ms", delivered_ms.alias("delivered_ms"),
-            (delivered_ms - F.col("due_ms")).alias("lateness_ms"),
+            "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset", "first_row", "key", "due_ms",
+            delivered_ms.alias("delivered_ms"), (delivered_ms - F.col("due_ms")).alias("lateness_ms"),
             header("duemq-attempt").cast("string").try_cast("int").alias("attempt"),
             "partition", "offset", _date(delivered_ms), "topic",
         )
     )  # fmt: skip
-
-
-def _message_in(raw: str) -> list[Column]:
-    """What an id says, of its bytes in hex (model/ids.py)."""
-    places = (("shard", 1, 4, "int"), ("first_due_ms", 5, 12, "bigint"), ("first_offset", 17, 12, "bigint"),
-              ("first_row", 29, 8, "bigint"))  # fmt: skip
-    return [F.conv(F.substring(raw, at, size), 16, 10).cast(type_).alias(name) for name, at, size, type_ in places]
 
 
 def answered(entries: DataFrame) -> DataFrame:
