@@ -321,11 +321,8 @@ def _concluded(
 ) -> Result:
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
-        checked = checks.checked(judged, found, expected_ids)
-        findings = [
-            *found.findings, *_replayed(judged, table, extent, files),
-            *checks.summed(judged, found.frames, found, files),
-        ]  # fmt: skip
+        checked = checks.check(judged, found, files, expected_ids)
+        findings = [*found.findings, *_replayed(judged, table, extent, files), *checked.findings]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
@@ -350,7 +347,7 @@ def _concluded(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         ).collect()  # fmt: skip
-        doubts = checked.doubted()
+        doubts = checked.doubt_counts()
         said = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()

@@ -227,12 +227,12 @@ def found(spark: SparkSession) -> dict[str, tuple[str, ...]]:
             "horizon_before": case.horizon if known else None, "end_horizon_before": case.end_horizon,
         })  # fmt: skip
         windows.append({"shard": shard, "whole": case.whole})
-    taken = names.taken(
+    taken = names.claims(
         frame_of(spark, "shard int, offset bigint, due bigint, kind string, name string", sent),
         frame_of(spark, "shard int, offset bigint, answer int, n bigint", said), frame_of(spark, SUMMARY, states),
         frame_of(spark, CYCLES, cycles), frame_of(spark, "shard int, whole boolean", windows),
     )  # fmt: skip
-    rows = names.found(taken).collect()
+    rows = names.violations(taken).collect()
     assert {row.offset for row in rows} <= {15}
     return {
         case.what: tuple(sorted(row.kind for row in rows if row.shard == shard)) for shard, case in enumerate(NAMES)

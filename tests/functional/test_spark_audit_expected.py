@@ -57,7 +57,7 @@ def sought(spark: SparkSession, ids: tuple[str | None, ...], anywhere_from: int 
         "shard": DIRECT, "first_offset": 5, "first_row": 0, "first_due": T,
         "mac": int.from_bytes(urlsafe_b64decode(AT_ONCE)[-6:], "big"),
     }  # fmt: skip
-    found = expected.sought(
+    found = expected.missing_ids(
         spark.createDataFrame([(one,) for one in ids], "id string"),
         frame_of(spark, decode.COMMANDS, schedules),
         frame_of(spark, "shard int, offset bigint, answer int", [
@@ -93,7 +93,7 @@ def test_each_mutant_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPat
 
 def test_a_table_without_that_column(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="column id: the table of expected ids does not have it; it has name"):
-        expected.sought(
+        expected.missing_ids(
             spark.createDataFrame([("x",)], "name string"),
             spark.range(1),
             spark.range(1),

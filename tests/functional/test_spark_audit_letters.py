@@ -45,7 +45,7 @@ def found(spark: SparkSession, rows: list[Row], *, whole: bool = True, letters_f
         [(shard, whole, T + 1_000) for shard in SHARDS], "shard int, whole boolean, ended_at bigint"
     )
     commands, told = frame_of(spark, decode.COMMANDS, COMMANDS), frame_of(spark, decode.DEAD_LETTERS, rows)
-    rows_found = letters.found(letters.compared(commands, answers, told, windows), letters_from).collect()
+    rows_found = letters.violations(letters.comparison(commands, answers, told, windows), letters_from).collect()
     return sorted((row.kind, row.shard, row.offset) for row in rows_found)
 
 

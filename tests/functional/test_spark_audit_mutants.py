@@ -110,7 +110,7 @@ def site(spark: SparkSession, real: Gathered, tmp_path_factory: pytest.TempPathF
     judged = judge(spark, found.frames, found.extent, files_of(found.frames, found.frames.entries))
     judged.fates.cache()
     windows = run.windows_of(judged, found)
-    told = answers.told(found.frames.commands, judged.answers, judged.changes, windows, len(found.extent.windows))
+    told = answers.verdicts(found.frames.commands, judged.answers, judged.changes, windows, len(found.extent.windows))
     yield Site(found, judged, told.cache())
     judged.fates.unpersist()
     told.unpersist()
@@ -129,7 +129,7 @@ def of_messages(site: Site) -> set[tuple[Any, ...]]:
 
 
 def of_commands(site: Site) -> set[tuple[Any, ...]]:
-    return {(row.kind, row.shard, row.offset, row.detail) for row in answers.found(site.told).collect()}
+    return {(row.kind, row.shard, row.offset, row.detail) for row in answers.violations(site.told).collect()}
 
 
 def of_places(site: Site) -> set[tuple[Any, ...]]:

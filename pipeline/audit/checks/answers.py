@@ -37,7 +37,7 @@ RULES: dict[str, str] = {
 belong to. `doubtful`: it names an id of which only who has the cluster's secret knows whether it is genuine."""
 
 
-def told(commands: DataFrame, answers: DataFrame, changes: DataFrame, windows: DataFrame, shards: int) -> DataFrame:
+def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, windows: DataFrame, shards: int) -> DataFrame:
     """The commands that need an answer, and those that have one that they need not: `shard`, `offset`, `kind`, `name`,
     `plain`, `answer`, and what `RULES` are about."""
     applied = F.broadcast(windows.select("shard", "known_from", "applied", "whole"))
@@ -76,7 +76,7 @@ def told(commands: DataFrame, answers: DataFrame, changes: DataFrame, windows: D
     })  # fmt: skip
 
 
-def found(told: DataFrame) -> DataFrame:
+def violations(verdicts: DataFrame) -> DataFrame:
     """Rows of `VIOLATIONS`: `unanswered`, `refused`, `false_answer` and `ledger`."""
     numbers = {one.name.lower(): str(int(one)) for one in Answer}
     name = F.element_at(F.array(*(F.lit(one.name.lower()) for one in Answer)), F.col("answer") + 1)
@@ -87,7 +87,7 @@ def found(told: DataFrame) -> DataFrame:
         text = RULES[rule]
         for word in ("malformed", "known", "unknown"):
             text = text.replace(f":{word}", numbers[word])
-        return told.where(text)
+        return verdicts.where(text)
 
     parts = (
         listed(where("unanswered"), "unanswered", F.concat(about, F.lit(", has no answer"))),
@@ -101,9 +101,9 @@ def found(told: DataFrame) -> DataFrame:
     return reduce(DataFrame.unionByName, parts)
 
 
-def doubtful(told: DataFrame) -> DataFrame:
+def doubtful(verdicts: DataFrame) -> DataFrame:
     """Those of which it cannot be known whether they were refused rightly."""
-    return told.where(F.col("doubtful") & (F.col("answer") == int(Answer.MALFORMED)))
+    return verdicts.where(F.col("doubtful") & (F.col("answer") == int(Answer.MALFORMED)))
 
 
 def _is_one_of(answers: tuple[Answer, ...]) -> Column:

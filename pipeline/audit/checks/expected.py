@@ -27,7 +27,7 @@ RULES: dict[str, str] = {
 """Of an id. `known`: the logs have a message of its shard, offset and row."""
 
 
-def sought(
+def missing_ids(
     expected: DataFrame,
     commands: DataFrame,
     answers: DataFrame,
@@ -84,8 +84,8 @@ def sought(
     )  # fmt: skip
 
 
-def found(sought: DataFrame) -> DataFrame:
+def violations(missing: DataFrame) -> DataFrame:
     """Rows of `VIOLATIONS`: `missing`."""
-    missing = sought.where("NOT unprovable").withColumn("asked", F.col("first_due"))
+    provable = missing.where("NOT unprovable").withColumn("asked", F.col("first_due"))
     none = F.when(F.col("offset").isNull(), "this is no id of duemq").otherwise("no command and no record has it")
-    return listed(missing, "missing", none)
+    return listed(provable, "missing", none)

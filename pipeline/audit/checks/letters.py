@@ -16,7 +16,7 @@ RULES: dict[str, str] = {
 """Of an offset and a payload that was refused there."""
 
 
-def compared(commands: DataFrame, answers: DataFrame, dead_letters: DataFrame, windows: DataFrame) -> DataFrame:
+def comparison(commands: DataFrame, answers: DataFrame, dead_letters: DataFrame, windows: DataFrame) -> DataFrame:
     """The commands that the ledger called malformed beside the dead letters of such ones, by offset and payload:
     `shard`, `offset`, `at`, `refused` and `letters` (of this offset, of all shards), `refused_content` and `of_content`
     (with this payload), `shortened` (letters that have lost it), `all_whole` (whether all that was ever sent is read).
@@ -44,12 +44,12 @@ def compared(commands: DataFrame, answers: DataFrame, dead_letters: DataFrame, w
     return both.withColumns(counts).withColumn("all_whole", timely)
 
 
-def found(compared: DataFrame, letters_from: int | None) -> DataFrame:
+def violations(comparison: DataFrame, letters_from: int | None) -> DataFrame:
     """Rows of `VIOLATIONS`. `letters_from`: see `violations.judged`."""
     if letters_from is None:
-        return listed(compared.where("false"), "lost_letter", "")
+        return listed(comparison.where("false"), "lost_letter", "")
     lost, altered, stray = (
-        compared.where(RULES[kind].replace(":letters_from", str(letters_from)))
+        comparison.where(RULES[kind].replace(":letters_from", str(letters_from)))
         for kind in ("lost_letter", "altered_letter", "stray_letter")
     )
     one = stray.groupBy("offset").agg(F.min("shard").alias("shard"), F.max("letters").alias("letters"))

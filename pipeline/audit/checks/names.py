@@ -18,7 +18,7 @@ RULES: dict[str, str] = {
 }
 
 
-def taken(
+def claims(
     commands: DataFrame, answers: DataFrame, summary: DataFrame, cycles: DataFrame, windows: DataFrame
 ) -> DataFrame:
     """The schedules under a name that another one was sent under before, and repeats without a first one: `shard`,
@@ -57,10 +57,10 @@ def taken(
     )  # fmt: skip
 
 
-def found(taken: DataFrame) -> DataFrame:
+def violations(claims: DataFrame) -> DataFrame:
     """Rows of `VIOLATIONS`: `name_twice`, and `false_answer` for a repeat of nothing."""
     rules = {kind: text.replace(":accepted", str(int(Answer.ACCEPTED))) for kind, text in RULES.items()}
-    known = taken.withColumn("row", F.lit(0)).withColumn("id", id_text(F.col("first_due"), F.lit(None).cast("bigint")))
+    known = claims.withColumn("row", F.lit(0)).withColumn("id", id_text(F.col("first_due"), F.lit(None).cast("bigint")))
     twice = F.concat(F.lit("message "), "earlier", F.lit(" of this shard has the name "), "name")
     none = F.concat(F.lit("answered as a repeat, and no message has the name "), "name")
     return listed(known.where(rules["name_twice"]), "name_twice", twice).unionByName(

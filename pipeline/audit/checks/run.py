@@ -13,9 +13,10 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit.adopted import AdoptedFile
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
 from duemq.pipeline.audit.window import Finding
+from duemq.pipeline.logs import BUFFER
 
 if TYPE_CHECKING:
-    from duemq.pipeline.audit.job import Frames, Gathered, Judged
+    from duemq.pipeline.audit.job import Gathered, Judged
 
 DOUBTS: Final = {
     "answers": "commands of plain clients name an id and were called unknown or malformed: whether the id was genuine "
@@ -27,63 +28,62 @@ DOUBTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """`violations`: rows of `VIOLATIONS`, a frame for each check, so that no plan has all of them; `doubts`: rows of
-    what cannot be known, by key of `DOUBTS`."""
+    what cannot be known, by key of `DOUBTS`; `findings`: where the ledger's checksums are not those of the keys."""
 
     violations: Sequence[DataFrame]
     doubts: Mapping[str, DataFrame]
+    findings: Sequence[Finding]
 
-    def doubted(self) -> dict[str, int]:
+    def doubt_counts(self) -> dict[str, int]:
         """How many, where there are some."""
         counts = {what: frame.count() for what, frame in self.doubts.items()}
         return {what: count for what, count in counts.items() if count}
 
 
-def checked(judged: Judged, found: Gathered, ids: DataFrame | None = None) -> Checked:
+def check(
+    judged: Judged, gathered: Gathered, files: Sequence[AdoptedFile], ids: DataFrame | None = None
+) -> CheckResult:
     """`ids`: a table with a column `id`, of messages that should be in the logs. Raises BadInput."""
-    frames, extent = found.frames, found.extent
-    windows = windows_of(judged, found)
-    told = answers.told(frames.commands, judged.answers, judged.changes, windows, len(extent.windows))
-    taken = names.taken(frames.commands, judged.answers, judged.summary, judged.cycles, windows)
-    refused = letters.compared(frames.commands, judged.answers, frames.dead_letters, windows)
-    counts = [(one.topic, len(one.ends)) for one in found.ranges if one.topic in extent.topics]
+    frames, extent = gathered.frames, gathered.extent
+    windows = windows_of(judged, gathered)
+    verdicts = answers.verdicts(frames.commands, judged.answers, judged.changes, windows, len(extent.windows))
+    claims = names.claims(frames.commands, judged.answers, judged.summary, judged.cycles, windows)
+    refused = letters.comparison(frames.commands, judged.answers, frames.dead_letters, windows)
+    counts = [(one.topic, len(one.ends)) for one in gathered.ranges if one.topic in extent.topics]
     partitions = windows.sparkSession.createDataFrame(counts, "topic string, partitions int")
     rows = [
-        answers.found(told),
-        names.found(taken),
-        letters.found(refused, extent.letters_from),
+        answers.violations(verdicts),
+        names.violations(claims),
+        letters.violations(refused, extent.letters_from),
         places.wrong_partitions(frames.deliveries, partitions),
         places.out_of_order(frames.deliveries, judged.summary, judged.entries, windows),
     ]
     by_id = F.col("plain") & F.col("by_id") & (F.col("answer") == int(Answer.UNKNOWN))
     unknown_ids = judged.changes.where(by_id).select("shard", F.col("command").alias("offset"))
-    doubts = {"answers": answers.doubtful(told).select("shard", "offset").unionByName(unknown_ids)}
+    doubts = {"answers": answers.doubtful(verdicts).select("shard", "offset").unionByName(unknown_ids)}
     if ids is not None:
-        sought = expected.sought(
+        missing = expected.missing_ids(
             ids, frames.commands, judged.answers, judged.adopted, frames.deliveries, windows, extent.anywhere_from
         )
-        rows.append(expected.found(sought))
-        doubts["expected"] = sought.where("unprovable")
-    return Checked(rows, doubts)
-
-
-def summed(judged: Judged, frames: Frames, found: Gathered, files: Sequence[AdoptedFile]) -> list[Finding]:
-    """Where the ledger's checksums are not those of the keys."""
-    windows = windows_of(judged, found)
+        rows.append(expected.violations(missing))
+        doubts["expected"] = missing.where("unprovable")
     pending = checksums.pending_keys(frames.commands, judged.answers, judged.adopted, judged.summary, windows)
     unread = {file.shard for file in files if file.why_not}
-    wrong = checksums.of_entries(pending, judged.entries, found.extent.windows, unread)
-    return wrong + (checksums.of_files(judged.adopted, judged.entries) if files else [])
+    findings = checksums.of_entries(pending, judged.entries, extent.windows, unread)
+    if files:
+        findings += checksums.of_files(judged.adopted, judged.entries)
+    return CheckResult(rows, doubts, findings)
 
 
-def windows_of(judged: Judged, found: Gathered) -> DataFrame:
+def windows_of(judged: Judged, gathered: Gathered) -> DataFrame:
     """`window.as_frame` with `whole` (all that ever happened in the shard is read), and `read_to` (where the commands
     that were read end)."""
-    ends = next((one.ends for one in found.ranges if one.topic == "duemq.buffer"), {})
+    ends = next((one.ends for one in gathered.ranges if one.topic == BUFFER), {})
     more = [
         (shard, one.whole and not one.idle, ends.get(shard, one.buffer_end))
-        for shard, one in found.extent.windows.items()
+        for shard, one in gathered.extent.windows.items()
     ]
     frame = judged.windows.sparkSession.createDataFrame(more, "shard int, whole boolean, read_to bigint")
     return judged.windows.join(F.broadcast(frame), "shard")
