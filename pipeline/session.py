@@ -31,10 +31,12 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
     "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
-    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()} "
-    "-Xlog:disable -Xlog:all=warning:stderr:uptime,level,tags",  # its warnings go to stdout otherwise, into our JSON
     # -Xss: stopping a stream while it works overflows the stack otherwise. UTC: database drivers and ORC make times of
-    # Java out of local ones, and what Java's zone leaves out in spring would be shifted.
+    # Java out of local ones, and what Java's zone leaves out in spring would be shifted. Code cache: an audit compiles
+    # more than the small one of a Java with the quick compiler alone holds. The rest: what Java itself has to say goes
+    # to stderr, for stdout is what `--json` prints.
+    "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()} "
+    "-XX:ReservedCodeCacheSize=240m -XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr",
 }
 LOCAL: Final[Mapping[str, str]] = {
     "spark.master": "local[*]",

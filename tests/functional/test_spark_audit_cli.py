@@ -90,6 +90,7 @@ def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> No
         capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("{"), (done.stdout[:500], done.stderr[-800:])
     said = orjson.loads(done.stdout)
     assert (said["clean"], said["violations"]) == (False, {"twice": 1, "wrong_topic": 1})
     assert said["accepted"] == sum(said["fates"].values())
