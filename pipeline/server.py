@@ -14,8 +14,12 @@ from duemq.pipeline.errors import JobFailed
 from duemq.storage.intake_rules import AdoptLimits
 
 PATIENCE_S: Final = 120.0  # of a server that does not answer
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
 
 T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,24 @@ def message_limits(limits: Limits) -> AdoptLimits:
     )
 
 
-def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """A call that may be repeated, until the server answers it. Raises what the last one did."""
-    until = time.monotonic() + patience_s
+def patiently(
+    call: Callable[[], T],
+    patience_s: float = PATIENCE_S,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> T:
+    """The answer of a call that may be repeated. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
+    pause_s, deadline = 0.0, clock() + patience_s
     while True:
         try:
             return call()
         except (Unavailable, Unreachable) as error:
-            if time.monotonic() > until:
+            if clock() >= deadline:
                 raise
-            time.sleep(min(max(getattr(error, "retry_after_s", 1), 1), 5))
+            pause_s = longer(pause_s)
+            sleep(max(pause_s, getattr(error, "retry_after_s", 0)))
+
+
+def longer(pause_s: float) -> float:
+    """The next pause between tries, s."""
+    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duemq.client.drafts import Filter
 from duemq.client.values import MessageState
+from duemq.pipeline.server import patiently
 from duemq.pipeline.source.options import Reading
-from duemq.pipeline.source.patience import patiently
 
 _TEXT, _MS = T.StringType(), T.LongType()
 # Not of a DDL text: the process that Spark plans with has no session to read one.

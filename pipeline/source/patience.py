@@ -1,20 +1,16 @@
-"""Asking a server until it answers. No Spark in here."""
+"""Sending messages until each has an answer. No Spark in here."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from duemq.client import Draft, Message
 from duemq.client.client import BatchResult
 from duemq.client.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
+from duemq.pipeline.server import Clock, Sleep, longer
 
-T = TypeVar("T")
-Clock = Callable[[], float]
-Sleep = Callable[[float], None]
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
 ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
 
@@ -23,19 +19,6 @@ class Answer(NamedTuple):
 
     status: str
     detail: str | None = None
-
-
-def patiently(call: Callable[[], T], patience_s: float, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> T:
-    """The answer of a call that may be repeated. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
-    pause_s, deadline = 0.0, clock() + patience_s
-    while True:
-        try:
-            return call()
-        except (Unavailable, Unreachable) as error:
-            if clock() >= deadline:
-                raise
-            pause_s = _longer(pause_s)
-            sleep(max(pause_s, getattr(error, "retry_after_s", 0)))
 
 
 def posted(
@@ -78,10 +61,6 @@ def posted(
             raise why
         left = again
         if left:
-            pause_s = _longer(pause_s)
+            pause_s = longer(pause_s)
             sleep(max(pause_s, getattr(why, "retry_after_s", 0)))
     return [answers[place] for place in range(len(drafts))]
-
-
-def _longer(pause_s: float) -> float:
-    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

@@ -10,7 +10,8 @@ import pytest
 from duemq.client import Client, Draft, Message, Unavailable, Unreachable
 from duemq.client.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
 from duemq.client.values import MessageState
-from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, patiently, posted
+from duemq.pipeline.server import patiently
+from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, posted
 
 
 class Time:
