@@ -23,6 +23,7 @@ from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, Window
+from duemq.pipeline.connect import shortened
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
 from duemq.pipeline.progress import Silent, Teller, step
@@ -198,6 +199,7 @@ def gathered(
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
+            frame = shortened(frame, kept)
             kept.callback(frame.unpersist)
             return frame.persist(StorageLevel.MEMORY_AND_DISK)
 
@@ -219,7 +221,7 @@ def gathered(
             entries,
             commands,
             keep(_narrow(logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())))),
-            logs.dead_letters(logs.read_topics(spark, kafka, letters)),
+            shortened(logs.dead_letters(logs.read_topics(spark, kafka, letters)), kept),
         )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
         yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
