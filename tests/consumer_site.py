@@ -63,13 +63,22 @@ async def add_partitions(bootstrap: str, topic: str, total: int) -> None:
 
 async def delete_topic(bootstrap: str, topic: str) -> None:
     """It is gone when it returns."""
+    await _delete(bootstrap, lambda one: one == topic)
+
+
+async def delete_topics_of(bootstrap: str, topic: str, group: str) -> None:
+    """The topic, and all whose names have that of the group: its retries and dead letters."""
+    await _delete(bootstrap, lambda one: one == topic or group in one)
+
+
+async def _delete(bootstrap: str, chosen: Callable[[str], bool]) -> None:
     async with admin_of(bootstrap) as admin:
-        await admin.delete_topics([topic])
+        await admin.delete_topics([one for one in await admin.list_topics() if chosen(one)])
 
         async def gone() -> bool:
-            return topic not in await admin.list_topics()
+            return not any(map(chosen, await admin.list_topics()))
 
-        await until(gone, "the topic is gone")
+        await until(gone, "the topics are gone")
 
 
 def new_group() -> str:
