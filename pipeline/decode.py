@@ -76,8 +76,9 @@ _ARROW: Final = {
 
 def key_hashes(keys: pa.Array) -> pa.Array:
     """What Kafka's clients choose the partition of a keyed record by: murmur2, made positive. Null for no key."""
-    hashes = [None if key is None else murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF for key in keys.to_pylist()]
-    return pa.array(hashes, pa.int32())
+    encoded = keys.dictionary_encode()  # most topics have far fewer keys than records
+    hashes = [murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF for key in encoded.dictionary.to_pylist()]
+    return pa.array(hashes, pa.int32()).take(encoded.indices)
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------

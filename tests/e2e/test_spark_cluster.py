@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import sysconfig
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -20,10 +20,11 @@ import pytest
 import duemq
 from duemq.client import Client
 from duemq.storage.rows import WINDOW_MS
-from tests.e2e.server import Server, wait_for
+from tests.e2e.server import Server
 from tests.e2e.test_packaging import ROOT, checkout, python
 from tests.real_servers import need_servers
-from tests.spark_cluster import SparkCluster, environment_of, packed, submit
+from tests.s3_site import S3Site
+from tests.spark_cluster import SparkCluster, environment_of, need_namespaces, packed, submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -79,36 +80,46 @@ def table_of(path: Path) -> Path:
     return path
 
 
-def kill_one_while_it_writes(cluster: SparkCluster, written: Callable[[], bool], killed: list[int]) -> None:
-    """An executor, once there is a file that is not finished: what it had sorted for others is lost with it."""
-    wait_for(written, "a file that is written", 200)
-    killed.append(cluster.executors()[0])
-    os.kill(killed[0], signal.SIGKILL)
+def run_and_kill(
+    cluster: SparkCluster, written: Callable[[], bool], run: Callable[[], CompletedProcess[str]]
+) -> tuple[CompletedProcess[str], list[int]]:
+    """A job of which an executor is killed once there is a file that is not finished: what that one had sorted for
+    others is lost with it. Returns what the job said, and who was killed."""
+    killed: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(run)
+        while not job.done():
+            if not killed and written():
+                killed.append(cluster.executors()[0])
+                os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.02)
+    return job.result(), killed
 
 
 def test_a_table_is_scheduled_once_although_an_executor_is_lost_while_files_are_written(
     cluster: SparkCluster, made: Path, new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    stage, ids, killed = tmp_path / "stage", tmp_path / "ids", list[int]()
+    stage, ids = tmp_path / "stage", tmp_path / "ids"
     stage.mkdir()
     server = new_server("--set", f"far.adopt_from={stage}").start()
 
     def written() -> bool:
         return any(stage.glob("*/attempt-*/_temporary/**/*.parquet"))
 
-    killer = threading.Thread(target=kill_one_while_it_writes, args=(cluster, written, killed))
-    killer.start()
     words = ("schedule", table_of(tmp_path / "table"), *MAPPED, "--stage", stage, "--url", server.url)
-    done = submit(cluster.url, made, packed(made), *words, "--ids", ids, "--json", attempts=4)
-    killer.join()
-    check_all(done, killed, pq.read_table(ids), server)
+    done, killed = run_and_kill(
+        cluster,
+        written,
+        lambda: submit(cluster.url, made, packed(made), *words, "--ids", ids, "--json", attempts=4),
+    )
+    check_all(done, killed, lambda: pq.read_table(ids), server)
 
 
-def check_all(done: CompletedProcess[str], killed: list[int], found: pa.Table, server: Server) -> None:
+def check_all(done: CompletedProcess[str], killed: list[int], ids: Callable[[], pa.Table], server: Server) -> None:
     """Each row was scheduled once, although an executor was lost."""
     assert done.returncode == 0, done.stdout + done.stderr
     assert killed and "ExecutorLostFailure" in done.stdout + done.stderr
-    said = json.loads(done.stdout)
+    said, found = json.loads(done.stdout), ids()
     assert (said["rows"], said["scheduled"], said["rejected"]) == (ROWS, ROWS, 0)
     assert len(set(found["id"].to_pylist())) == ROWS
     assert sorted(found["name"].to_pylist()) == sorted(f"n-{n}" for n in range(ROWS))
@@ -117,3 +128,51 @@ def check_all(done: CompletedProcess[str], killed: list[int], found: pa.Table, s
         for row in found.slice(0, 50).to_pylist():
             state = client.get(row["id"]).state
             assert (state.payload, state.deliver_at_ms) == (f"row {row['name'][2:]}".encode(), row["due_ms"])
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """Two workers each of which has a file system of its own where tests write."""
+    need_servers()
+    need_namespaces()
+    base = tmp_path_factory.getbasetemp()
+    with SparkCluster(tmp_path_factory.mktemp("apart"), workers=2, hidden=base) as cluster:
+        yield cluster
+
+
+def test_a_table_is_scheduled_once_by_workers_that_share_no_disk(
+    apart: SparkCluster, made: Path, s3: S3Site, new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Table, stage, ids and rejects are in a store, and the server takes the files in from there."""
+    bucket = s3.bucket()
+    for path in table_of(tmp_path / "table").iterdir():
+        s3.put(f"{bucket}/table/{path.name}", path.read_bytes())
+    server = new_server("--set", f"far.adopt_from=s3://{bucket}/jobs", "--set", f"far.s3_endpoint={s3.endpoint}")
+    server.environment = s3.variables
+    server.start()
+
+    def written() -> bool:
+        return any("_temporary" in key and key.endswith(".parquet") for key in s3.keys(f"{bucket}/jobs"))
+
+    # Both have the address of this machine, and would read what the other one has sorted from its disk.
+    settings = s3.of_spark | {"spark.shuffle.readHostLocalDisk": "false"}
+    words = (
+        "schedule",
+        f"s3a://{bucket}/table",
+        "--format",
+        "parquet",
+        *MAPPED,
+        "--stage",
+        f"s3a://{bucket}/jobs",
+        "--url",
+        server.url,
+    )
+    more = ("--ids", f"s3a://{bucket}/ids", "--rejects", f"s3a://{bucket}/rejects", "--json", "--job", "apart")
+    done, killed = run_and_kill(
+        apart,
+        written,
+        lambda: submit(apart.url, made, packed(made), *words, *more, attempts=4, settings=settings),
+    )
+    check_all(done, killed, lambda: pq.read_table(f"{bucket}/ids", filesystem=s3.files()), server)
+    again = submit(apart.url, made, packed(made), *words, *more, settings=settings)
+    assert again.returncode == 0 and json.loads(again.stdout)["again"], again.stdout + again.stderr
