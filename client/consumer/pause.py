@@ -1,6 +1,6 @@
 """What waits while the consumer pauses, for what all its handlers need is away (`Pause`).
 
-a handler raises Pause -> nothing begins -> after a while one message is tried again -> it pauses: twice as long
+a handler raises Pause -> nothing begins -> after a while one message is tried again -> it pauses: half as long again
                                                                                      -> it ends: all go on
 """
 

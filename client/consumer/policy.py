@@ -23,6 +23,7 @@ _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
 _MOST_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
+_PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that more, at most, and one try costs little
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def pause_s(error: Pause, before: float | None) -> float:
     asked = error.after_s
     if not isinstance(asked, int | float) or not 0 < asked:  # NaN, too
         asked = _PAUSE_S
-    return min(asked if before is None else max(asked, 2 * before), _LONGEST_PAUSE_S)
+    return min(asked if before is None else max(asked, _PAUSE_GROWTH * before), _LONGEST_PAUSE_S)
 
 
 class Policy(Protocol):
