@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 
 from duemq.pipeline import local_times
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.patterns import exact
+from duemq.pipeline.storage import local_path, pattern_of, readable, uri_of
 
 FORMATS: Final = ("parquet", "orc", "json", "csv")
 _BY_SUFFIX: Final = {
@@ -28,7 +27,10 @@ _BY_SUFFIX: Final = {
 def read_table(
     spark: SparkSession, name: str, kind: str | None = None, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """A file, a folder or a pattern of files (local, or with a scheme), or a table of the catalog.
+    """A file, a folder or a pattern of files, or a table of the catalog.
+
+    A name with a slash, with an ending of FORMATS, or of something that is there is a path of this machine, or a URI
+    (`uri_of`); any other name is one of the catalog. So is none with `kind`.
 
     `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
     header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Times in
@@ -36,14 +38,19 @@ def read_table(
     BadInput.
     """
     if kind is None and not _is_path(name):
-        return _found(lambda: spark.table(name), name)
-    kind = kind or _kind_of(name)
-    if kind not in FORMATS:
+        with readable(name):
+            table = spark.table(name)
+            table.schema  # noqa: B018  Connect looks only where it is asked
+        return table
+    if kind is not None and kind not in FORMATS:
         raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
+    uri = pattern_of(name)
+    kind = kind or _kind_of(spark, name, uri)
     of_csv = {"header": "true", "sep": "\t" if name.endswith(".tsv") else ",", "escape": '"'}
     chosen = (of_csv if kind == "csv" else {}) | dict(options or {})
     reader = spark.read.format(kind).options(**chosen)
-    return _found(lambda: local_times.load(spark, reader, kind, name, chosen), name)
+    with readable(name):
+        return local_times.load(spark, reader, kind, uri, chosen)
 
 
 def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -51,8 +58,10 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
     (of Spark's reader) say otherwise. Raises BadInput."""
     chosen = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"} | dict(options or {})
     reader = spark.read.format("jdbc").options(**chosen)
-    frame = _found(reader.load, name)
-    if any(isinstance(field.dataType, TimestampNTZType) for field in frame.schema):
+    with readable(name):
+        frame = reader.load()
+        fields = frame.schema.fields
+    if any(isinstance(field.dataType, TimestampNTZType) for field in fields):
         local_times.need_java_in_utc(spark, name)
     return frame
 
@@ -67,35 +76,32 @@ def fingerprint(frame: DataFrame) -> str | None:
     # Spark's reader of binary files lists their statuses in parallel, on every file system that Hadoop knows. Their
     # content is not read where its column is not asked for.
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
-    statuses = _found(lambda: reader.load([_literal(file) for file in files]), f"a file of the table ({files[0]})")
+    with readable(f"a file of the table ({files[0]})"):
+        statuses = reader.load([exact(file) for file in files])
     rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
     said = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
-
-
-def _literal(path: str) -> str:
-    """As a pattern of Hadoop that means this path only."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or Path(name).exists() or Path(name).suffix.lower() in _BY_SUFFIX
 
 
-def _kind_of(name: str) -> str:
-    path = Path(name)
-    files = [path] if not path.is_dir() else [one for one in path.rglob("*.*") if one.name[0] not in "._"]
-    kinds = {_BY_SUFFIX.get(one.suffix.lower()) for one in files} - {None}
+def _kind_of(spark: SparkSession, name: str, uri: str) -> str:
+    folder = local_path(uri_of(name))
+    if folder is not None and folder.is_dir():
+        suffixes = {one.suffix for one in folder.rglob("*.*") if one.name[0] not in "._"}
+    elif not (suffixes := {PurePosixPath(name).suffix.lower()} & _BY_SUFFIX.keys()):
+        suffixes = _suffixes(spark, name, uri)
+    kinds = {_BY_SUFFIX.get(suffix.lower()) for suffix in suffixes} - {None}
     if len(kinds) != 1:
         raise BadInput(f"what kind of files {name} has cannot be told by their names: say --format")
     return kinds.pop() or ""
 
 
-def _found(load: Callable[[], DataFrame], name: str) -> DataFrame:
-    try:
-        return load()
-    except AnalysisException as error:
-        said = str(error.getMessage())
-    except Py4JJavaError as error:  # of a database, or its driver
-        said = str(error.java_exception.getMessage())
-    raise BadInput(f"{name} cannot be read: {said.splitlines()[0]}")
+def _suffixes(spark: SparkSession, name: str, uri: str) -> set[str]:
+    """Those of all files there, as Spark lists them, on whatever file system."""
+    with readable(name):
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(uri)
+        suffixes = files.select(F.regexp_extract("path", r"\.\w+$", 0).alias("suffix")).distinct()
+        return {row.suffix for row in suffixes.collect()}

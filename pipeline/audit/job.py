@@ -26,8 +26,10 @@ from duemq.pipeline.audit.window import Finding, Window
 from duemq.pipeline.connect import shortened
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
+from duemq.pipeline.patterns import exact
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
+from duemq.pipeline.storage import below, uri_of
 
 FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
 _SHOWN: Final = 200  # violations of each kind in the report; the table has all
@@ -158,7 +160,7 @@ def judge(
 def audit(
     spark: SparkSession,
     kafka: Kafka,
-    out: Path,
+    out: Path | str,
     *,
     since: int | None = None,
     until: int | None = None,
@@ -169,7 +171,8 @@ def audit(
     fates_table: bool = False,
     expected_ids: DataFrame | None = None,
 ) -> Result:
-    """Audit the duemq on this Kafka, and write tables below `out`: `violations`, `lateness`, each Parquet.
+    """Audit the duemq on this Kafka, and write tables below `out` (a path of this machine, or a URI): `violations`,
+    `lateness`, each Parquet.
 
     `since`, `until`: of ledger entries, epoch ms. `targets`: topics to read; none for all. `dead_letters`: the topic of
     these. `fates_table`: also write the table `fates` with a row per message, which takes two to three times as long.
@@ -276,13 +279,13 @@ def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
 def conclude(
     spark: SparkSession,
     found: Gathered,
-    out: Path,
+    out: Path | str,
     teller: Teller | None = None,
     fates_table: bool = False,
     expected_ids: DataFrame | None = None,
 ) -> Result:
     """Judge logs that were read, and write the tables. See `audit`."""
-    told = teller or Silent()
+    told, folder = teller or Silent(), uri_of(out)
     frames, extent, notes = found.frames, found.extent, list(found.notes)
     entries = window.of_range(frames.entries, extent.windows)
     with step(spark, told, "looking at adopted files"):
@@ -302,12 +305,12 @@ def conclude(
     with step(spark, told, "reconciling messages"):
         table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
         if fates_table:
-            _write(table, out / "fates")
-            table = spark.read.parquet(str(out / "fates"))
+            _write(table, below(folder, "fates"))
+            table = spark.read.parquet(exact(below(folder, "fates")))
         else:
             # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
             table = table.localCheckpoint()
-    return _concluded(spark, found, judged, table, files, notes, out, told, expected_ids)
+    return _concluded(spark, found, judged, table, files, notes, folder, told, expected_ids)
 
 
 def _concluded(
@@ -317,7 +320,7 @@ def _concluded(
     table: DataFrame,
     files: Sequence[AdoptedFile],
     notes: list[str],
-    out: Path,
+    folder: str,
     told: Teller,
     expected_ids: DataFrame | None,
 ) -> Result:
@@ -329,10 +332,10 @@ def _concluded(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
-        _write(violations.violations(table), out / "violations")
+        _write(violations.violations(table), below(folder, "violations"))
         for more in (shards, *checked.violations):
-            _write(more, out / "violations", "append")
-        listed = spark.read.parquet(str(out / "violations"))
+            _write(more, below(folder, "violations"), "append")
+        listed = spark.read.parquet(exact(below(folder, "violations")))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
         first = Over.partitionBy("kind").orderBy("shard", "offset", "row")
         few = listed.withColumn("at", F.row_number().over(first)).where(F.col("at") <= _SHOWN).drop("at")
@@ -343,8 +346,8 @@ def _concluded(
         late = lateness.lateness(table)
         if judged.compared is not None:
             late = lateness.together(late, judged.compared.late)
-        _write(late, out / "lateness")
-        summary = lateness.summary(spark.read.parquet(str(out / "lateness")))
+        _write(late, below(folder, "lateness"))
+        summary = lateness.summary(spark.read.parquet(exact(below(folder, "lateness"))))
         parts = table.groupBy("part", "fate", "shard").agg(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
@@ -381,8 +384,8 @@ def _concluded(
     )  # fmt: skip
 
 
-def _write(frame: DataFrame, to: Path, mode: str = "overwrite") -> None:
-    frame.write.mode(mode).option("compression", "zstd").parquet(str(to))
+def _write(frame: DataFrame, to: str, mode: str = "overwrite") -> None:
+    frame.write.mode(mode).option("compression", "zstd").parquet(to)
 
 
 def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:

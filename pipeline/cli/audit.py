@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +35,9 @@ EXAMPLES = examples(
 
 
 def audit(
-    out: Annotated[Path, typer.Option("--out", help="A folder for the tables and report.html.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="A folder for the tables and report.html: a path, or a URI.")
+    ],
     bootstrap: Bootstrap = "127.0.0.1:9092",
     kafka_set: KafkaSettings = None,
     since: Annotated[
@@ -87,17 +88,21 @@ def audit(
     with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
+        from duemq.pipeline.page.place import check_page, write_page
+        from duemq.pipeline.storage import below, destination
         from duemq.pipeline.tables import read_table
 
+        folder, page = destination(spark, out, "--out"), below(out, "report.html")
+        check_page(spark, folder, "--out")
         result = run(
-            spark, reached(bootstrap, kafka_set), out,
+            spark, reached(bootstrap, kafka_set), folder,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
             targets=targets or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
             fates_table=fates, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
-        page = out / "report.html"
-        page.write_text(report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000), "utf-8")
+        html = report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000)
+        write_page(spark, below(folder, "report.html"), html)
     if as_json:
         echo_json(_json(result, page) | {"unknown": result.unknown})
     else:
@@ -120,7 +125,7 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
-def _json(result: Result, page: Path) -> dict[str, Any]:
+def _json(result: Result, page: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from duemq.pipeline.audit.report import verdict
@@ -132,5 +137,5 @@ def _json(result: Result, page: Path) -> dict[str, Any]:
         "read": {
             one.topic: {str(p): [start, one.ends[p]] for p, start in one.starts.items()} for one in result.ranges
         },
-        "report": str(page),
+        "report": page,
     }  # fmt: skip

@@ -75,9 +75,11 @@ def forecast(
         from duemq.pipeline.forecast.job import forecast as run
         from duemq.pipeline.forecast.page import page as page_of
         from duemq.pipeline.forecast.read import folder_of, pending
-        from duemq.pipeline.page.place import write_page
-        from duemq.pipeline.storage import uri_of
+        from duemq.pipeline.page.place import check_page, write_page
+        from duemq.pipeline.storage import destination, uri_of
 
+        if into is not None:
+            check_page(spark, destination(spark, into, "--into"), "--into")
         place, measured = folder_of(folder), capacity_of(capacity)
         teller.step(f"reading the stores in {folder}")
         with pending(spark, place) as found:

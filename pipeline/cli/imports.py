@@ -57,10 +57,14 @@ CSV_EXAMPLES = examples(
     "--payload-base64 body --headers meta --out pending/",
 )
 
-Paths = Annotated[list[str], typer.Argument(help="Files, folders or patterns.")]
-Out = Annotated[str, typer.Option("--out", help="Write the messages here, as Parquet, for `duemq spark schedule`.")]
+Paths = Annotated[list[str], typer.Argument(help="Files, folders or patterns: paths, or URIs.")]
+Out = Annotated[
+    str,
+    typer.Option("--out", help="Write the messages, as Parquet for `duemq spark schedule`, to this new folder or URI."),
+]
 Rejects = Annotated[str | None, typer.Option(
-    "--rejects", help="Write what cannot be imported here, with the reasons.", show_default="OUT-rejects")]  # fmt: skip
+    "--rejects", help="Write what cannot be imported, with the reasons, to this one.",
+    show_default="OUT-rejects")]  # fmt: skip
 TakenAt = Annotated[str | None, typer.Option("--taken-at", help="When the dump was made: RFC 3339 with a zone, or ms.")]
 
 
@@ -181,17 +185,22 @@ def _import(
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
+        from duemq.pipeline.errors import BadInput
         from duemq.pipeline.imports import divided
         from duemq.pipeline.progress import step
+        from duemq.pipeline.storage import destination
         from duemq.pipeline.workers import failures_told
 
+        good, bad = destination(spark, out, "--out", new=True), destination(spark, rejects, "--rejects", new=True)
+        if good == bad:
+            raise BadInput(f"--rejects {bad}: it is the folder of --out; name another one")
         with failures_told("What was written so far is not complete."):
             read = rows(spark).persist(StorageLevel.DISK_ONLY)
             messages, refused = divided(read)
             with step(spark, teller, f"reading, and writing messages to {out}"):
-                messages.write.parquet(out)
+                messages.write.parquet(good)
             with step(spark, teller, f"writing what was rejected to {rejects}"):
-                refused.write.parquet(rejects)
+                refused.write.parquet(bad)
                 why = refused.groupBy("reason").count().orderBy(F.col("count").desc(), "reason").limit(10).collect()
                 counts = read.agg(F.count_if(F.col("reason").isNull()), F.count("reason")).first() or (0, 0)
     imported, rejected = counts

@@ -42,7 +42,10 @@ Id = Annotated[str | None, typer.Option("--id", help="The column with ids, or wi
 Key = Annotated[str | None, typer.Option("--key", help="The column with a business key; needs --ids.")]
 Ids = Annotated[str | None, typer.Option("--ids", help="The table that has the ids of a key, such as bulk schedule's.")]
 IdsKey = Annotated[str, typer.Option("--ids-key", help="The column of that table with the key.")]
-Answers = Annotated[str | None, typer.Option("--answers", help="Write the rows with their answers here, as Parquet.")]
+Answers = Annotated[
+    str | None,
+    typer.Option("--answers", help="Write the rows with their answers, as Parquet, to this new folder or URI."),
+]
 Connections = Annotated[
     int, typer.Option(min=1, max=256, help="Requests under way at the same time, from each machine of the cluster.")
 ]
@@ -70,8 +73,8 @@ def cancel(
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        server = _server(url, batch, patience)
-        told = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), answers)
+        server, folder = _server(url, batch, patience), _folder(spark, answers)
+        told = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), folder)
     _tell(*told, as_json)
 
 
@@ -104,7 +107,7 @@ def move(
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        told = _answered(spark, teller, "moving", lambda: moved, answers)
+        told = _answered(spark, teller, "moving", lambda: moved, _folder(spark, answers))
     _tell(*told, as_json)
 
 
@@ -145,6 +148,12 @@ def _targets(spark: SparkSession, id_: str | None, key: str | None, ids: str | N
     if ids is None:
         return Targets(id_ or "")
     return Targets(key or "", read_table(spark, ids), ids_key)
+
+
+def _folder(spark: SparkSession, answers: str | None) -> str | None:
+    from duemq.pipeline.storage import destination
+
+    return None if answers is None else destination(spark, answers, "--answers", new=True)
 
 
 def _server(url: str | None, batch: int, patience_s: float) -> Server:

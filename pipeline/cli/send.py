@@ -94,7 +94,7 @@ def send(
         from duemq.pipeline.send import send as run
         from duemq.pipeline.send import sendable
         from duemq.pipeline.send.job import looked_at
-        from duemq.pipeline.storage import uri_of
+        from duemq.pipeline.storage import destination
         from duemq.pipeline.tables import read_table
         from duemq.pipeline.workers import failures_told
 
@@ -111,7 +111,7 @@ def send(
             with failures_told(_NOT_SENT):
                 done = run(
                     frame, columns, reached(kafka, kafka_set),
-                    rejects=None if rejects is None else uri_of(rejects), strict=strict,
+                    rejects=None if rejects is None else destination(spark, rejects, "--rejects"), strict=strict,
                     compare_names=compare_names, teller=teller,
                 )  # fmt: skip
         except RowsRejected as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
@@ -12,18 +11,21 @@ from pyspark.sql.types import StringType, StructType
 from duemq.pipeline.bulk.columns import HIDDEN
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.imports.csv import CORRUPT, SOURCE
+from duemq.pipeline.storage import pattern_of, readable
 
 
 def read_documents(spark: SparkSession, paths: Sequence[str], *, by_line: bool | None = None) -> DataFrame:
-    """`source` and `value` of JSON documents. `by_line`: one on each line; by default where files end in .jsonl or
-    .ndjson, else each file is read as a whole. `source` is the file, by line also the number of the line. Raises
-    BadInput."""
+    """`source` and `value` of JSON documents. `paths`: of this machine, or URIs; they may be patterns.
+
+    `by_line`: one on each line; by default where files end in .jsonl or .ndjson, else each file is read as a whole.
+    `source` is the file, by line also the number of the line. Raises BadInput.
+    """
     if by_line is None:
         by_line = all(path.endswith((".jsonl", ".ndjson")) for path in paths)
-    try:
-        rows = spark.read.option("recursiveFileLookup", "true").text(list(paths), wholetext=not by_line)
-    except AnalysisException as error:
-        raise BadInput(f"{', '.join(paths)} cannot be read: {error.getMessage()}") from error
+    files = [pattern_of(path) for path in paths]
+    with readable(", ".join(paths)):
+        rows = spark.read.option("recursiveFileLookup", "true").text(files, wholetext=not by_line)
+        rows.schema  # noqa: B018  Connect looks only where it is asked
     if by_line:
         return _numbered(rows).where(F.trim("value") != "")
     return rows.where(F.trim("value") != "").select(_file("_metadata.file_path").alias("source"), "value")
@@ -48,16 +50,15 @@ def read_csv(
         header="true", sep=separator, quote=quote, escape=escape, encoding=encoding, multiLine=str(multiline).lower(),
         enforceSchema="false",
     )  # fmt: skip
-    try:
-        columns = reader.csv(list(paths)).columns
+    files = [pattern_of(path) for path in paths]
+    with readable(", ".join(paths)):
+        columns = reader.csv(files).columns
         if taken := next((name for name in columns if name.startswith(HIDDEN)), None):
             raise BadInput(f"column {taken}: names that begin with {HIDDEN} are used here, rename it in the file")
         schema = StructType()
         for name in (*columns, CORRUPT):
             schema = schema.add(name, StringType())
-        rows = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(list(paths))
-    except AnalysisException as error:
-        raise BadInput(f"{', '.join(paths)} cannot be read: {error.getMessage()}") from error
+        rows = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(files)
     return rows.select("*", _file("_metadata.file_path").alias(SOURCE))
 
 

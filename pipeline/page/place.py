@@ -10,9 +10,21 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.connect import is_remote
+from duemq.pipeline.errors import BadInput, JobFailed
 
 _LOCAL: Final = re.compile("file:/+")
+
+
+def check_page(spark: SparkSession, uri: str, option: str) -> None:
+    """Raise BadInput where no page can be written in a folder (`storage.uri_of`): a Connect session reaches other file
+    systems through its server, which writes tables only. To be called before the work that the page tells of. `option`:
+    what named the folder."""
+    if is_remote(spark) and not _LOCAL.match(uri):
+        raise BadInput(
+            f"{option} {uri}: a Spark Connect session can write tables there, but no page: name a folder of this "
+            "machine, or use a session of its own (--master)"
+        )
 
 
 def write_page(spark: SparkSession, uri: str, html: str) -> None:

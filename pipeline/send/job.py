@@ -22,6 +22,7 @@ from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_of
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import Look, look, without_ambiguous
+from duemq.pipeline.storage import below, uri_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def send(
 ) -> Sent:
     """Send the rows of a table, each once under its name, however often this is run.
 
-    `rejects`: a folder (any URI that Spark writes to); a folder of its own in there gets the rejected rows. `strict`:
+    `rejects`: a folder (a path of this machine, or a URI) in which one of their own gets the rejected rows. `strict`:
     where rows are rejected nothing is sent. `compare_names`: reject rows that have one name and differ, for which the
     names are shuffled once. `shards`: None reads them from the buffer topic. Raises BadInput, RowsRejected,
     Unavailable and BadConfig; a job that Spark gave up may be run again.
@@ -72,7 +73,7 @@ def send(
     teller.says(f"{rows:,} rows read: {rows - bad:,} sent, {bad:,} rejected")
     where = None
     if bad and rejects is not None:
-        where = f"{rejects.rstrip('/')}/send-{began}"
+        where = below(uri_of(rejects), f"send-{began}")
         with step(spark, teller, "writing the rejected rows"):
             rejected(told).write.parquet(where)
     return Sent(rows, rows - bad, bad, where, shards, began)

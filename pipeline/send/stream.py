@@ -19,6 +19,7 @@ from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_of
 from duemq.pipeline.send.sink import writing
+from duemq.pipeline.storage import below, uri_of
 
 METRICS: Final = "duemq_send"
 """In the `observedMetrics` of the query's progress, without a folder of rejects: `rows` and `rejected` of a batch."""
@@ -37,6 +38,7 @@ def send_stream(
     rules: Rules | None = None,
 ) -> StreamingQuery:
     """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder of its own.
+    Folders are paths of this machine, or URIs.
 
     `rejects`: a folder that gets a folder `batch=N` for each batch with rejected rows; None only counts them, see
     `METRICS`. `every`: the least time between two batches, such as `1 second`; None is one after the other. `once`:
@@ -51,18 +53,18 @@ def send_stream(
         query = commands(told, columns, shards).writeStream.format("kafka").options(**options)
     else:
         sendable(frame, columns, rules)  # raises BadInput now, not in the first batch
-        root, of = rejects.rstrip("/"), shards
+        root, of = uri_of(rejects), shards
 
         def one(batch: DataFrame, number: int) -> None:
             told = sendable(batch, columns, rules)
             commands(told, columns, of).write.format("kafka").options(**options).save()
             bad = rejected(told)
             if not bad.isEmpty():
-                bad.write.mode("overwrite").parquet(f"{root}/batch={number}")
+                bad.write.mode("overwrite").parquet(below(root, f"batch={number}"))
 
         query = frame.writeStream.foreachBatch(one)
     if once:
         query = query.trigger(availableNow=True)
     elif every is not None:
         query = query.trigger(processingTime=every)
-    return query.option("checkpointLocation", checkpoint).start()
+    return query.option("checkpointLocation", uri_of(checkpoint)).start()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
@@ -149,6 +150,24 @@ def test_without_the_faults_it_is_clean(spark: SparkSession, tmp_path: Path) -> 
     sound_history = replace(got, frames=frames, extent=replace(got.extent, windows=reading), findings=findings)
     result = conclude(spark, sound_history, tmp_path / "out")
     assert result.clean and verdict(result) == "Every message is accounted for", result.shown
+
+
+def test_its_tables_are_on_this_machine_whatever_the_clusters_default_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = history(spark, tmp_path)
+    (folder := tmp_path / "of [this] process").mkdir()
+    monkeypatch.chdir(folder)
+    spark.conf.set("fs.defaultFS", "nowhere://cluster/")
+    try:
+        result = conclude(spark, got, "out", fates_table=True)
+        assert conclude(spark, got, f"file://{tmp_path}/other").found == result.found
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert result.violations == 15
+    tables = {name: pq.read_table(folder / "out" / name).num_rows for name in ("violations", "fates")}
+    assert tables == {"violations": 15, "fates": sum(result.account.values()) + sum(result.others.values())}, tables
+    assert pq.read_table(tmp_path / "other" / "violations").num_rows == 15
 
 
 def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> None:
