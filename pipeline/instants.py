@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pyspark.sql import Column
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+
+from duemq.pipeline.errors import BadInput
 
 UNITS: Final = {"ms": 1, "s": 1000}
 """What whole numbers may be, in ms."""
@@ -24,6 +29,7 @@ _DAY_US = 86_400_000_000
 _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 _NO_ZONE = "has no time zone, and none is given for such times"
 _YEARS = "is not in the years 1 to 9999"
+_SHOWN = 60  # characters of a wrong value
 
 
 class Time(NamedTuple):
@@ -55,10 +61,36 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     return None
 
 
-def epoch_ms(value: Column, kind: DataType) -> Column | None:
-    """A column of this type as epoch ms (bigint), null where it is no time; None as for `read_time`."""
-    time = read_time(value, kind)
-    return None if time is None else time.ms
+def need_time(value: Column, kind: DataType, what: str, *, zone: str | None = None, unit: str = "ms") -> Time:
+    """As `read_time`. Raises BadInput where the type names no moment; `what` is the column, for the sentence."""
+    time = read_time(value, kind, zone=zone, unit=unit)
+    if time is None:
+        local = isinstance(kind, TimestampNTZType | DateType)
+        why = f": it {_NO_ZONE}" if local else ""
+        raise BadInput(f"{what} must be {A_TIME}, not {kind.simpleString()}{why}")
+    return time
+
+
+def shown(value: Column) -> Column:
+    """A wrong value, for a sentence: the beginning of its text."""
+    return F.left(value.cast("string"), F.lit(_SHOWN))
+
+
+def check_name_of_zone(zone: str) -> None:
+    """Raise BadInput where Python's database of zones has none of this name."""
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # OSError: a folder of zones, such as Europe
+        raise BadInput(f"{zone} is no time zone, such as Europe/Berlin or UTC") from error
+
+
+def check_zone(spark: SparkSession, zone: str) -> None:
+    """Raise BadInput where Spark's Java knows no such zone: it has a database of its own, and may know fewer."""
+    check_name_of_zone(zone)
+    try:
+        spark.range(1).select(F.from_utc_timestamp(F.timestamp_micros(F.lit(0)), zone)).head()
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadInput(f"{zone} is no time zone that Spark's Java knows") from error
 
 
 def ceil_ms(micros: Column) -> Column:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.instants import A_TIME, UNITS, read_time
+from duemq.pipeline.instants import UNITS, check_name_of_zone, check_zone, need_time, shown
 
 OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
 HIDDEN: Final = "__duemq_"  # columns that a reader of ours puts beside the user's: not named to a user
@@ -23,7 +20,6 @@ UNREAD: Final = "unread"
 HEADERS: Final = "array<struct<name:string,value:binary>>"
 HEADER_PREFIX: Final = "header."
 _NUMBERS = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
-_SHOWN = 60  # characters of a wrong value
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}\z"
 _AS_JSON = {
     "ignoreNullFields": "false",
@@ -72,10 +68,7 @@ class Columns:
         if self.payload_base64 and not isinstance(self.payload, str):
             raise BadInput(f"columns {', '.join(self.payload)} (payload): base64 is of one column")
         if self.zone is not None:
-            try:
-                ZoneInfo(self.zone)
-            except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # OSError: a folder of zones, such as Europe
-                raise BadInput(f"{self.zone} is no time zone, such as Europe/Berlin or UTC") from error
+            check_name_of_zone(self.zone)
 
     @property
     def has_headers(self) -> bool:
@@ -111,7 +104,7 @@ def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
     if taken := [name for name in frame.columns if name.startswith(OWN)]:
         raise BadInput(f"column {taken[0]}: names that begin with {OWN} are used here")
     if columns.zone is not None:
-        _check_zone(frame.sparkSession, columns.zone)
+        check_zone(frame.sparkSession, columns.zone)
     read = _Reader(frame, columns)
     fields = {
         "due_ms": read.ms(columns.due, "due_ms"),
@@ -128,14 +121,6 @@ def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
         read.type_of(name, "order")
     fields[UNREAD] = read.unread()
     return frame.withColumns({OWN + name: found for name, found in fields.items()})
-
-
-def _check_zone(spark: SparkSession, zone: str) -> None:
-    """Java has a database of zones of its own, and may know fewer."""
-    try:
-        spark.range(1).select(F.from_utc_timestamp(F.timestamp_micros(F.lit(0)), zone)).head()
-    except (PySparkException, Py4JJavaError) as error:
-        raise BadInput(f"{zone} is no time zone that Spark's Java knows") from error
 
 
 class _Reader:
@@ -161,15 +146,11 @@ class _Reader:
 
     def ms(self, name: str, field: str) -> Column:
         use = field.removesuffix("_ms")
-        found, value = self.type_of(name, use), column(name)
-        time = read_time(value, found, zone=self._columns.zone, unit=self._columns.unit)
-        if time is None:
-            local = isinstance(found, T.TimestampNTZType | T.DateType)
-            said = ": it has no time zone, and none is given for such times" if local else ""
-            raise BadInput(f"column {name} ({use}) must be {A_TIME}, not {found.simpleString()}{said}")
+        kind, value = self.type_of(name, use), column(name)
+        time = need_time(value, kind, f"column {name} ({use})", zone=self._columns.zone, unit=self._columns.unit)
         if field == "due_ms":
             self._wrong(field, value.isNull(), "is null; every message needs one")
-        self._wrong(field, time.problem.isNotNull(), "'", _shown(value), "' ", time.problem)
+        self._wrong(field, time.problem.isNotNull(), "'", shown(value), "' ", time.problem)
         return time.ms
 
     def text(self, name: str, use: str, *, numbers: bool = False) -> Column:
@@ -202,7 +183,7 @@ class _Reader:
     def _from_base64(self, name: str) -> Column:
         text = self.text(name, "payload")
         value = F.when(text.rlike(_BASE64), F.try_to_binary(text, F.lit("base64")))
-        self._wrong("payload", text.isNotNull() & value.isNull(), "'", _shown(text), "' is not base64")
+        self._wrong("payload", text.isNotNull() & value.isNull(), "'", shown(text), "' is not base64")
         return value
 
     def headers(self, given: str | Mapping[str, str] | None) -> Column:
@@ -237,7 +218,7 @@ class _Reader:
         if isinstance(found, T.StringType):
             text = F.trim(value)
             json = F.when(text.startswith("{"), F.from_json(text, "map<string,string>"))
-            self._wrong("headers", (text != "") & json.isNull(), "'", _shown(value), "' is no JSON object")
+            self._wrong("headers", (text != "") & json.isNull(), "'", shown(value), "' is no JSON object")
             value = json
         elif isinstance(found, T.ArrayType) and isinstance(found.elementType, T.StructType):
             types = {field.name: field.dataType for field in found.elementType.fields}
@@ -265,10 +246,6 @@ class _Reader:
             self._wrong("labels", ~F.is_valid_utf8(text), "a label is not UTF-8")
         each = F.flatten(F.array_compact(F.array(*(F.split(text, ",") for text in texts))))
         return F.filter(F.transform(each, lambda label: F.trim(label)), lambda label: label != "")
-
-
-def _shown(value: Column) -> Column:
-    return F.left(value.cast("string"), F.lit(_SHOWN))
 
 
 def _header(name: Column, value: Column) -> Column:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from duemq.pipeline.cli.columns import Zone
 from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, duration_of, echo_json, examples, spark_session
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ CANCEL_EXAMPLES = examples(
 MOVE_EXAMPLES = examples(
     "duemq spark move late.parquet --id message_id --to new_time",
     "duemq spark move orders.parquet --key order_no --ids /shared/jobs/7/ids --by 2h",
-    "duemq spark move flights.csv --id message_id --to departure --by -3h --answers answers/",
+    "duemq spark move flights.csv --id message_id --to departure --by -3h --zone Europe/Berlin --answers answers/",
 )
 EXIT_OF: Final = {
     "cancelled": 0, "moved": 0, "already_delivered": 3, "already_dead": 3, "unknown": 4, "pending": 5,
@@ -81,12 +82,12 @@ def cancel(
 def move(
     table: Table, id_: Id = None, key: Key = None, ids: Ids = None, ids_key: IdsKey = "name",
     to: Annotated[str | None, typer.Option(
-        "--to", help="When: a column or SQL expression; epoch ms, a TIMESTAMP, or text with a zone.",
+        "--to", help="When: a column or SQL expression; epoch ms, a TIMESTAMP, or a date-time as text.",
         show_default="due_ms, where --by is given")] = None,
     by: Annotated[str | None, typer.Option("--by", help="Shift that by so much: 2h, 1d12h, -30m.")] = None,
-    where: Where = None, table_format: Format = None, answers: Answers = None, dry_run: DryRun = False,
-    connections: Connections = 8, batch: Batch = 5_000, patience: Patience = 300.0, url: Url = None,
-    master: Master = None, conf: Settings = None, as_json: AsJson = False,
+    zone: Zone = None, where: Where = None, table_format: Format = None, answers: Answers = None,
+    dry_run: DryRun = False, connections: Connections = 8, batch: Batch = 5_000, patience: Patience = 300.0,
+    url: Url = None, master: Master = None, conf: Settings = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Move all messages that a table names, each to a time of its own.
 
@@ -103,7 +104,7 @@ def move(
 
         rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
         server, when = _server(url, batch, patience), to or "due_ms"
-        moved = mass_move(rows, targets, server, when, by_ms, connections)
+        moved = mass_move(rows, targets, server, when, by_ms, connections, zone)
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return

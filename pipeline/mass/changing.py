@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.instants import A_TIME, epoch_ms
+from duemq.pipeline.instants import check_zone, need_time, shown
 from duemq.pipeline.mass.asking import ANSWERS_DDL, Server, cancelling, moving
 from duemq.pipeline.mass.slots import Slots
 from duemq.pipeline.mass.targets import TARGET, Targets
@@ -24,6 +24,7 @@ ADDED: Final = ("status", "at_ms", "detail")
 CONNECTIONS: Final = 8
 _TASKS: Final = 32  # for each connection: a billion ids take each of them some 15 minutes
 _DUE: Final = "__duemq_due"
+_WHY_NOT: Final = "__duemq_why_not"
 
 
 def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: int = CONNECTIONS) -> DataFrame:
@@ -40,27 +41,50 @@ def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: 
 
 
 def mass_move(
-    rows: DataFrame, targets: Targets, server: Server, to: str, by_ms: int = 0, connections: int = CONNECTIONS
+    rows: DataFrame,
+    targets: Targets,
+    server: Server,
+    to: str,
+    by_ms: int = 0,
+    connections: int = CONNECTIONS,
+    zone: str | None = None,
 ) -> DataFrame:
-    """Move messages to the time that the SQL expression `to` gives of their row (see `epoch_ms`), shifted by `by_ms`.
+    """Move messages to the time that the SQL expression `to` gives of their row, shifted by `by_ms`. `zone` is that of
+    times without one (see `read_time`).
 
     Answers as `mass_cancel`: `status` moved with the new due time as `at_ms`, already_cancelled with the time of the
     cancel, or refused with the reason: no time, or a message that is named with several times. What is due in the past
     is delivered at once.
     """
     meant = _meant(rows, targets)
-    kind = meant.select(F.expr(to)).schema[0].dataType
-    if (due := epoch_ms(F.expr(to), kind)) is None:
-        raise BadInput(f"{to} must be {A_TIME}, not {kind.simpleString()}")
-    meant = meant.withColumn(_DUE, due + F.lit(by_ms).cast("bigint"))
-    wanted = meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id"), _DUE)
-    each = wanted.groupBy("id").agg(
-        F.min(_DUE).alias("due_ms"), F.max(_DUE).alias("last"), F.max(F.col(_DUE).isNull()).alias("none")
+    asked = in_order(new_times(meant, to, by_ms, zone), connections)
+    return _joined(meant, asked.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets)
+
+
+def new_times(meant: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
+    """One row for each message that rows with a `TARGET` name: `id`, `due_ms` and `refused`, which is why it has no new
+    time, or null. See `mass_move`. Raises BadInput."""
+    if zone is not None:
+        check_zone(meant.sparkSession, zone)
+    value = F.expr(to)
+    time = need_time(value, meant.select(value).schema[0].dataType, to, zone=zone)
+    due = F.try_add(time.ms, F.lit(by_ms).cast("bigint"))
+    why_not = (
+        F.when(value.isNull(), f"{to} is null: there is no time to move to")
+        .when(time.problem.isNotNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit("' "), time.problem))
+        .when(due.isNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit(f"' and {by_ms} ms are out of range")))
     )
-    asked = in_order(each.select("id", "due_ms", _why_refused(to).alias("refused")), connections)
-    return _joined(
-        meant.drop(_DUE), asked.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets
+    times = meant.where(F.col(TARGET).isNotNull()).select(
+        F.col(TARGET).alias("id"), due.alias(_DUE), why_not.alias(_WHY_NOT)
     )
+    each = times.groupBy("id").agg(
+        F.min(_DUE).alias("due_ms"), F.max(_DUE).alias("last"), F.min(_WHY_NOT).alias(_WHY_NOT)
+    )
+    several = F.concat(
+        F.lit("rows name this message with several times, from "), F.col("due_ms"), F.lit(" to "), "last"
+    )
+    refused = F.coalesce(F.col(_WHY_NOT), F.when(F.col("due_ms") < F.col("last"), several))
+    return each.select("id", "due_ms", refused.alias("refused"))
 
 
 def in_order(asked: DataFrame, connections: int) -> DataFrame:
@@ -72,14 +96,6 @@ def in_order(asked: DataFrame, connections: int) -> DataFrame:
 
 def _slots(server: Server, connections: int) -> Slots:
     return Slots(server.url or "", connections)
-
-
-def _why_refused(to: str) -> Column:
-    none = F.lit(f"{to} gives no time here, or one without a zone")
-    several = F.concat(
-        F.lit("rows name this message with several times, from "), F.col("due_ms"), F.lit(" to "), "last"
-    )
-    return F.when(F.col("none"), none).when(F.col("due_ms") < F.col("last"), several)
 
 
 def _meant(rows: DataFrame, targets: Targets) -> DataFrame:

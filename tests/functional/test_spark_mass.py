@@ -22,7 +22,8 @@ from duemq.client.drafts import Draft
 from duemq.pipeline.cli.mass import _tell_dry
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.mass import Server, Targets, mass_cancel, mass_move
-from duemq.pipeline.mass.changing import in_order
+from duemq.pipeline.mass.changing import in_order, new_times
+from duemq.pipeline.mass.targets import TARGET
 from duemq.pipeline.progress import Silent
 from tests.spark_site import spark_tests
 
@@ -100,7 +101,12 @@ def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
         answers = by_id(mass_move(table, Targets("id"), Server(server), "due", by_ms=-1))
         assert (answers[ids[0]].status, answers[ids[0]].at_ms) == ("moved", due)
         assert (answers[ids[1]].status, answers[ids[1]].at_ms) == ("moved", 1_925_017_200_000)
-        assert "without a zone" in answers[ids[2]].detail and "no time" in answers[ids[4]].detail
+        assert (answers[ids[2]].status, answers[ids[2]].detail) == (
+            "refused", "due: '2031-01-01T08:00:00' has no time zone, and none is given for such times"
+        )  # fmt: skip
+        assert (answers[ids[4]].status, answers[ids[4]].detail) == (
+            "refused", "due is null: there is no time to move to"
+        )  # fmt: skip
         assert (answers[ids[3]].status, answers[ids[3]].detail) == (
             "refused", f"rows name this message with several times, from {due - 1} to {due}"
         )  # fmt: skip
@@ -258,5 +264,44 @@ def test_a_dry_run_counts_and_asks_nobody(spark: SparkSession, capsys: pytest.Ca
 
 def test_a_time_that_is_no_instant_is_bad_input(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "id string, at timestamp_ntz")
-    with pytest.raises(BadInput, match=r"at must be a timestamp, .* not timestamp_ntz"):
+    with pytest.raises(BadInput, match=r"^at must be a timestamp, .* not timestamp_ntz: it has no time zone, and none"):
         mass_move(rows, Targets("id"), Server(), "at")
+    for zone, said in (("Mars/Base", "is no time zone"), ("Factory", "is no time zone that Spark's Java knows")):
+        with pytest.raises(BadInput, match=f"^{zone} {said}"):
+            mass_move(rows, Targets("id"), Server(), "at", zone=zone)
+
+
+MOVES = {
+    # the clock: the moment in Europe/Berlin, America/New_York and Asia/Kolkata, or why there is none
+    "2028-01-01 08:00:00": (1_830_322_800_000, 1_830_344_400_000, 1_830_306_600_000),
+    "2028-03-26 02:30:00": ("gap", 1_837_665_000_000, 1_837_630_800_000),
+    "2028-10-29 02:30:00": ("overlap", 1_856_413_800_000, 1_856_379_600_000),
+    "2028-03-12 02:30:00": (1_836_437_400_000, "gap", 1_836_421_200_000),
+    "2028-11-05 01:30:00": (1_856_997_000_000, "overlap", 1_856_980_800_000),
+}
+
+
+@pytest.mark.usefixtures("session_zone")
+@pytest.mark.parametrize("at", range(3))
+def test_a_new_time_without_a_zone_is_read_in_the_one_that_is_said(spark: SparkSession, at: int) -> None:
+    """As text and as TIMESTAMP_NTZ, whatever the session's zone; what its clocks leave out or show twice is refused."""
+    zone = ("Europe/Berlin", "America/New_York", "Asia/Kolkata")[at]
+    ends = {"gap": f"is left out by the clocks of {zone}",
+            "overlap": f"is shown twice by the clocks of {zone}: say it with its offset"}  # fmt: skip
+    texts = spark.createDataFrame([(text, text) for text in MOVES], f"{TARGET} string, at string")
+    for table in (texts, texts.withColumn("at", F.col("at").cast("timestamp_ntz"))):
+        moves = {row.id: row for row in new_times(table, "at", -1_000, zone).collect()}
+        for text, moments in MOVES.items():
+            moment, row = moments[at], moves[text]
+            if isinstance(moment, int):
+                assert (row.due_ms, row.refused) == (moment - 1_000, None), text
+            else:
+                assert (row.due_ms, row.refused) == (None, f"at: '{text}' {ends[moment]}")
+    zoned = spark.createDataFrame([("x", "2028-03-26T02:30:00+01:00")], f"{TARGET} string, at string")
+    assert new_times(zoned, "at", zone=zone).collect()[0].due_ms == 1_837_647_000_000
+
+
+def test_a_shift_that_leaves_the_range_of_numbers_is_refused(spark: SparkSession) -> None:
+    table = spark.createDataFrame([("x", 2**63 - 1), ("y", 0)], f"{TARGET} string, at bigint")
+    x, y = new_times(table, "at", 1).orderBy("id").collect()
+    assert x.refused == "at: '9223372036854775807' and 1 ms are out of range" and (y.due_ms, y.refused) == (1, None)

@@ -132,10 +132,11 @@ def test_an_import_is_refused_before_it_writes(here: Path) -> None:
 def test_answers_are_written_on_this_machine(server: str, here: Path) -> None:
     with Client(server) as client:
         id_ = client.send("places", b"", deliver_after=3_600_000).id
-    (here / "late.csv").write_text(f"order,to\no1,{2 * 10**12}\n")
+    (here / "late.csv").write_text("order,to\no1,2033-05-18T09:03:20\n")  # in India
     (here / "ids.csv").write_text(f"name,id\no1,{id_}\n")
     words = ("late.csv", "--key", "order", "--ids", "ids.csv", "--url", server)
-    assert run("move", *words, "--to", "to", "--answers", f"file://{here}/moved").exit_code == 0
+    moving = ("--to", "to", "--zone", "Asia/Kolkata", "--answers", f"file://{here}/moved")
+    assert run("move", *words, *moving).exit_code == 0
     assert pq.read_table(here / "moved")["at_ms"].to_pylist() == [2 * 10**12]
     assert run("cancel", *words, "--answers", "cancelled").exit_code == 0
     assert pq.read_table(here / "cancelled")["status"].to_pylist() == ["cancelled"]

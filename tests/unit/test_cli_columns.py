@@ -11,6 +11,7 @@ import typer
 from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.cli.columns import columns_of
 from duemq.pipeline.cli.imports import csv
+from duemq.pipeline.cli.mass import move
 from duemq.pipeline.cli.schedule import schedule
 
 NONE: dict[str, Any] = {"due": "due", "unit": "ms"} | dict.fromkeys(
@@ -51,3 +52,5 @@ def test_each_command_has_the_same_options() -> None:
     assert options - importing.keys() == {"order"}, "rows of an import have no order"
     assert all(scheduling[name].annotation == importing[name].annotation for name in options - {"order"})
     assert all(scheduling[name].default == importing[name].default for name in options - {"order"})
+    moving = inspect.signature(move).parameters
+    assert (moving["zone"].annotation, moving["zone"].default) == (scheduling["zone"].annotation, None)
