@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 
-from duemq.pipeline import local_times
+from duemq.pipeline.columns import local_times
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.patterns import exact
 from duemq.pipeline.storage import local_path, pattern_of, readable, uri_of

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, schedule
 from duemq.pipeline.cli.command import Lines
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.server import Server
 from duemq.pipeline.session import running
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.send import send_stream
 from duemq.pipeline.session import running
 

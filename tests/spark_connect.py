@@ -108,8 +108,8 @@ def move(spark: SparkSession, server: str, table: str, ids: str) -> Any:
 
 
 def judge(spark: SparkSession, table: str, now: str) -> Any:
-    from duemq.pipeline.bulk.columns import Columns
     from duemq.pipeline.bulk.rules import Rules, judged, reasons, rejected
+    from duemq.pipeline.columns import Columns
 
     columns = Columns("due", ("name", "text"), to="orders", key="key", name="name")
     frame = judged(spark.read.parquet(f"file://{table}"), columns, Rules(), int(now))
@@ -117,9 +117,9 @@ def judge(spark: SparkSession, table: str, now: str) -> Any:
 
 
 def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str) -> Any:
-    from duemq.pipeline.bulk.columns import Columns
     from duemq.pipeline.bulk.job import Options
     from duemq.pipeline.bulk.job import schedule as run
+    from duemq.pipeline.columns import Columns
     from duemq.pipeline.server import Server
 
     columns, told = Columns("due", "text", to="orders", key="key", name="name"), Told()
@@ -133,7 +133,7 @@ def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str)
 
 
 def send(spark: SparkSession, kafka: str, table: str) -> Any:
-    from duemq.pipeline.bulk.columns import Columns
+    from duemq.pipeline.columns import Columns
     from duemq.pipeline.send import send as run
 
     columns = Columns("due", "text", to="orders", key="key", name="name")

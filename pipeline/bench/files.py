@@ -14,9 +14,9 @@ import typer
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bench.schedule import generated
 from duemq.pipeline.bulk import files as bulk
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.rules import Rules, judged
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.progress import step
 from duemq.pipeline.storage import uri_of
 

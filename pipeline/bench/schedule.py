@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from duemq.client import Client
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bench.serving import serving
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, Scheduled
 from duemq.pipeline.bulk.job import schedule as run
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.server import Server
 from duemq.pipeline.storage import uri_of

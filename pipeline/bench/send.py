@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from duemq.client import Client
 from duemq.pipeline.bench import schedule
 from duemq.pipeline.bench.serving import serving
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.progress import Teller
 from duemq.pipeline.send import send as run

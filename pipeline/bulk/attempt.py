@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 from duemq.model.adoption import MOST_FILES
 from duemq.model.fault import Fault
 from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.files import DelayFile, sums
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk.pace import Pace
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected, repeated_names
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.progress import Teller, step
 from duemq.pipeline.storage import below, local_path, uri_of
@@ -109,7 +109,7 @@ class Attempt:
         rows = sum(file.rows for file in kept) + bad
         if bad and self.strict:
             raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected ({rejects}): nothing is scheduled")
-        said = self.columns.said()
+        said = self.columns.as_dict()
         return Manifest(
             folder.job, began, said, self.about, print_of(said, self.about), attempt, rows, bad,
             rejects, tuple(kept),

@@ -18,10 +18,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.bulk.plans import bytes_of
 from duemq.pipeline.bulk.rules import REASON
 from duemq.pipeline.bulk.stage import Stage
+from duemq.pipeline.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.errors import JobFailed
 from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 from duemq.storage.intake import glance

@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame
 
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.bulk.attempt import Attempt, RowsRejected
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.ids import ids
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk.plans import plan_of
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.bulk.server import adopted, hand_over, shown
 from duemq.pipeline.bulk.stages import stage_of
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.progress import Silent, Teller
 from duemq.pipeline.server import Server
@@ -84,7 +84,7 @@ def schedule(
     server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
     folder = JobFolder(stage_of(spark, options.stage, job), job)
     about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
-    printed = print_of(columns.said(), about)
+    printed = print_of(columns.as_dict(), about)
     manifest, again = folder.manifest(), folder.adoptions() is not None
     if manifest is None:
         folder.check()

@@ -16,7 +16,7 @@ from duemq.client.values import Limits
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
-from duemq.pipeline.bulk.columns import OWN, UNREAD, Columns, column, with_fields
+from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.server import message_limits
 from duemq.storage.intake_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits

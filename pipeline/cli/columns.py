@@ -12,7 +12,7 @@ from duemq.pipeline.cli.command import echo_json, settings_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from duemq.pipeline.bulk.columns import Columns
+    from duemq.pipeline.columns import Columns
 
 Due = Annotated[str, typer.Option("--due", help="The column that says when: a time, or a number of --unit since 1970.")]
 Unit = Annotated[str, typer.Option("--unit", help="What whole numbers of --due and --expires are: ms or s.")]
@@ -65,7 +65,7 @@ def columns_of(
     order: str | None = None,
 ) -> Columns:
     """What the options say together. Raises BadInput, and BadParameter where two contradict each other."""
-    from duemq.pipeline.bulk.columns import HEADER_PREFIX, Columns
+    from duemq.pipeline.columns import HEADER_PREFIX, Columns
 
     if payload is not None and payload_base64 is not None:
         raise typer.BadParameter("the payload is one of both", param_hint="--payload, --payload-base64")

@@ -42,9 +42,9 @@ from duemq.pipeline.cli.command import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.bulk.columns import Columns
     from duemq.pipeline.bulk.job import Scheduled
     from duemq.pipeline.bulk.rules import Rules
+    from duemq.pipeline.columns import Columns
     from duemq.pipeline.progress import Teller
     from duemq.pipeline.send.soon import Soon
     from duemq.pipeline.server import Server
@@ -215,7 +215,7 @@ def _identity(
         return job, about or "unknown"
     if jdbc or about is None:
         raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
-    return f"job-{print_of(columns.said(), about)[:16]}", about
+    return f"job-{print_of(columns.as_dict(), about)[:16]}", about
 
 
 def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:

@@ -7,8 +7,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import HIDDEN, OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.bulk.rules import TOPIC
+from duemq.pipeline.columns import HIDDEN, OWN, UNREAD, Columns, column, with_fields
 
 CORRUPT: Final = HIDDEN + "corrupt"
 SOURCE: Final = HIDDEN + "source"

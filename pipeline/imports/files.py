@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from duemq.pipeline.bulk.columns import HIDDEN
+from duemq.pipeline.columns import HIDDEN
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.imports.csv import CORRUPT, SOURCE
 from duemq.pipeline.storage import pattern_of, readable

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from duemq.pipeline.columns.instants import check_zone, need_time, shown
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.instants import check_zone, need_time, shown
 from duemq.pipeline.mass.asking import ANSWERS_DDL, Server, cancelling, moving
 from duemq.pipeline.mass.slots import Slots
 from duemq.pipeline.mass.targets import TARGET, Targets

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import column
+from duemq.pipeline.columns import column
 from duemq.pipeline.errors import BadInput
 
 TARGET: Final = "__duemq_target"

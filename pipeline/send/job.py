@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import RowsRejected
 from duemq.pipeline.bulk.rules import Rules, rejected
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.send.commands import commands

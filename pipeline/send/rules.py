@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.message import NAME_TEXT
-from duemq.pipeline.bulk.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.bulk.rules import REASON, Rules, judged
+from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")

@@ -16,9 +16,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import OWN, Columns, column
 from duemq.pipeline.bulk.manifest import Manifest
 from duemq.pipeline.bulk.rules import REASON, Rules
+from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.send.fields import fields

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.rules import REASON, Rules, rejected
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.send.commands import commands

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import FIELDS, OWN, Columns
 from duemq.pipeline.bulk.rules import REASON
+from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 
 class Look(NamedTuple):

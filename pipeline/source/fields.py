@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import types as T
 
-from duemq.pipeline.bulk.columns import FIELDS
+from duemq.pipeline.columns import FIELDS
 from duemq.pipeline.errors import BadInput
 
 REQUIRED: Final = ("name", "topic", "due_ms", "payload")

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Client
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import RowsRejected
 from duemq.pipeline.bulk.manifest import JobFolder
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.connector import JARS_VARIABLE
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.ranges import Logs

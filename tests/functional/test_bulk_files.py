@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.pipeline.bulk import attempt, files, rules
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.job import Options, schedule
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest
 from duemq.pipeline.bulk.pace import Pace
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, repeated_names
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.session import LOCAL, chosen_settings
 from duemq.pipeline.storage import uri_of

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from duemq.client import Client
 from duemq.model.ids import peek
 from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.bulk.stage import FolderStage
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.server import Server
 from duemq.storage.exchange import is_normal

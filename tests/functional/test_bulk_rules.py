@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.errors import BadDelayFile
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.files import messages
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, reasons, rejected
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.imports import divided, from_csv
 from duemq.pipeline.mass.targets import TARGET, Targets

@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from duemq.client.errors import PastDue
 from duemq.client.values import Adoption
 from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.files import DelayFile
 from duemq.pipeline.bulk.job import Options, schedule
 from duemq.pipeline.bulk.manifest import JobFolder, Manifest
 from duemq.pipeline.bulk.plans import plan_of
 from duemq.pipeline.bulk.server import adopted, hand_over
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.progress import Silent
 from duemq.pipeline.tables import fingerprint, read_table

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.imports import RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
 from duemq.pipeline.imports.files import read_csv, read_documents

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
 from duemq.client.values import Limits
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, RowsRejected, schedule
 from duemq.pipeline.bulk.rules import Rules
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.server import Server
 from duemq.storage.rows import WINDOW_MS

@@ -14,8 +14,8 @@ from pyspark.sql import types as T
 from duemq.model import plain
 from duemq.model.message import CLIENT_NAME, shard_of_name
 from duemq.model.plain import Malformed
-from duemq.pipeline.bulk.columns import OWN, Columns
 from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
+from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of

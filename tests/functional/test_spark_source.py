@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from duemq.client import Client, Draft, Message
 from duemq.model.ids import peek
-from duemq.pipeline.bulk.columns import Columns
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.send import fields_of, shards_at
 from duemq.pipeline.server import Server

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.bulk.job import Options, schedule
 from duemq.pipeline.bulk.manifest import JobFolder
 from duemq.pipeline.bulk.rules import Rules
 from duemq.pipeline.bulk.stages import stage_of
+from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.server import Server
 from duemq.pipeline.storage import check_reachable, uri_of

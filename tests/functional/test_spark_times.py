@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.columns import OWN, Columns, with_fields
+from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.imports import divided, from_csv
 from duemq.pipeline.imports.files import read_csv

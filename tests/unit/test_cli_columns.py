@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import typer
 
-from duemq.pipeline.bulk.columns import Columns
 from duemq.pipeline.cli.columns import columns_of
 from duemq.pipeline.cli.imports import csv
 from duemq.pipeline.cli.mass import move
 from duemq.pipeline.cli.schedule import schedule
+from duemq.pipeline.columns import Columns
 
 NONE: dict[str, Any] = {"due": "due", "unit": "ms"} | dict.fromkeys(
     ("payload", "payload_base64", "topic", "to", "key", "headers", "labels", "expires", "name", "zone")

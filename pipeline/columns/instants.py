@@ -153,9 +153,9 @@ def _in_zone(wall: Column, zone: str) -> tuple[Column, Column]:
         return F.transform(true, lambda one: one["at"])
 
     # A lambda's argument is computed once. As plain expressions, each use would be a copy of all that it is made of.
-    found = F.transform(F.array(wall), moments)[0]
-    micros = F.when(F.size(found) == 1, found[0])
-    problem = F.when(F.size(found) == 2, f"is shown twice by the clocks of {zone}: say it with its offset").when(
-        (F.size(found) == 0) & wall.isNotNull(), f"is left out by the clocks of {zone}"
+    possible = F.transform(F.array(wall), moments)[0]
+    micros = F.when(F.size(possible) == 1, possible[0])
+    problem = F.when(F.size(possible) == 2, f"is shown twice by the clocks of {zone}: say it with its offset").when(
+        (F.size(possible) == 0) & wall.isNotNull(), f"is left out by the clocks of {zone}"
     )
     return micros, problem

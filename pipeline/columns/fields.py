@@ -1,24 +1,17 @@
-"""Which columns of a user's table are what of a message, as Spark expressions."""
+"""The parts of a message that are in each row of a user's table, as Spark expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from duemq.pipeline.columns.instants import check_zone, need_time, shown
+from duemq.pipeline.columns.mapping import HEADERS, HIDDEN, OWN, UNREAD, Columns, column
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.instants import UNITS, check_name_of_zone, check_zone, need_time, shown
 
-OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
-HIDDEN: Final = "__duemq_"  # columns that a reader of ours puts beside the user's: not named to a user
-FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
-UNREAD: Final = "unread"
-HEADERS: Final = "array<struct<name:string,value:binary>>"
-HEADER_PREFIX: Final = "header."
 _NUMBERS = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}\z"
 _AS_JSON = {
@@ -30,79 +23,14 @@ _AS_JSON = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Names of the user's columns, for each part of a message.
-
-    `topic` is a column, `to` the one topic of all rows: one of the two. `payload`: a string or binary column; a struct,
-    map or array, or several columns, become JSON. `headers`: a map, an array of structs `name, value`, text with a JSON
-    object, or a header name for each of some columns (null: no such header). `labels`: an array, or columns of text,
-    divided at commas (null: none). `name`: yours, unique, to join the ids by. `order`: which of the rows due in one
-    millisecond comes first.
-
-    `due` and `expires` are times, see `read_time`: `zone` is that of times without one (such as Europe/Berlin), `unit`
-    what whole numbers count, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`:
-    columns whose names begin with it are headers too, named by the rest, before those of the same name in `headers`.
-    """
-
-    due: str
-    payload: str | tuple[str, ...]
-    topic: str | None = None
-    to: str | None = None
-    key: str | None = None
-    headers: str | Mapping[str, str] | None = None
-    labels: str | tuple[str, ...] | None = None
-    expires: str | None = None
-    name: str | None = None
-    order: tuple[str, ...] = ()
-    zone: str | None = None
-    unit: str = "ms"
-    payload_base64: bool = False
-    header_prefix: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.topic is None) == (self.to is None):
-            raise BadInput("either a column for the topic must be named or one topic for all rows")
-        if self.unit not in UNITS:
-            raise BadInput(f"the unit of whole numbers is {' or '.join(UNITS)}, not {self.unit}")
-        if self.payload_base64 and not isinstance(self.payload, str):
-            raise BadInput(f"columns {', '.join(self.payload)} (payload): base64 is of one column")
-        if self.zone is not None:
-            check_name_of_zone(self.zone)
-
-    @property
-    def has_headers(self) -> bool:
-        """Whether messages may have headers of their own."""
-        return self.headers is not None or self.header_prefix is not None
-
-    def said(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
-
-    def source(self, field: str) -> str:
-        """A field with the user's columns it comes from, for a sentence."""
-        names = {
-            "due_ms": self.due, "topic": self.topic, "payload": self.payload, "key": self.key,
-            "headers": tuple(self.headers.values()) if isinstance(self.headers, Mapping) else self.headers,
-            "labels": self.labels, "expires_ms": self.expires, "name": self.name,
-        }[field]  # fmt: skip
-        listed = [names] if isinstance(names, str) else list(names or ())
-        return field if listed in ([], [field]) else f"{field} (column {', '.join(listed)})"
-
-
-def column(name: str) -> Column:
-    """The column of exactly this name: dots and backticks in it are nothing but letters."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
     """The frame with the parts of a message beside its own columns, under their names behind `OWN`.
 
     What cannot be read is null, and `UNREAD` (behind `OWN`) is a sentence with the field and the value; null where all
     could be read. Raises BadInput for columns that are not there or cannot be what they are to be.
     """
-    if taken := [name for name in frame.columns if name.startswith(OWN)]:
-        raise BadInput(f"column {taken[0]}: names that begin with {OWN} are used here")
+    if clashes := [name for name in frame.columns if name.startswith(OWN)]:
+        raise BadInput(f"column {clashes[0]}: names that begin with {OWN} are used here")
     if columns.zone is not None:
         check_zone(frame.sparkSession, columns.zone)
     read = _Reader(frame, columns)
@@ -120,7 +48,7 @@ def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
     for name in columns.order:
         read.type_of(name, "order")
     fields[UNREAD] = read.unread()
-    return frame.withColumns({OWN + name: found for name, found in fields.items()})
+    return frame.withColumns({OWN + name: value for name, value in fields.items()})
 
 
 class _Reader:
@@ -154,18 +82,18 @@ class _Reader:
         return time.ms
 
     def text(self, name: str, use: str, *, numbers: bool = False) -> Column:
-        found = self.type_of(name, use)
-        if isinstance(found, T.StringType) or (numbers and isinstance(found, _NUMBERS)):
+        kind = self.type_of(name, use)
+        if isinstance(kind, T.StringType) or (numbers and isinstance(kind, _NUMBERS)):
             return column(name).cast("string")
-        raise BadInput(f"column {name} ({use}) must be a string, not {found.simpleString()}")
+        raise BadInput(f"column {name} ({use}) must be a string, not {kind.simpleString()}")
 
     def binary(self, name: str, use: str) -> Column:
-        found = self.type_of(name, use)
-        if isinstance(found, T.StringType | T.BinaryType):
+        kind = self.type_of(name, use)
+        if isinstance(kind, T.StringType | T.BinaryType):
             return column(name).cast("binary")
-        if isinstance(found, _NUMBERS):
+        if isinstance(kind, _NUMBERS):
             return column(name).cast("string").cast("binary")
-        raise BadInput(f"column {name} ({use}) must be a string, binary or a whole number, not {found.simpleString()}")
+        raise BadInput(f"column {name} ({use}) must be a string, binary or a whole number, not {kind.simpleString()}")
 
     def payload(self, names: str | tuple[str, ...]) -> Column:
         if isinstance(names, str):
@@ -186,19 +114,19 @@ class _Reader:
         self._wrong("payload", text.isNotNull() & value.isNull(), "'", shown(text), "' is not base64")
         return value
 
-    def headers(self, given: str | Mapping[str, str] | None) -> Column:
+    def headers(self, source: str | Mapping[str, str] | None) -> Column:
         prefix = self._columns.header_prefix
         own = {} if prefix is None else {
             name.removeprefix(prefix): name for name in self._types if name.startswith(prefix)
         }  # fmt: skip
-        if isinstance(given, Mapping):
-            if twice := own.keys() & given.keys():
+        if isinstance(source, Mapping):
+            if twice := own.keys() & source.keys():
                 name = min(twice)
-                raise BadInput(f"header {name} is said twice: of column {given[name]}, and of {own[name]}")
-            return self._named({**given, **own})
-        if given is None:
+                raise BadInput(f"header {name} is said twice: of column {source[name]}, and of {own[name]}")
+            return self._named({**source, **own})
+        if source is None:
             return self._named(own) if own else F.lit(None).cast(HEADERS)
-        pairs = self._pairs(given)
+        pairs = self._pairs(source)
         if not own:
             return pairs
         named = self._named(own)
@@ -214,34 +142,34 @@ class _Reader:
         return F.filter(F.array(*each), lambda header: header.isNotNull()).cast(HEADERS)
 
     def _pairs(self, name: str) -> Column:
-        found, value = self.type_of(name, "headers"), column(name)
-        if isinstance(found, T.StringType):
+        kind, value = self.type_of(name, "headers"), column(name)
+        if isinstance(kind, T.StringType):
             text = F.trim(value)
             json = F.when(text.startswith("{"), F.from_json(text, "map<string,string>"))
             self._wrong("headers", (text != "") & json.isNull(), "'", shown(value), "' is no JSON object")
             value = json
-        elif isinstance(found, T.ArrayType) and isinstance(found.elementType, T.StructType):
-            types = {field.name: field.dataType for field in found.elementType.fields}
+        elif isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
+            types = {field.name: field.dataType for field in kind.elementType.fields}
             if types.keys() == {"name", "value"} and _is_text(types["name"]) and _is_bytes(types["value"]):
                 return F.transform(value, lambda one: F.when(one.isNotNull(), _header(one["name"], one["value"]))).cast(
                     HEADERS
                 )
-        if isinstance(found, T.StringType) or (
-            isinstance(found, T.MapType) and _is_text(found.keyType) and _is_bytes(found.valueType)
+        if isinstance(kind, T.StringType) or (
+            isinstance(kind, T.MapType) and _is_text(kind.keyType) and _is_bytes(kind.valueType)
         ):
             return F.transform(F.map_entries(value), lambda entry: _header(entry["key"], entry["value"]))
         known = "a map of strings to strings or binaries, an array of structs of name and value, or text with JSON"
-        raise BadInput(f"column {name} (headers) must be {known}, not {found.simpleString()}")
+        raise BadInput(f"column {name} (headers) must be {known}, not {kind.simpleString()}")
 
-    def labels(self, given: str | tuple[str, ...] | None) -> Column:
-        if given is None:
+    def labels(self, source: str | tuple[str, ...] | None) -> Column:
+        if source is None:
             return F.lit(None).cast("array<string>")
-        if isinstance(given, str):
-            found = self.type_of(given, "labels")
-            if isinstance(found, T.ArrayType) and _is_text(found.elementType):
-                return column(given)
-            given = (given,)
-        texts = [self.text(name, "labels") for name in given]
+        if isinstance(source, str):
+            kind = self.type_of(source, "labels")
+            if isinstance(kind, T.ArrayType) and _is_text(kind.elementType):
+                return column(source)
+            source = (source,)
+        texts = [self.text(name, "labels") for name in source]
         for text in texts:  # `split` makes other characters of what is not UTF-8
             self._wrong("labels", ~F.is_valid_utf8(text), "a label is not UTF-8")
         each = F.flatten(F.array_compact(F.array(*(F.split(text, ",") for text in texts))))

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as T
 
-from duemq.pipeline.bulk.columns import column
+from duemq.pipeline.columns.mapping import column
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.session import override
 
@@ -65,8 +65,7 @@ def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
     if not local:
         return frame
     need_java_in_utc(spark, name)
-    told = _replaced(frame.schema, T.TimestampType, T.StringType())
-    texts = reader.schema(told).load(name)
+    texts = reader.schema(_replaced(frame.schema, T.TimestampType, T.StringType())).load(name)
     return texts.withColumns({one: column(one).cast("timestamp_ntz") for one in local})
 
 
@@ -101,8 +100,8 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
 
 def _text(spark: SparkSession, reader: DataFrameReader, name: str, options: Mapping[str, str]) -> DataFrame:
     """CSV and JSON with `inferSchema` or `inferTimestamp`."""
-    given = {option.lower(): value for option, value in options.items()}
-    form = given.get("timestampformat")
+    by_name = {option.lower(): value for option, value in options.items()}
+    form = by_name.get("timestampformat")
     zoned = form is not None and bool(_ZONE_LETTERS.intersection(_outside_quotes(form)))
     if form is not None and not zoned:
         reader = reader.option("timestampNTZFormat", form)

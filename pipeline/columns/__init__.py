@@ -1,0 +1,9 @@
+"""The one reader of users' tables: what of a row is what of a message, and when it is due.
+
+Bulk schedule, send and import make messages of what it reads; mass move reads new times.
+"""
+
+from duemq.pipeline.columns.fields import with_fields
+from duemq.pipeline.columns.mapping import FIELDS, HEADER_PREFIX, HEADERS, HIDDEN, OWN, UNREAD, Columns, column
+
+__all__ = ["FIELDS", "HEADERS", "HEADER_PREFIX", "HIDDEN", "OWN", "UNREAD", "Columns", "column", "with_fields"]

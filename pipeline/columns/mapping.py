@@ -1,0 +1,85 @@
+"""Which columns of a user's table are what of a message: how a user says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from duemq.pipeline.columns.instants import UNITS, check_name_of_zone
+from duemq.pipeline.errors import BadInput
+
+OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
+HIDDEN: Final = "__duemq_"  # columns that a reader of ours puts beside the user's: not named to a user
+FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
+UNREAD: Final = "unread"
+HEADERS: Final = "array<struct<name:string,value:binary>>"
+HEADER_PREFIX: Final = "header."
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the user's columns, for each part of a message.
+
+    `topic` is a column, `to` the one topic of all rows: one of the two. `payload`: a string or binary column; a struct,
+    map or array, or several columns, become JSON. `headers`: a map, an array of structs `name, value`, text with a JSON
+    object, or a header name for each of some columns (null: no such header). `labels`: an array, or columns of text,
+    divided at commas (null: none). `name`: yours, unique, to join the ids by. `order`: which of the rows due in one
+    millisecond comes first.
+
+    `due` and `expires` are times, see `read_time`: `zone` is that of times without one (such as Europe/Berlin), `unit`
+    what whole numbers count, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`:
+    columns whose names begin with it are headers too, named by the rest, before those of the same name in `headers`.
+    """
+
+    due: str
+    payload: str | tuple[str, ...]
+    topic: str | None = None
+    to: str | None = None
+    key: str | None = None
+    headers: str | Mapping[str, str] | None = None
+    labels: str | tuple[str, ...] | None = None
+    expires: str | None = None
+    name: str | None = None
+    order: tuple[str, ...] = ()
+    zone: str | None = None
+    unit: str = "ms"
+    payload_base64: bool = False
+    header_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.topic is None) == (self.to is None):
+            raise BadInput("either a column for the topic must be named or one topic for all rows")
+        if self.unit not in UNITS:
+            raise BadInput(f"the unit of whole numbers is {' or '.join(UNITS)}, not {self.unit}")
+        if self.payload_base64 and not isinstance(self.payload, str):
+            raise BadInput(f"columns {', '.join(self.payload)} (payload): base64 is of one column")
+        if self.zone is not None:
+            check_name_of_zone(self.zone)
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether messages may have headers of their own."""
+        return self.headers is not None or self.header_prefix is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return asdict(self)
+
+    def source(self, field: str) -> str:
+        """A field with the user's columns it comes from, for a sentence."""
+        names = {
+            "due_ms": self.due, "topic": self.topic, "payload": self.payload, "key": self.key,
+            "headers": tuple(self.headers.values()) if isinstance(self.headers, Mapping) else self.headers,
+            "labels": self.labels, "expires_ms": self.expires, "name": self.name,
+        }[field]  # fmt: skip
+        listed = [names] if isinstance(names, str) else list(names or ())
+        return field if listed in ([], [field]) else f"{field} (column {', '.join(listed)})"
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name: dots and backticks in it are nothing but letters."""
+    return F.col("`" + name.replace("`", "``") + "`")
