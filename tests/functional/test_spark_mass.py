@@ -271,7 +271,7 @@ def test_a_time_that_is_no_instant_is_bad_input(spark: SparkSession) -> None:
             mass_move(rows, Targets("id"), Server(), "at", zone=zone)
 
 
-MOVES = {
+MOVES: dict[str, tuple[int | str, int | str, int | str]] = {
     # the clock: the moment in Europe/Berlin, America/New_York and Asia/Kolkata, or why there is none
     "2028-01-01 08:00:00": (1_830_322_800_000, 1_830_344_400_000, 1_830_306_600_000),
     "2028-03-26 02:30:00": ("gap", 1_837_665_000_000, 1_837_630_800_000),

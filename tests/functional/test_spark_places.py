@@ -11,9 +11,8 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from click.testing import Result
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from duemq.client import Client
 from duemq.pipeline import session
@@ -146,8 +145,8 @@ def test_answers_are_written_on_this_machine(server: str, here: Path) -> None:
 def test_nothing_is_asked_where_answers_cannot_be_written(here: Path, command: str) -> None:
     (here / "t.csv").write_text("id,to\nx,1\n")
     (here / "there").mkdir()
-    words = (command, "t.csv", "--id", "id", "--url", NOWHERE, "--patience", "0", "--json")
-    words += ("--to", "to") if command == "move" else ()
+    words = [command, "t.csv", "--id", "id", "--url", NOWHERE, "--patience", "0", "--json"]
+    words += ["--to", "to"] if command == "move" else []
     for place, said in (
         ("ftp://h/x", "--answers ftp://h/x: nothing here knows the scheme"),
         ("s3a://bucket/x", "--answers s3a://bucket/x: Spark cannot reach it"),
