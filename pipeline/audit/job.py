@@ -290,8 +290,8 @@ def conclude(
     for file in files:
         if file.why_not:
             notes.append(
-                f"{file.path} is not what was adopted ({file.why_not}): its {file.rows} messages are counted, and when "
-                "and where they were due is not known"
+                f"{file.path} cannot be read as it was adopted ({file.why_not}): its {file.rows} messages are counted, "
+                "and when and where they were due is not known"
             )
     comparing = not fates_table and sum(one.count for one in found.ranges) > sums.FEW
     with step(spark, told, "comparing records with commands"):
