@@ -264,6 +264,11 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
         elif not one.complete:
             missing = one.known_from - one.base_applied
             notes.append(f"shard {shard}: {missing} of the commands in this range were dropped from {BUFFER}")
+        for number, base in one.recoveries:
+            notes.append(
+                f"shard {shard}: an operator made a replica the truth: entry {number} goes on from entry {base}. What "
+                "entries between them say is void, and what they delivered may be there twice"
+            )
     return notes
 
 
