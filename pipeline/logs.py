@@ -25,6 +25,7 @@ BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
+_BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
 _SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
 _MOST_RECORDS: Final = 250_000
 """What one task reads, at most: a topic of one partition is read by many tasks."""
@@ -142,15 +143,22 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 def dead_letters(records: DataFrame) -> DataFrame:
     """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id), and
-    `shortened` (whether it was too large for the topic, and has lost its payload)."""
+    `reason`, `target` (the topic it was for), `command` and `command_shard` (offset and partition of a record that was
+    malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
+    large for the topic, and has lost its payload)."""
+    # Only what stands where duemq writes it: what follows is the sender's, whose headers may have any names.
+    shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
+    first = F.get("headers", shortened.cast("int"))
+    third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
+    of_command = F.coalesce(first["key"] == "duemq-reason", F.lit(False))
     found = records.select(
         *_seen(),
-        _named(0, "duemq-id").alias("id"),
+        F.when(~of_command, _named(0, "duemq-id")).alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
         header("duemq-topic").cast("string").alias("target"),
-        header("duemq-offset").cast("string").try_cast("bigint").alias("command"),
-        header("duemq-shortened").isNotNull().alias("shortened"),
+        F.when(of_command, header("duemq-offset")).cast("string").try_cast("bigint").alias("command"),
+        shortened.alias("shortened"),
+        F.when(third["key"] == "duemq-partition", third["value"].cast("string").try_cast("int")).alias("command_shard"),
         *_carried(_SYSTEM_HEADERS + 2),
     )
     return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
