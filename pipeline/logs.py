@@ -78,7 +78,8 @@ def commands(buffer: DataFrame) -> DataFrame:
       of that message; `due`: when it is due then (null for a cancel);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
-      (see `metadata`).
+      (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
+      one where one is a repeat of the other. `name` is 0x and hex digits where it is no text.
 
     Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`). The input is read
     twice: by Spark's own expressions, and for what is not duemq's own by Python. See `own_commands` where it is large.
@@ -107,6 +108,8 @@ def understood(commands: DataFrame) -> DataFrame:
     own = commands.where("said is null").drop("said")
     plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
     found = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
+    of_value = F.when(F.col("fingerprint").isNotNull(), F.xxhash64("fingerprint", "content"))
+    found = found.withColumn("fingerprint", of_value)
     return own.unionByName(found.select(own.columns))
 
 
