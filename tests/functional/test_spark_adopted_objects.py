@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from duemq.client import Client
+from duemq.model.message import Draft
 from duemq.pipeline.audit import adopted as module
 from duemq.pipeline.audit.adopted import AdoptedFile, Store, looked_at, rows_of
-from duemq.pipeline.audit.job import Gathered, Result, conclude
+from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
+from duemq.proxy.local.kafka import KafkaServers
 from duemq.proxy.local.ports import HOST, free_port
+from duemq.storage.rows import WINDOW_MS
+from tests.adopt_schedule import write_messages
+from tests.audit_site import make_topics
+from tests.e2e.server import Server, wait_for
 from tests.functional.test_spark_adopted import WINDOW, write
 from tests.functional.test_spark_audit_review import history
+from tests.real_servers import need_servers
 from tests.s3_site import ACCESS_KEY, REGION, SECRET_KEY, S3Site
 from tests.spark_site import spark_tests
 
@@ -54,6 +64,8 @@ def test_an_object_is_read_as_a_file_is(settings: SparkSession, s3: S3Site, tmp_
     same = [tuple(row)[2:] for row in rows]
     assert len(rows) == 6 and same[:3] == same[3:] and [row.due for row in rows[:3]] == [WINDOW + n for n in range(3)]
     assert not any(row.counted for row in rows)
+    plan = rows_of(settings, [object_])._jdf.queryExecution().toString()
+    assert SECRET_KEY not in plan and "s3" not in plan, "the plan is on Spark's pages and in its logs"
 
 
 def test_objects_that_are_not_what_was_adopted(settings: SparkSession, s3: S3Site, tmp_path: Path) -> None:
@@ -148,3 +160,39 @@ def test_the_messages_of_an_object_are_judged_like_others(settings: SparkSession
         "they were due is not known"
     ]
     assert of_file(gone) == [] and gone.account == by_path.account
+
+
+@pytest.mark.slow
+def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
+    settings: SparkSession, s3: S3Site, tmp_path: Path
+) -> None:
+    need_servers()
+    bucket = s3.bucket()
+    window = (time.time_ns() // 1_000_000 // WINDOW_MS + 4) * WINDOW_MS
+    write_messages(tmp_path / "a.parquet", [Draft("orders", b"far %d" % n, window + n) for n in range(40)])
+    uri = s3.put(f"{bucket}/jobs/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    said = {"far.adopt_from": f"s3://{bucket}/jobs", "far.s3_endpoint": s3.endpoint, "topics.partitions": 0}
+    words = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
+    with KafkaServers(tmp_path / "kafka") as kafka:
+        asyncio.run(make_topics(kafka.bootstrap, {"orders": 2}))
+        with Server(tmp_path / "data", "--kafka", kafka.bootstrap, "--shards", "2", *words) as server:
+            server.environment = s3.variables
+            server.start()
+            with Client(server.url, timeout=120) as client:
+                file = client.adopt(uri)
+                wait_for(lambda: client.adoption(file.id).state == "adopted", "the adoption")
+                listed = server.call("GET", "/v1/messages?topic=orders&limit=1000").json()["messages"]
+                near, gone = [one["id"] for one in listed][10:12]
+                assert server.call("POST", f"/v1/messages/{near}:deliver-now").status_code == 200
+                assert server.call("DELETE", f"/v1/messages/{gone}").status_code == 200
+                wait_for(lambda: server.call("GET", f"/v1/messages/{near}").json()["status"] == "delivered", "one")
+            assert server.stop() == 0, server.log
+        result = audit(settings, kafka.bootstrap, tmp_path / "audit")
+        assert result.clean and result.notes == [], (result.shown, result.notes)
+        assert {fate: count for fate, count in result.account.items() if count} == {
+            "pending": 38, "delivered": 1, "cancelled": 1,
+        }  # fmt: skip
+        s3.files().delete_file(f"{bucket}/jobs/a.parquet")
+        without = audit(settings, kafka.bootstrap, tmp_path / "audit")
+        assert without.clean and without.account == result.account
+        assert len(without.notes) == 1 and uri in without.notes[0] and "no such object" in without.notes[0]

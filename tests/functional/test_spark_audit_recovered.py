@@ -65,6 +65,17 @@ def test_what_a_node_lost_is_a_violation(spark: SparkSession, tmp_path: Path) ->
     assert result.unknown >= 2 and any("dropped from duemq.buffer" in note for note in result.notes)
 
 
+def test_what_a_node_calls_lost_and_the_log_has_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    commands = [schedule(n, T + 1_000 + n, 10 + n) for n in range(3)]
+    entries = [
+        told(0, 1, T, T + 1, (T + 1_000, 0), accepted=1),
+        told(1, 3, T + 5_000, T + 5_001, accepted=2, delivered=2, lost_from=1, lost_to=2),
+    ]
+    records = [record(n, T + 1_000 + n, 0, 10 + n, T + 1_003) for n in (0, 2)]
+    result = audited(spark, tmp_path / "out", entries, commands, records)
+    assert result.found == {"lost": 1, "ledger": 1, "lost_commands": 1}, result.shown
+
+
 def recovered() -> tuple[list[Row], list[Row], list[Row]]:
     """Entry 1 accepted message 1, cancelled message 0 and forgot to deliver message 2; then an operator went on from
     entry 0, and entry 3 called the cancel too late."""
