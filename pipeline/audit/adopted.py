@@ -249,7 +249,7 @@ def _read(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
 def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for file in _files_in(batches):
         first = 0
-        with _opened(file.path, stores) as opened, pq.ParquetFile(opened, pre_buffer=True) as content:
+        with _opened(file.path, stores) as opened, pq.ParquetFile(opened) as content:
             wanted = [name for name in content.schema_arrow.names if name in _COLUMNS]
             for part in content.iter_batches(_BATCH, columns=wanted):
                 yield _messages(file, first, part)
