@@ -29,8 +29,9 @@ def answers(entries: DataFrame) -> DataFrame:
 
 
 def cycles(entries: DataFrame) -> DataFrame:
-    """One row per entry: `shard`, `n`, `told_at` (when it was made), and what the entry before it had said, null where
-    that one is not there: `applied_before`, `cursor_before` (a struct), `horizon_before`, `end_horizon_before`."""
+    """One row per entry that counts (`window.standing`): `shard`, `n`, `told_at` (when it was made), and what the one
+    that it goes on from had said, null where that one is not there: `applied_before`, `cursor_before` (a struct),
+    `horizon_before`, `end_horizon_before`."""
     before = Window.partitionBy("shard").orderBy("n")
     follows = F.lag("n").over(before) == F.coalesce("base", F.col("n") - 1)
 
