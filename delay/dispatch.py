@@ -76,7 +76,7 @@ class Dispatch:
         outbox.add(cycle.due, wanted)
         for (offset, _, frame), reason in cycle.malformed:
             if self._takes_dead_letters:
-                self._add_dead(outbox, None, dead_letter(frame, offset, reason))
+                self._add_dead(outbox, None, dead_letter(frame, self._shard, offset, reason))
             else:  # it is a command, which cannot wait for the topic as a message can; its record stays in the log
                 log.error(
                     "shard %d: command %d is malformed (%s) and %s takes no dead letters", self._shard, offset, reason,

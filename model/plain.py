@@ -109,12 +109,12 @@ def read_record(frame: bytes) -> Record | None:
     return unpack_record(frame) if are_headers(frame, start, start + header_bytes, count) else None
 
 
-def dead_letter(frame: bytes, offset: int, reason: str) -> bytes:
+def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
     """The frame of the dead letter of a record that was malformed: as it came, with the reason and where it was."""
     record = read_record(frame) or Record(None, (), frame)
     where = (
         ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
-        ("duemq-offset", b"%d" % offset),
+        ("duemq-partition", b"%d" % shard), ("duemq-offset", b"%d" % offset),
     )  # fmt: skip
     return pack_record(record.key, where + record.headers[:MOST_HEADERS], record.value)
 

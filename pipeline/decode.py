@@ -27,9 +27,9 @@ _KAFKA_SEED: Final = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 COMMANDS: Final = (
     "shard int, offset bigint, at bigint, kind string, plain boolean, due bigint, topic string, name string, "
     "expires bigint, first_due bigint, first_offset bigint, first_row bigint, path string, sha256 string, size bigint, "
-    "window bigint, rows bigint, content bigint, metadata bigint"
+    "window bigint, rows bigint, content bigint, metadata bigint, fingerprint bigint"
 )
-PLAIN: Final = COMMANDS.replace("metadata bigint", "metadata binary")
+PLAIN: Final = COMMANDS.replace("metadata bigint, fingerprint bigint", "metadata binary, fingerprint binary")
 ENTRIES: Final = (
     "shard int, ledger_offset bigint, written bigint, n bigint, applied bigint, cursor_due bigint, "
     "cursor_offset bigint, cursor_row bigint, at bigint, pending bigint, checksum string, accepted bigint, "
@@ -37,7 +37,8 @@ ENTRIES: Final = (
     "answers array<struct<offset: bigint, answer: int>>, "
     "deferred array<struct<due: bigint, offset: bigint, row: bigint, to_due: bigint, to_offset: bigint, "
     "to_row: bigint, attempt: int, reason: string>>, "
-    "adopted array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, problem string"
+    "adopted array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, lost_from bigint, "
+    "lost_to bigint, base bigint, problem string"
 )
 _ID: Final = "shard int, first_due bigint, first_offset bigint, first_row bigint, mac bigint"
 DELIVERIES: Final = (
@@ -47,7 +48,7 @@ DELIVERIES: Final = (
 DEAD_LETTERS: Final = (
     "topic string, partition int, offset bigint, at bigint, by_broker boolean, due bigint, attempt int, "
     f"content bigint, id string, reason string, target string, command bigint, {_ID}, metadata bigint, "
-    "shortened boolean"
+    "shortened boolean, command_shard int"
 )
 
 
@@ -99,6 +100,7 @@ _ENTRY_SCHEMA = pa.schema([
     ("checksum", pa.string()),
     *((name, pa.int64()) for name in ("accepted", "delivered", "cancelled", "dead", "horizon", "end_horizon")),
     ("answers", pa.list_(_ANSWER)), ("deferred", pa.list_(_DEFERRED)), ("adopted", pa.list_(_ADOPTED)),
+    *((name, pa.int64()) for name in ("lost_from", "lost_to", "base")),
     ("problem", pa.string()),
 ])  # fmt: skip
 
@@ -144,11 +146,12 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         for one in entry.adopted
     ]
     accepted, delivered, cancelled, dead = entry.fates
+    lost_from, lost_to = entry.lost or (None, None)
     return row | {
         "n": entry.number, "applied": entry.applied, "cursor_due": min(cursor_due, _LONG_MAX),
         "cursor_offset": min(cursor_offset, _LONG_MAX), "cursor_row": cursor_row, "at": entry.at,
         "pending": entry.pending, "checksum": f"{entry.checksum:016x}", "accepted": accepted, "delivered": delivered,
         "cancelled": cancelled, "dead": dead, "horizon": entry.horizon, "end_horizon": entry.end_horizon,
         "answers": entry.answers,
-        "deferred": deferred, "adopted": adopted,
+        "deferred": deferred, "adopted": adopted, "lost_from": lost_from, "lost_to": lost_to, "base": entry.base,
     }  # fmt: skip

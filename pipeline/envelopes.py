@@ -107,17 +107,23 @@ def decoded(records: DataFrame) -> DataFrame:
     due = (
         F.when(sent, c("_due")).when(c("kind") == "move", c("_to")).when(changed & (c("kind") != "cancel"), c("at"))
     )  # fmt: skip
-    name = _bytes(c("_middle") + c("_carries"), c("_name")).cast("string")
+    # Of an idempotency key it is a digest, which is no text: to make it one would make one name of many.
+    name = _bytes(c("_middle") + c("_carries"), c("_name"))
+    text = F.when(F.is_valid_utf8(name.cast("string")), name.cast("string")).otherwise(
+        F.concat(F.lit("0x"), F.hex(name))
+    )
+    fingerprint = F.xxhash64(_bytes(c("_middle") + c("_carries") + c("_name"), F.lit(FINGERPRINT_BYTES)))
     none = {"path": "string", "sha256": "string", "size": "bigint", "window": "bigint", "rows": "bigint"}
     return judged.select(
         "shard", "offset", "at", "kind", (~c("own")).alias("plain"), due.alias("due"),
         F.when(sent, c("_topic_text")).alias("topic"),
-        F.when(sent & (c("_name") > 0), F.make_valid_utf8(name)).alias("name"),
+        F.when(sent & (c("_name") > 0), text).alias("name"),
         F.when(sent, c("_expires")).alias("expires"), F.when(changed, c("_due")).alias("first_due"),
         F.when(changed, c("_first_offset")).alias("first_offset"),
         F.when(changed, c("_first_row")).alias("first_row"),
         *(F.lit(None).cast(kind).alias(name) for name, kind in none.items()), "content",
         F.when(sent, metadata_hash(c("_key"), c("_labels"), _bytes(c("_middle"), c("_carries")))).alias("metadata"),
+        F.when(sent & (c("_name") > 0), fingerprint).alias("fingerprint"),
         "said",
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
+_BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
 _SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
 _MOST_RECORDS: Final = 250_000
 """What one task reads, at most: a topic of one partition is read by many tasks."""
@@ -77,7 +78,8 @@ def commands(buffer: DataFrame) -> DataFrame:
       of that message; `due`: when it is due then (null for a cancel);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
-      (see `metadata`).
+      (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
+      one where one is a repeat of the other. `name` is 0x and hex digits where it is no text.
 
     Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`). The input is read
     twice: by Spark's own expressions, and for what is not duemq's own by Python. See `own_commands` where it is large.
@@ -106,6 +108,8 @@ def understood(commands: DataFrame) -> DataFrame:
     own = commands.where("said is null").drop("said")
     plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
     found = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
+    of_value = F.when(F.col("fingerprint").isNotNull(), F.xxhash64("fingerprint", "content"))
+    found = found.withColumn("fingerprint", of_value)
     return own.unionByName(found.select(own.columns))
 
 
@@ -116,7 +120,9 @@ def entries(ledger: DataFrame) -> DataFrame:
     `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
     key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `adopted`: array of
-    `offset`, `rows`, `reason`. `problem` says what is wrong with a record that is no entry; the rest is null then.
+    `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
+    unread; `base`: the entry that it goes on from, where an operator said so. `problem` says what is wrong with what is
+    no entry; the rest is null then.
     Offsets of cursors above 2**63 - 1, which stand for "all of this millisecond", are 2**63 - 1.
     """
     slim = ledger.select(
@@ -140,15 +146,22 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 def dead_letters(records: DataFrame) -> DataFrame:
     """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `target` (the topic it was for), `command` (the offset of a record that was malformed: it has no id), and
-    `shortened` (whether it was too large for the topic, and has lost its payload)."""
+    `reason`, `target` (the topic it was for), `command` and `command_shard` (offset and partition of a record that was
+    malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
+    large for the topic, and has lost its payload)."""
+    # Only what stands where duemq writes it: what follows is the sender's, whose headers may have any names.
+    shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
+    first = F.get("headers", shortened.cast("int"))
+    third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
+    of_command = F.coalesce(first["key"] == "duemq-reason", F.lit(False))
     found = records.select(
         *_seen(),
-        _named(0, "duemq-id").alias("id"),
+        F.when(~of_command, _named(0, "duemq-id")).alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
         header("duemq-topic").cast("string").alias("target"),
-        header("duemq-offset").cast("string").try_cast("bigint").alias("command"),
-        header("duemq-shortened").isNotNull().alias("shortened"),
+        F.when(of_command, header("duemq-offset")).cast("string").try_cast("bigint").alias("command"),
+        shortened.alias("shortened"),
+        F.when(third["key"] == "duemq-partition", third["value"].cast("string").try_cast("int")).alias("command_shard"),
         *_carried(_SYSTEM_HEADERS + 2),
     )
     return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)

@@ -50,7 +50,8 @@ class Meaning(NamedTuple):
     """`kind`: schedule, cancel, move, adopt or malformed. Times in epoch ms. `name` has the prefix `n:`.
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
-    by LF. `reason`: why it is malformed.
+    by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
+    of bytes. `reason`: why it is malformed.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class Meaning(NamedTuple):
     key: bytes | None = None
     labels: bytes = b""
     headers: Headers = ()
+    fingerprint: bytes | None = None
     reason: str = ""
 
     def columns(self) -> dict[str, object]:
@@ -149,7 +151,17 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
     return Meaning(
         "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
         labels="\n".join(labels).encode(), headers=own,
+        fingerprint=None if name is None else _fingerprint(key, ours, own),
     )  # fmt: skip
+
+
+def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers) -> bytes:
+    """A repeat has the same headers of duemq's, in any order, the same key, however it is given, and the same own
+    headers in their order."""
+    said = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
+    carried = [(name.encode(errors="replace"), value) for name, value in own]
+    parts = [part for pair in (*said, (b"", b"" if key is None else b"=" + key), *carried) for part in pair]
+    return b"".join(pack(">I", len(part)) + part for part in parts)
 
 
 def _change(kind: str, due: int | None, target: str, shard: int) -> Meaning:

@@ -27,6 +27,7 @@ from tests.audit_record_faults import (
     forged_due,
     letter_for_another_topic,
     letter_of_a_stranger,
+    letter_of_another_shard,
     lost_letter,
     no_id,
     of_a_repeat,
@@ -240,6 +241,25 @@ def repeat_of_nothing(chosen: random.Random, world: World) -> list[Found]:
     return [of_command("false_answer", victim)]
 
 
+def repeat_of_another(chosen: random.Random, world: World) -> list[Found]:
+    """Another message under a name that is taken was called a repeat of the first."""
+    victim = world.take_command(chosen, world.told("schedule", Answer.CONFLICT))
+    world.answer((victim["shard"], victim["offset"]), Answer.DUPLICATE)
+    return [of_command("false_answer", victim)]
+
+
+def conflict_with_itself(chosen: random.Random, world: World) -> list[Found]:
+    """A repeat was called another message than the first of its name."""
+    victim = world.take_command(chosen, world.told("schedule", Answer.DUPLICATE))
+    world.answer((victim["shard"], victim["offset"]), Answer.CONFLICT)
+    return [of_command("false_answer", victim)]
+
+
+def exchanged(chosen: random.Random, world: World) -> list[Found]:
+    """Two commands under names got each the answer of the other."""
+    return [*repeat_of_another(chosen, world), *conflict_with_itself(chosen, world)]
+
+
 # --- the ledger -------------------------------------------------------------------------------------------------------
 
 
@@ -305,17 +325,18 @@ FAULTS: tuple[Fault, ...] = (
     drop, drop_an_adopted_one, repeat, repeat_a_direct_one, early, early_copy, after_cancel, after_death,
     unknown_offset, unknown_row, unknown_shard, forged_due, replaced, of_a_repeat, no_id, wrong_topic, altered,
     altered_adopted, altered_headers, altered_headers_of_an_adopted_one, wrong_partition, out_of_order, wrong_due,
-    wrong_due_after_a_move, wrong_attempt, lost_letter, stray_letter, letter_of_a_stranger, altered_letter,
-    letter_for_another_topic, delivered_though_it_waits, unknown_though_it_waits, dead_though_it_waits,
+    wrong_due_after_a_move, wrong_attempt, lost_letter, stray_letter, letter_of_a_stranger, letter_of_another_shard,
+    altered_letter, letter_for_another_topic, delivered_though_it_waits, unknown_though_it_waits, dead_though_it_waits,
     cancelled_though_it_waits, delivered_before_it_was, unknown_though_it_was_delivered, cancelled_twice,
     answered_for_nobody, known_without_a_first, cancelled_by_a_name_of_nothing, refused, refused_schedule,
     refused_name, unanswered, unanswered_name, malformed_accepted, answered_nothing, answered_twice, name_twice,
-    repeat_of_nothing, overdue, unrecorded, wrong_checksum, wrong_checksum_of_a_file, wrong_count, wrong_pending,
+    repeat_of_nothing, repeat_of_another, conflict_with_itself, exchanged, overdue, unrecorded, wrong_checksum,
+    wrong_checksum_of_a_file, wrong_count, wrong_pending,
 )  # fmt: skip
 """Each is put into a world of its own."""
 TOGETHER: tuple[Fault, ...] = (
     drop, repeat, early, after_cancel, altered, altered_headers, wrong_topic, out_of_order, wrong_due, wrong_attempt,
     altered_letter, unknown_though_it_waits, refused, unanswered, name_twice, repeat_of_nothing, unknown_offset,
-    wrong_partition, after_death, malformed_accepted,
+    wrong_partition, after_death, malformed_accepted, repeat_of_another,
 )  # fmt: skip
 """All of these are put into one world."""

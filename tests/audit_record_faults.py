@@ -225,6 +225,18 @@ def stray_letter(chosen: random.Random, world: World) -> list[Found]:
     return [found("stray_letter", victim)]
 
 
+def letter_of_another_shard(chosen: random.Random, world: World) -> list[Found]:
+    """The letter of a malformed record speaks of a partition in which nothing was malformed."""
+    victim = world.take_command(chosen, world.told("malformed", Answer.MALFORMED))
+    letter = next(
+        one for one in world.letters
+        if (one["command"], one["command_shard"]) == (victim["offset"], victim["shard"])
+    )  # fmt: skip
+    other = next(shard for shard in world.windows if shard != victim["shard"])
+    letter.update(command_shard=other, at=world.windows[other].ended_at - 1)
+    return [of_command("lost_letter", victim), ("stray_letter", other, victim["offset"], 0)]
+
+
 def letter_of_a_stranger(chosen: random.Random, world: World) -> list[Found]:
     victim = chosen.choice(_letters(world)) | {"first_row": 9, "offset": 10**6 + 1}
     world.letters.append(victim)

@@ -143,7 +143,8 @@ class World:
         """The dead letter of a record that was malformed."""
         plain = next(one for one in self.letters if one["command"] is not None)
         return plain | {
-            "command": command["offset"], "content": command["content"], "offset": 900_000 + command["offset"]
+            "command": command["offset"], "command_shard": command["shard"], "content": command["content"],
+            "offset": 900_000 + command["offset"],
         }  # fmt: skip
 
 
@@ -193,7 +194,7 @@ class Worlds:
             elif row["shard"] is not None:
                 row["shard"] += first
         for row in commands:
-            # Letters of malformed records do not tell their shard.
+            # Letters of malformed records did not always tell their shard.
             if row["kind"] == "malformed":
                 row["content"] += number
             if row["path"] is not None:
@@ -204,6 +205,8 @@ class Worlds:
         for row in letters:
             if row["command"] is not None:
                 row["content"] += number
+            if row["command_shard"] is not None:
+                row["command_shard"] += first
         windows = {
             shard + first: replace(one, shard=shard + first) for shard, one in self._gathered.extent.windows.items()
         }

@@ -312,7 +312,8 @@ class Oracle:
         self, record: Record, reason: str, offset: int, entry: Entry, expected: dict[Partition, list[Record]]
     ) -> None:
         where = (
-            ("duemq-reason", b"malformed"), ("duemq-error", reason.encode()), ("duemq-offset", str(offset).encode()),
+            ("duemq-reason", b"malformed"), ("duemq-error", reason.encode()),
+            ("duemq-partition", str(self.shard).encode()), ("duemq-offset", str(offset).encode()),
         )  # fmt: skip
         dead = record._replace(headers=where + record.headers)
         self._send(expected, entry, self.pace.dead_letter_topic, None, dead)

@@ -2,17 +2,20 @@
 
 The rows are read from the file, where it is still what was adopted. Where it is gone, so many messages are known by
 their numbers: they were due in the file's window, and nobody can say more. Files are looked at and read by executors,
-which see them under the names that duemq saw them under.
+which see them under the names that duemq saw them under: a path, or an object (`s3://`) that each executor reads from
+its store, by pyarrow, which is on every executor anyway.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from pathlib import Path
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
+from functools import lru_cache, partial
 from struct import pack
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +26,18 @@ from duemq.model.ledger import Answer
 from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.envelopes import packed_hash
+from duemq.storage.object_store import SCHEME, bucket_of, is_object
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
 
 _PART: Final = 4 << 20
 _BATCH: Final = 16_384  # rows
 _MOST_TASKS: Final = 1_000
+_TIMEOUT_S: Final = 5.0
+_ATTEMPTS: Final = 4  # of one request: nobody comes again later, as a node does
+_MOST_WORDS: Final = 200  # characters
+_NO_NETWORK: Final = "NETWORK_CONNECTION"  # what the AWS SDK calls a store that nobody answers for
 ROWS: Final = (
     "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, content bigint, "
     "metadata bigint"
@@ -60,6 +71,35 @@ class AdoptedFile:
     why_not: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Store:
+    """How executors reach a bucket. What is empty is for the AWS SDK to find there: variables, profiles, roles."""
+
+    endpoint: str = ""
+    region: str = ""
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, bucket: str) -> Self:
+        """As this session's settings `spark.hadoop.fs.s3a.*` say, those of the bucket before those of all."""
+
+        def said(name: str) -> str:
+            of_all = spark.conf.get(f"spark.hadoop.fs.s3a.{name}", "")
+            return spark.conf.get(f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}", of_all) or ""
+
+        endpoint = said("endpoint")
+        if endpoint and "://" not in endpoint:
+            endpoint = f"{'http' if said('connection.ssl.enabled') == 'false' else 'https'}://{endpoint}"
+        keys = (said(name) for name in ("access.key", "secret.key", "session.token"))
+        return cls(endpoint, said("endpoint.region"), *keys)
+
+
+Stores = Mapping[str, Store]
+"""By bucket."""
+
+
 def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[AdoptedFile]:
     """The files that were adopted in the range by commands of the range."""
     said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("adopted").alias("one")).where(
@@ -78,11 +118,32 @@ def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -
 
 def looked_at(spark: SparkSession, files: Sequence[AdoptedFile]) -> list[AdoptedFile]:
     """The same files with `why_not`, each read for its checksum by an executor."""
+    stores = _stores(spark, files)
+    # A store that nobody answers for makes each request wait: it is asked once, however many files are there.
+    first = {bucket_of(file.path): file for file in files if is_object(file.path)}
+    why = _told(spark, list(first.values()), stores)
+    silent = {bucket: why[_command(file)] for bucket, file in first.items() if _NO_NETWORK in why[_command(file)]}
+    why |= {_command(file): silent[bucket_of(file.path)] for file in files
+            if is_object(file.path) and bucket_of(file.path) in silent}  # fmt: skip
+    why |= _told(spark, [file for file in files if _command(file) not in why], stores)
+    return [replace(file, why_not=why[_command(file)]) for file in files]
+
+
+def _command(file: AdoptedFile) -> tuple[int, int]:
+    return file.shard, file.offset
+
+
+def _stores(spark: SparkSession, files: Iterable[AdoptedFile]) -> dict[str, Store]:
+    buckets = {bucket_of(file.path) for file in files if is_object(file.path)}
+    return {bucket: Store.of(spark, bucket) for bucket in sorted(buckets)}
+
+
+def _told(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) -> dict[tuple[int, int], str]:
+    """`why_not` of each file, by shard and offset of its command."""
     if not files:
-        return []
-    told = _frame(spark, files).mapInArrow(_look, "shard int, offset bigint, why_not string").collect()
-    why = {(row.shard, row.offset): row.why_not for row in told}
-    return [replace(file, why_not=why[file.shard, file.offset]) for file in files]
+        return {}
+    told = _frame(spark, files).mapInArrow(partial(_look, stores), "shard int, offset bigint, why_not string")
+    return {(row.shard, row.offset): row.why_not for row in told.collect()}
 
 
 def _frame(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
@@ -98,26 +159,57 @@ def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[AdoptedFile]:
             yield AdoptedFile(**{name: row[name] for name in names})
 
 
-def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([("shard", pa.int32()), ("offset", pa.int64()), ("why_not", pa.string())])
     for file in _files_in(batches):
-        why = {"shard": file.shard, "offset": file.offset, "why_not": why_unreadable(file)}
+        why = {"shard": file.shard, "offset": file.offset, "why_not": why_unreadable(file, stores)}
         yield pa.RecordBatch.from_pylist([why], schema)
 
 
-def why_unreadable(file: AdoptedFile) -> str:
+def why_unreadable(file: AdoptedFile, stores: Stores) -> str:
     """Why the rows of a file cannot be taken from where it was, in a few words; empty where they can."""
-    path = Path(file.path)
     try:
-        if path.stat().st_size != file.size:
-            return "it has another size now"
-        digest = hashlib.sha256()
-        with path.open("rb") as content:
+        with _opened(file.path, stores) as content:
+            if content.size() != file.size:
+                return "it has another size now"
+            digest = hashlib.sha256()
             while part := content.read(_PART):
                 digest.update(part)
     except OSError as error:
-        return error.strerror or str(error)
+        return _in_words(file.path, error)
     return "" if digest.hexdigest() == file.sha256 else "it has other content now"
+
+
+def _in_words(path: str, error: OSError) -> str:
+    if not is_object(path):
+        return os.strerror(error.errno) if error.errno else str(error)
+    if isinstance(error, FileNotFoundError):
+        return "no such object"
+    return f"its store does not serve it: {' '.join(str(error).rpartition('AWS Error ')[2].split())[:_MOST_WORDS]}"
+
+
+def _opened(path: str, stores: Stores) -> pa.NativeFile:
+    """A file or object, to be read in any order. Raises OSError."""
+    if is_object(path):
+        return _connected(stores[bucket_of(path)]).open_input_file(path.removeprefix(SCHEME))
+    return pa.OSFile(path)
+
+
+@lru_cache(maxsize=8)
+def _connected(store: Store) -> S3FileSystem:
+    """One client for all files that a worker reads."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # 50 ms that files of a folder do without
+
+    endpoint = urlsplit(store.endpoint)
+    given = {
+        "scheme": endpoint.scheme, "endpoint_override": endpoint.netloc, "region": store.region,
+        "access_key": store.access_key, "secret_key": store.secret_key, "session_token": store.session_token,
+    }  # fmt: skip
+    return S3FileSystem(
+        connect_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        **{name: value for name, value in given.items() if value},
+    )  # fmt: skip
 
 
 def rows_of(spark: SparkSession, files: Iterable[AdoptedFile]) -> DataFrame:
@@ -147,17 +239,17 @@ def _counted(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
 def _read(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
     # By Python's Parquet: a path is a path there, while Spark takes it for a pattern and gives it back quoted, and
     # columns may have several types.
-    read = _frame(spark, files).mapInArrow(_rows, _READ)
+    read = _frame(spark, files).mapInArrow(partial(_rows, _stores(spark, files)), _READ)
     return read.select(
         "shard", "offset", "row", "due", "at", "topic", F.lit(False).alias("counted"),
         F.xxhash64(F.coalesce("payload", F.lit(b""))).alias("content"), packed_hash("metadata").alias("metadata"),
     )  # fmt: skip
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for file in _files_in(batches):
         first = 0
-        with pq.ParquetFile(file.path) as content:
+        with _opened(file.path, stores) as opened, pq.ParquetFile(opened) as content:
             wanted = [name for name in content.schema_arrow.names if name in _COLUMNS]
             for part in content.iter_batches(_BATCH, columns=wanted):
                 yield _messages(file, first, part)

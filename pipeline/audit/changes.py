@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
+from duemq.pipeline.audit.window import standing
 
 MESSAGE: Final = ("shard", "offset", "row")
 """What a message is known by: its shard, and offset and row of the command that made it."""
@@ -28,16 +29,20 @@ def answers(entries: DataFrame) -> DataFrame:
 
 
 def cycles(entries: DataFrame) -> DataFrame:
-    """One row per entry: `shard`, `n`, `told_at` (when it was made), and what the entry before it had said, null where
-    that one is not there: `applied_before`, `cursor_before` (a struct), `horizon_before`, `end_horizon_before`."""
+    """One row per entry that counts (`window.standing`): `shard`, `n`, `told_at` (when it was made), and what the one
+    that it goes on from had said, null where that one is not there: `applied_before`, `cursor_before` (a struct),
+    `horizon_before`, `end_horizon_before`."""
     before = Window.partitionBy("shard").orderBy("n")
-    follows = F.lag("n").over(before) == F.col("n") - 1
+    follows = F.lag("n").over(before) == F.coalesce("base", F.col("n") - 1)
+
+    first = (F.col("n") == 0) | F.coalesce(F.col("base") == -1, F.lit(False))
 
     def earlier(column: str) -> Column:
-        return F.when(F.col("n") == 0, F.lit(0)).when(follows, F.lag(column).over(before)).cast("bigint")
+        return F.when(first, F.lit(0)).when(follows, F.lag(column).over(before)).cast("bigint")
 
     columns = ("applied", "horizon", "end_horizon", "cursor_due", "cursor_offset", "cursor_row")
-    narrow = entries.where("problem is null").select("shard", "n", F.col("at").alias("told_at"), *columns)
+    sound = entries.where("problem is null").select("shard", "n", "ledger_offset", "base", "at", *columns)
+    narrow = standing(sound).withColumnRenamed("at", "told_at")
     found = narrow.withColumns({f"{name}_before": earlier(name) for name in columns})
     cursor = F.struct("cursor_due_before", "cursor_offset_before", "cursor_row_before")
     return found.select(

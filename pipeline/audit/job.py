@@ -267,6 +267,11 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
         elif not one.complete:
             missing = one.known_from - one.base_applied
             notes.append(f"shard {shard}: {missing} of the commands in this range were dropped from {BUFFER}")
+        for number, base in one.recoveries:
+            notes.append(
+                f"shard {shard}: an operator made a replica the truth: entry {number} goes on from entry {base}. What "
+                "entries between them say is void, and what they delivered may be there twice"
+            )
     return notes
 
 
@@ -293,8 +298,8 @@ def conclude(
     for file in files:
         if file.why_not:
             notes.append(
-                f"{file.path} is not what was adopted ({file.why_not}): its {file.rows} messages are counted, and when "
-                "and where they were due is not known"
+                f"{file.path} cannot be read as it was adopted ({file.why_not}): its {file.rows} messages are counted, "
+                "and when and where they were due is not known"
             )
     comparing = not fates_table and sum(one.count for one in found.ranges) > sums.FEW
     with step(spark, told, "comparing records with commands"):

@@ -43,9 +43,10 @@ KINDS: Final = {
     "false_answer": "an answer that does not fit what was said before it",
     "ledger": "entries that do not fit together, or do not fit the commands",
     "clock_ahead": "a node's clock ahead of the brokers': what was due by it came before its time",
+    "lost_commands": "accepted commands that the log dropped before any node had read them, as the ledger says",
 }
-"""What each kind means. `ledger` and `clock_ahead` are about a shard, `refused`, `unanswered` and some of
-`false_answer` about a command, all others about a message."""
+"""What each kind means. `ledger`, `clock_ahead` and `lost_commands` are about a shard, `refused`, `unanswered` and some
+of `false_answer` about a command, all others about a message."""
 VIOLATIONS: Final = (
     "kind string, shard int, id string, topic string, asked bigint, delivered_at bigint, records bigint, "
     "detail string, offset bigint, row bigint"

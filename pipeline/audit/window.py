@@ -3,6 +3,9 @@
 The last entry before the range is the base, or where it is not there any more, the first one of the range; there is
 none where the range begins with the shard's first entry. A shard is audited from the base's V and T on, up to those of
 the last entry. Entries are looked at where they are: the driver gets a few rows per shard, however many there are.
+
+Where an operator made a replica the truth (`Entry.base`), the entries that it had not are void: they are no part of
+the history that is audited (`standing`). What they delivered is in the topics all the same.
 """
 
 from __future__ import annotations
@@ -20,8 +23,13 @@ from duemq.model.ledger import Fates
 LONG_MAX = 2**63 - 1
 ENTRY_COLUMNS = (
     "shard", "ledger_offset", "written", "n", "applied", "cursor_due", "cursor_offset", "cursor_row", "at", "pending",
-    "accepted", "delivered", "cancelled", "dead", "problem",
+    "accepted", "delivered", "cancelled", "dead", "checksum", "lost_from", "lost_to", "base", "problem",
 )  # fmt: skip
+_STATE: Final = (
+    "applied", "cursor_due", "cursor_offset", "cursor_row", "pending", "checksum", "accepted", "delivered", "cancelled",
+    "dead",
+)  # fmt: skip
+"""What an entry with a base has of that one."""
 _MOST_FINDINGS: Final = 1_000  # of all shards: where a ledger is broken, these are enough to see how
 
 Cursor = tuple[int, int, int]
@@ -36,6 +44,7 @@ class Window:
     `buffer_end`: where the buffer ended once everything else had been read; no command has that offset.
     `gained`: how the ledger's counts grew over the range; `pending`: after it. `last_n`: -1 for a shard that has no
     entry in the range; its commands from `applied` on, which is then 0 or what the last entry before it says, wait.
+    `recoveries`: number and base of each entry by which an operator made a replica the truth.
     """
 
     shard: int
@@ -50,6 +59,7 @@ class Window:
     gained: Fates
     pending: int
     buffer_end: int = LONG_MAX
+    recoveries: tuple[tuple[int, int], ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -87,6 +97,33 @@ def idle(shard: int, base_n: int = -1, applied: int = 0) -> Window:
     return Window(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, Fates(), 0)
 
 
+def standing(entries: DataFrame) -> DataFrame:
+    """The entries of a ledger that count: those that no later one has made void by its `base`.
+
+    An entry with a base makes void what lies between the two. One that is void itself makes nothing void: then what it
+    had made void may count again.
+    """
+    one = F.struct("ledger_offset", "n", "base")
+    recovered = entries.where("base IS NOT NULL").groupBy("shard").agg(F.sort_array(F.collect_list(one), asc=False))
+    nothing = F.struct(
+        F.lit(LONG_MAX).alias("limit"), F.array().cast("array<struct<base: bigint, until: bigint>>").alias("void")
+    )
+
+    def earlier(found: Column, one: Column) -> Column:
+        more = F.array(F.struct(one["base"].alias("base"), one["ledger_offset"].alias("until")))
+        with_it = F.struct(one["base"].alias("limit"), F.concat(found["void"], more).alias("void"))
+        return F.when(one["n"] <= found["limit"], with_it).otherwise(found)
+
+    # There are as many of these as operators have decided: few.
+    ranges = recovered.toDF("shard", "recovered").select(
+        "shard", F.aggregate("recovered", nothing, earlier)["void"].alias("void")
+    )
+    is_void = F.exists(
+        "void", lambda one: (F.col("n") > one["base"]) & (F.col("ledger_offset") < one["until"])
+    )  # fmt: skip
+    return entries.join(F.broadcast(ranges), "shard", "left").where(~F.coalesce(is_void, F.lit(False))).drop("void")
+
+
 def windows(
     entries: DataFrame, since: int | None = None, tolerance_ms: int = 0
 ) -> tuple[dict[int, Window], list[Finding]]:
@@ -95,19 +132,21 @@ def windows(
     have one before the range only. `tolerance_ms`: how far a node's clock may be ahead of the brokers'."""
     rows = entries.select(*ENTRY_COLUMNS)
     findings = _unreadable(rows)
-    sound = rows.where("problem is null").drop("problem")
+    sound = standing(rows.where("problem is null").drop("problem"))
     if since is None:
-        sound = sound.withColumn("base", F.lit(None).cast("bigint"))
+        sound = sound.withColumn("begin", F.lit(None).cast("bigint"))
     else:
-        bases = sound.where(F.col("written") < since).groupBy("shard").agg(F.max("ledger_offset").alias("base"))
-        sound = sound.join(F.broadcast(bases), "shard", "left")
-        sound = sound.where(F.col("base").isNull() | (F.col("ledger_offset") >= F.col("base")))
+        begins = sound.where(F.col("written") < since).groupBy("shard").agg(F.max("ledger_offset").alias("begin"))
+        sound = sound.join(F.broadcast(begins), "shard", "left")
+        sound = sound.where(F.col("begin").isNull() | (F.col("ledger_offset") >= F.col("begin")))
     before = Over.partitionBy("shard").orderBy("ledger_offset")
     followed = sound.withColumn("before", F.lag(F.struct(*sound.columns)).over(before))
     checked = followed.withColumn("wrong", _contradictions())
     shards = checked.groupBy("shard").agg(*_ends(tolerance_ms)).orderBy("shard").collect()
     if any(row.wrong for row in shards):  # then they are worth a second pass
         findings += _findings(checked.where(F.size("wrong") > 0))
+    if any(row.losses for row in shards):
+        findings += _losses(checked.where(_in_range()))
     found = {}
     for row in shards:
         found[row.shard] = _window(row)
@@ -136,13 +175,20 @@ def _contradictions() -> Column:
         F.lit("entry "), number, F.lit(": "), "accepted", F.lit(" accepted, but "), "delivered", F.lit(" delivered + "),
         "cancelled", F.lit(" cancelled + "), "dead", F.lit(" dead + "), "pending", F.lit(" pending"),
     )  # fmt: skip
+    differs = ~F.struct(*_STATE).eqNullSafe(F.struct(*(f"before.{name}" for name in _STATE)))
+    unread = (c("lost_from") != c("before.applied")) | (c("lost_to") <= c("lost_from")) | (c("lost_to") > c("applied"))
     back = (c("applied") < c("before.applied")) | (cursor("") < cursor("before."))
     fewer = (c("accepted") < c("before.accepted")) | (c("cancelled") < c("before.cancelled"))
     follows = (
         F.when(c("before").isNull(), F.lit(None).cast("string"))
-        .when(c("n") != c("before.n") + 1, F.concat(F.lit("entry "), number, F.lit(" follows entry "), last))
+        .when(
+            c("before.n") != F.coalesce("base", c("n") - 1),
+            F.concat(F.lit("entry "), number, F.lit(" follows entry "), last),
+        )
+        .when(c("base").isNotNull() & differs, F.concat(F.lit("entry "), number, F.lit(" is not as entry "), last))
         .when(back, F.concat(F.lit("entry "), number, F.lit(" goes back behind entry "), last))
         .when(fewer, F.concat(F.lit("entry "), number, F.lit(" counts fewer messages than entry "), last))
+        .when(unread, F.concat(F.lit("entry "), number, F.lit(" lost other commands than came after entry "), last))
     )
     return F.array_compact(F.array(F.when(uneven, counts), follows))
 
@@ -153,15 +199,33 @@ def _findings(wrong: DataFrame) -> list[Finding]:
     return [Finding("ledger", row.shard, row.text) for row in rows]
 
 
+def _losses(entries: DataFrame) -> list[Finding]:
+    """The commands that were lost before anybody had read them, as the entries say."""
+    said = entries.where("lost_from IS NOT NULL").orderBy("shard", "ledger_offset")
+    return [
+        Finding(
+            "lost_commands", row.shard,
+            f"entry {row.n}: the log dropped commands {row.lost_from} to {row.lost_to - 1} before any node had read "
+            f"them: up to {row.lost_to - row.lost_from} accepted messages, cancels and moves are lost",
+        )
+        for row in said.select("shard", "n", "lost_from", "lost_to").limit(_MOST_FINDINGS).collect()
+    ]  # fmt: skip
+
+
+def _in_range() -> Column:
+    return F.col("begin").isNull() | (F.col("ledger_offset") > F.col("begin"))
+
+
 def _ends(tolerance_ms: int) -> list[Column]:
     row = F.struct(*(name for name in ENTRY_COLUMNS if name not in ("shard", "problem")))
-    in_range = F.col("base").isNull() | (F.col("ledger_offset") > F.col("base"))
+    in_range = _in_range()
     ahead = F.when(in_range, F.col("cursor_due") - F.col("written"))
     return [
         F.min_by(row, "ledger_offset").alias("first"), F.max_by(row, "ledger_offset").alias("last"),
-        F.max("base").alias("base"), F.count_if(F.size("wrong") > 0).alias("wrong"),
+        F.max("begin").alias("begin"), F.count_if(F.size("wrong") > 0).alias("wrong"),
         F.count_if(in_range).alias("entries"), F.count_if(ahead > tolerance_ms).alias("ahead"),
-        F.max(ahead).alias("most_ahead"),
+        F.max(ahead).alias("most_ahead"), F.count_if(in_range & F.col("lost_from").isNotNull()).alias("losses"),
+        F.collect_list(F.when(in_range & F.col("base").isNotNull(), F.struct("n", "base"))).alias("recoveries"),
     ]  # fmt: skip
 
 
@@ -176,13 +240,15 @@ def _window(row: Any) -> Window:
     first, last = row.first, row.last
     if row.entries == 0:
         return idle(row.shard, last.n, last.applied)
-    whole = row.base is None and first.n == 0
+    # A replica that was empty has the base -1.
+    whole = row.begin is None and (first.n == 0 or first.base == -1)
     before = Fates() if whole else _fates(first)
     applied = 0 if whole else first.applied
     return Window(
         row.shard, -1 if whole else first.n, last.n, applied, applied, last.applied,
         (last.cursor_due, last.cursor_offset, last.cursor_row), 0 if whole else first.at, last.at,
         Fates(*(after - earlier for after, earlier in zip(_fates(last), before, strict=True))), last.pending,
+        recoveries=tuple(sorted((one.n, one.base) for one in row.recoveries)),
     )  # fmt: skip
 
 
@@ -191,10 +257,10 @@ def _fates(row: Any) -> Fates:
 
 
 def of_range(entries: DataFrame, found: Mapping[int, Window]) -> DataFrame:
-    """The entries after the base of each shard."""
+    """The entries after the base of each shard, as far as they count (`standing`)."""
     bases = [(one.shard, one.base_n) for one in found.values()]
     wanted = entries.sparkSession.createDataFrame(bases, "shard int, base_n bigint")
-    return entries.join(F.broadcast(wanted), "shard").where("n > base_n").drop("base_n")
+    return standing(entries).join(F.broadcast(wanted), "shard").where("n > base_n").drop("base_n")
 
 
 def as_frame(spark: SparkSession, found: Mapping[int, Window]) -> DataFrame:

@@ -178,7 +178,8 @@ SUMMARY = (
 
 
 class Name(NamedTuple):
-    """Message 5 was sent under a name, due at 100; message 15 under the same one, and answered `answer`."""
+    """Message 5 was sent under a name, due at 100; message 15 under the same one, and answered `answer`. `content`: its
+    fingerprint (that of the first one is 1); `plain`: whether it came from a plain client, as the first one did not."""
 
     what: str
     kinds: tuple[str, ...]
@@ -189,6 +190,8 @@ class Name(NamedTuple):
     horizon: int = 0
     end_horizon: int = 0
     whole: bool = True
+    content: int | None = 1
+    plain: bool = False
 
 
 ENDED = {"cancels": 1, "is_dead": False, "ended_at": 60}
@@ -206,17 +209,28 @@ NAMES = (
     Name("the first one died long ago", (), state={"cancels": 0, "is_dead": True, "ended_at": 60}, end_horizon=61),
     Name("what was forgotten is not known", (), cursor=None),
     Name("a repeat", (), answer=A.DUPLICATE),
-    Name("another one", (), answer=A.CONFLICT),
+    Name("another one", (), answer=A.CONFLICT, content=2),
+    Name("another one that was called a repeat", ("false_answer",), answer=A.DUPLICATE, content=2),
+    Name("a repeat that was called another one", ("false_answer",), answer=A.CONFLICT),
+    Name("a plain client's", (), answer=A.CONFLICT, plain=True),
+    Name("a plain client's that was called a repeat", ("false_answer",), answer=A.DUPLICATE, plain=True),
+    Name("a repeat of one that is forgotten", (), answer=A.DUPLICATE, horizon=101),
+    Name("a repeat, perhaps", (), answer=A.DUPLICATE, content=None),
+    Name("another one, perhaps", (), answer=A.CONFLICT, content=None),
     Name("a repeat of nothing", ("false_answer",), answer=A.DUPLICATE, first=False),
     Name("a repeat of one that is not read, perhaps", (), answer=A.DUPLICATE, first=False, whole=False),
 )  # fmt: skip
 
 
-def found(spark: SparkSession) -> dict[str, tuple[str, ...]]:
+def found(spark: SparkSession, module: Any = names) -> dict[str, tuple[str, ...]]:
     sent, said, states, cycles, windows = [], [], [], [], []
     for shard, case in enumerate(NAMES):
         for offset in (5, 15)[0 if case.first else 1 :]:
-            sent.append({"shard": shard, "offset": offset, "due": 20 * offset, "kind": "schedule", "name": "n:a"})
+            second = {"plain": case.plain, "fingerprint": case.content} if offset == 15 else {}
+            sent.append({
+                "shard": shard, "offset": offset, "due": 20 * offset, "kind": "schedule", "name": "n:a", "plain": False,
+                "fingerprint": 1,
+            } | second)  # fmt: skip
             answer = case.answer if offset == 15 else A.ACCEPTED
             said.append({"shard": shard, "offset": offset, "answer": int(answer), "n": 1 if offset == 5 else LAST})
         if case.state is not None:
@@ -227,12 +241,13 @@ def found(spark: SparkSession) -> dict[str, tuple[str, ...]]:
             "horizon_before": case.horizon if known else None, "end_horizon_before": case.end_horizon,
         })  # fmt: skip
         windows.append({"shard": shard, "whole": case.whole})
-    taken = names.claims(
-        frame_of(spark, "shard int, offset bigint, due bigint, kind string, name string", sent),
+    commands = "shard int, offset bigint, due bigint, kind string, name string, plain boolean, fingerprint bigint"
+    taken = module.claims(
+        frame_of(spark, commands, sent),
         frame_of(spark, "shard int, offset bigint, answer int, n bigint", said), frame_of(spark, SUMMARY, states),
         frame_of(spark, CYCLES, cycles), frame_of(spark, "shard int, whole boolean", windows),
     )  # fmt: skip
-    rows = names.violations(taken).collect()
+    rows = module.violations(taken).collect()
     assert {row.offset for row in rows} <= {15}
     return {
         case.what: tuple(sorted(row.kind for row in rows if row.shard == shard)) for shard, case in enumerate(NAMES)
@@ -250,3 +265,14 @@ def test_each_mutant_of_the_rules_of_names_is_found(
 ) -> None:
     monkeypatch.setitem(names.RULES, rule, text)
     assert found(spark) != {case.what: case.kinds for case in NAMES}
+
+
+@pytest.mark.parametrize(
+    "part", ['(F.col("plain") == F.col("first.plain"))', '(F.col("fingerprint") == F.col("first.fingerprint"))']
+)
+def test_each_mutant_of_what_a_repeat_is_is_found(spark: SparkSession, part: str) -> None:
+    source = inspect.getsource(names)
+    assert source.count(part) == 1
+    mutant = ModuleType("mutant")
+    exec(compile(source.replace(part, "F.lit(True)"), "mutant", "exec"), mutant.__dict__)
+    assert found(spark, mutant) != {case.what: case.kinds for case in NAMES}

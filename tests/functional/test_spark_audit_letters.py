@@ -1,4 +1,5 @@
-"""Dead letters of records that were malformed: they have no id, and are compared by offset and payload."""
+"""Dead letters of records that were malformed: they have no id, and are compared by partition and offset, or where
+they do not tell the partition, by offset and payload."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ COMMANDS = [malformed(shard, offset) for offset in (4, 7, 9) for shard in SHARDS
 LETTERS = [letter(one) for one in COMMANDS]
 
 
+EXACT = [letter(one, command_shard=one["shard"]) for one in COMMANDS]
+"""The same, of servers that tell the partition."""
+
+
 def found(spark: SparkSession, rows: list[Row], *, whole: bool = True, letters_from: int | None = -1) -> list[Any]:
     answers = spark.createDataFrame(
         [(one["shard"], one["offset"], int(Answer.MALFORMED)) for one in COMMANDS],
@@ -50,7 +55,9 @@ def found(spark: SparkSession, rows: list[Row], *, whole: bool = True, letters_f
 
 
 def test_each_has_its_letter(spark: SparkSession) -> None:
-    assert found(spark, LETTERS) == []
+    assert found(spark, LETTERS) == [] == found(spark, EXACT)
+    assert found(spark, [*EXACT[:3], *LETTERS[3:]]) == [], "of servers of both kinds"
+    assert found(spark, [LETTERS[0], *EXACT[1:3], LETTERS[3], *EXACT[4:]]) == [], "even for one offset"
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])
@@ -78,3 +85,40 @@ def test_a_letter_too_many(spark: SparkSession, at: int) -> None:
     assert found(spark, more, whole=False) == [], "of a command that is not read, perhaps"
     assert found(spark, [*LETTERS, letter(COMMANDS[at], at=T + 2_000)]) == [], "it came behind the last entry"
     assert found(spark, [*LETTERS, letter(COMMANDS[at], reason="expired")]) == [], "it is no letter of this kind"
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_a_letter_of_another_shard_does_not_count(spark: SparkSession, at: int) -> None:
+    victim = COMMANDS[at]
+    shard, offset = victim["shard"], victim["offset"]
+    rest = [one for number, one in enumerate(EXACT) if number != at]
+    assert found(spark, rest) == [("lost_letter", shard, offset)]
+    other = (shard + 1) % 3
+    moved = found(spark, [*rest, letter(victim, command_shard=other)])
+    assert moved == sorted([("lost_letter", shard, offset), ("stray_letter", other, offset)])
+    nobodys = found(spark, [*rest, letter(victim, command_shard=77)])
+    assert nobodys == [("lost_letter", shard, offset), ("stray_letter", 77, offset)]
+    not_whole = found(spark, [*rest, letter(victim, command_shard=other)], whole=False)
+    assert not_whole == [("lost_letter", shard, offset)], "of a command that is not read, perhaps"
+
+
+@pytest.mark.parametrize("at", [1, 4, 6])
+def test_a_letter_with_another_payload_is_that_of_its_shard(spark: SparkSession, at: int) -> None:
+    victim, place = COMMANDS[at], COMMANDS[at]["shard"]
+
+    def with_letter(**more: Any) -> list[Any]:
+        changed = letter(victim, command_shard=place, **more)
+        return found(spark, [changed if number == at else one for number, one in enumerate(EXACT)])
+
+    assert with_letter(content=5) == [("altered_letter", place, victim["offset"])]
+    other = next(one for one in COMMANDS if one["offset"] == victim["offset"] and one is not victim)
+    assert with_letter(content=other["content"]) == [("altered_letter", place, victim["offset"])], "another shard's"
+    assert with_letter(content=5, shortened=True) == [], "it was too large for the topic, and says so"
+
+
+def test_a_letter_too_many_is_one_of_its_shard(spark: SparkSession) -> None:
+    again = letter(COMMANDS[4], command_shard=1)
+    assert found(spark, [*EXACT, again]) == [("stray_letter", 1, 7)]
+    assert found(spark, [*EXACT, again | {"at": T + 2_000}]) == [], "it came behind the last entry"
+    assert found(spark, [*EXACT, again | {"command": 5}]) == [("stray_letter", 1, 5)], "nothing was malformed there"
+    assert found(spark, [*EXACT, LETTERS[4]]) == [("stray_letter", None, 7)], "nobody knows of which shard"

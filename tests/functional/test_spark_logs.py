@@ -30,7 +30,8 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
-from duemq.model.record import HEAD, HEADER, pack_headers, pack_record
+from duemq.model.plain import dead_letter
+from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shortened
 from duemq.model.row import changed, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.kafka import configured, reading
@@ -273,6 +274,24 @@ def test_deliveries_and_dead_letters(spark: SparkSession) -> None:
         None,
     )
     assert buried["content"] == found[0]["content"] != found[1]["content"]
+    assert (buried["command_shard"], malformed["command_shard"]) == (None, None)
+
+
+def test_the_letter_of_a_record_that_was_malformed_tells_its_place(spark: SparkSession) -> None:
+    """By headers that duemq wrote, and not by those that the record came with."""
+    theirs = (
+        ("duemq-shortened", b"1"), ("duemq-id", IDS.issue_bytes(3, NOW, 5)), ("duemq-partition", b"9"),
+        ("duemq-offset", b"9"),
+    )  # fmt: skip
+    letter = dead_letter(pack_record(b"k", theirs, b"value"), 4, 77, "unknown_field: duemq-id is not a header here")
+    older = pack_record(b"k", (("duemq-reason", b"malformed"), ("duemq-error", b"x"), ("duemq-offset", b"77"), *theirs),
+                        b"value")  # fmt: skip
+    frames = [letter, older, shortened(letter, len(letter) - 1)]
+    records = [record("duemq.dlq", 0, n, NOW, frame) for n, frame in enumerate(frames)]
+    whole, old, short = rows_of(dead_letters(kafka_frame(spark, records)))
+    assert [(one["command"], one["command_shard"]) for one in (whole, old, short)] == [(77, 4), (77, None), (77, 4)]
+    assert [one["shortened"] for one in (whole, old, short)] == [False, False, True]
+    assert [(one["id"], one["shard"]) for one in (whole, old, short)] == [(None, None)] * 3
 
 
 def test_a_time_range_becomes_offsets(spark: SparkSession, kafka: KafkaServers) -> None:

@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 
 from duemq.model.ledger import Fates
 from duemq.pipeline import decode
+from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
-from duemq.pipeline.audit.window import Finding, Window, idle, of_range, windows
+from duemq.pipeline.audit.window import Finding, Window, idle, of_range, standing, windows
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests
 
@@ -26,6 +27,11 @@ def entry(n: int, **more: Any) -> dict[str, Any]:
         "delivered": 0, "cancelled": 0, "dead": 0,
     }  # fmt: skip
     return plain | more
+
+
+def state(n: int) -> dict[str, Any]:
+    """What an entry has that goes on from entry `n`."""
+    return {name: entry(n)[name] for name in ("applied", "pending", "accepted", "cursor_due")}
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
@@ -74,12 +80,78 @@ def test_a_shard_without_an_entry_in_the_range_goes_on_behind_its_last_one(spark
         ([entry(0, delivered=1)], "10 accepted, but 1 delivered"),
         ([entry(0, delivered=-1, pending=11)], "10 accepted, but -1 delivered"),
         ([entry(0), entry(1, accepted=9, pending=9)], "counts fewer"),
+        ([entry(0), entry(1, lost_from=9, lost_to=12)], "entry 1 lost other commands than came after entry 0"),
+        ([entry(0), entry(1, lost_from=10, lost_to=10)], "entry 1 lost other commands"),
+        ([entry(0), entry(1, lost_from=10, lost_to=21)], "entry 1 lost other commands"),
+        ([entry(0), entry(1), entry(2, base=0)], "entry 2 is not as entry 0"),
+        ([entry(0), entry(1), entry(2, base=0, **state(0) | {"checksum": "5"})], "entry 2 is not as entry 0"),
+        ([entry(0), entry(2), entry(3, base=1, **state(1))], "entry 3 follows entry 0"),
         ([entry(0), entry(1, problem="not a ledger entry: b'x'", at=None)], "record 2 of the ledger"),
     ],
 )
 def test_entries_that_do_not_fit_together(spark: SparkSession, rows: list[dict[str, Any]], said: str) -> None:
     _, wrong = found(spark, rows)
-    assert [one.kind for one in wrong] == ["ledger"] and said in wrong[0].detail
+    assert [one.kind for one in wrong if one.kind != "lost_commands"] == ["ledger"] and said in wrong[0].detail
+
+
+LOST = entry(1, lost_from=10, lost_to=13)
+
+
+def test_commands_that_were_lost_are_told(spark: SparkSession) -> None:
+    rows = [entry(0), LOST, entry(2)]
+    _, wrong = found(spark, [*rows, *(one | {"shard": 1} for one in (entry(0), entry(1)))])
+    assert [(one.kind, one.shard) for one in wrong] == [("lost_commands", 0)]
+    assert "entry 1: the log dropped commands 10 to 12" in wrong[0].detail and "up to 3 " in wrong[0].detail
+    assert found(spark, rows, 1_001)[1] == wrong, "the entry is in the range"
+    assert found(spark, rows, 1_002)[1] == [], "it was before the range"
+
+
+CHAINS = [
+    # numbers, bases by number, which of them count
+    ("none", range(4), {}, [0, 1, 2, 3]),
+    ("one", range(6), {4: 1}, [0, 1, 4, 5]),
+    ("of the last one", range(4), {3: 2}, [0, 1, 2, 3]),
+    ("of nothing", range(4), {2: -1}, [2, 3]),
+    ("one behind another", range(8), {3: 1, 6: 4}, [0, 1, 3, 4, 6, 7]),
+    ("one makes another void", range(8), {4: 2, 6: 1}, [0, 1, 6, 7]),
+    ("what was void counts again", range(8), {4: 1, 6: 3}, [0, 1, 2, 3, 6, 7]),
+    ("the ledger was lost", range(5, 8), {5: 4}, [5, 6, 7]),
+]  # fmt: skip
+
+
+def test_which_entries_count_where_an_operator_decided(spark: SparkSession) -> None:
+    rows = [
+        entry(n, shard=shard, base=bases.get(n))
+        for shard, (_, numbers, bases, _) in enumerate(CHAINS) for n in numbers
+    ]  # fmt: skip
+    kept = standing(frame(spark, rows)).select("shard", "n").orderBy("shard", "n").collect()
+    assert {what: [row.n for row in kept if row.shard == shard] for shard, (what, *_) in enumerate(CHAINS)} == {
+        what: expected for what, *_, expected in CHAINS
+    }
+
+
+def test_a_range_goes_on_from_the_entry_that_an_operator_chose(spark: SparkSession) -> None:
+    rows = [entry(0), entry(1), entry(2), entry(3, base=0, **state(0)), entry(4, **state(1))]
+    whole, wrong = found(spark, rows)
+    assert wrong == [] and whole[0].recoveries == ((3, 0),)
+    assert (whole[0].base_n, whole[0].applied, whole[0].gained) == (-1, 20, Fates(20))
+    assert [row.n for row in of_range(frame(spark, rows), whole).orderBy("n").collect()] == [0, 3, 4]
+    later, wrong = found(spark, rows, 1_003)
+    assert (later[0].base_n, later[0].known_from, later[0].gained) == (0, 10, Fates(10)) and not wrong
+    part, wrong = found(spark, rows[2:])
+    assert (part[0].base_n, part[0].known_from, part[0].gained) == (3, 10, Fates(10)) and not wrong
+    empty = dict.fromkeys(("applied", "pending", "accepted", "cursor_due"), 0)
+    first, wrong = found(spark, [*rows[:3], entry(3, base=-1, **empty), entry(4, **state(0))])
+    assert first[0].whole and (first[0].known_from, first[0].gained) == (0, Fates(10)) and not wrong
+    assert found(spark, rows, 1_004)[0][0].recoveries == ()
+
+
+def test_what_came_before_each_entry_is_what_it_goes_on_from(spark: SparkSession) -> None:
+    rows = [entry(0), entry(1), entry(2), entry(3, base=0, **state(0)), entry(4, **state(1))]
+    before = {row.n: row.applied_before for row in cycles(frame(spark, rows)).collect()}
+    assert before == {0: 0, 3: 10, 4: 10}
+    emptied = [rows[0], entry(1, base=-1), entry(2)]
+    assert {row.n: row.applied_before for row in cycles(frame(spark, emptied)).collect()} == {1: 0, 2: 20}
 
 
 def test_a_clock_ahead_of_the_brokers_is_measured_per_shard(spark: SparkSession) -> None:
@@ -103,7 +175,8 @@ def test_of_many_broken_entries_the_first_ones_come_to_the_driver(spark: SparkSe
     many = spark.range(3_000).select(
         F.lit(0).alias("shard"), (F.col("id") * 2).alias("ledger_offset"), (F.col("id") * 2).alias("n"),
         *(F.lit(value).cast("bigint").alias(name) for name, value in plain.items() if name != "shard"),
-        F.lit(None).cast("string").alias("problem"),
+        *(F.lit(None).cast("bigint").alias(name) for name in ("lost_from", "lost_to", "base")),
+        *(F.lit(None).cast("string").alias(name) for name in ("checksum", "problem")),
     )  # fmt: skip
     shards, wrong = windows(many)
     assert shards[0].last_n == 5_998 and len(wrong) == 1_000

@@ -163,24 +163,27 @@ def test_no_bytes_do_harm(frame: bytes, timestamp: int, at: int, damage: bytes) 
         assert fields is not None
         read_row(row_of(meant, IDS.issue_bytes(1, fields[1], 1), fields))
     elif isinstance(meant, Malformed):
-        letter = unpack_record(dead_letter(frame, 7, meant.reason))
+        letter = unpack_record(dead_letter(frame, 3, 7, meant.reason))
         assert letter.header("duemq-error") == meant.reason.encode()
 
 
 def test_a_dead_letter_is_the_record_with_the_reason_in_front() -> None:
     record = Record(b"k", (TARGET, ("duemq-error", b"mine"), ("ä", b"\xff")), b"value")
-    letter = unpack_record(dead_letter(pack_record(*record), 7, "bad_topic: why"))
-    told = (("duemq-reason", b"malformed"), ("duemq-error", b"bad_topic: why"), ("duemq-offset", b"7"))
+    letter = unpack_record(dead_letter(pack_record(*record), 3, 7, "bad_topic: why"))
+    told = (
+        ("duemq-reason", b"malformed"), ("duemq-error", b"bad_topic: why"), ("duemq-partition", b"3"),
+        ("duemq-offset", b"7"),
+    )  # fmt: skip
     assert letter == record._replace(headers=told + record.headers)
 
 
 def test_a_frame_that_is_none_or_full_of_headers_still_makes_a_dead_letter() -> None:
     broken = HEAD.pack(-1, 1, 9) + b"abc"
     assert read_record(broken) is None
-    assert unpack_record(dead_letter(broken, 7, "x")).value == broken
+    assert unpack_record(dead_letter(broken, 3, 7, "x")).value == broken
     full = HEAD.pack(-1, 0xFFFF, 6 * 0xFFFF) + bytes(6 * 0xFFFF) + b"value"
-    letter = unpack_record(dead_letter(full, 7, "x"))
-    assert (len(letter.headers), letter.value) == (MOST_HEADERS + 3, b"value")
+    letter = unpack_record(dead_letter(full, 3, 7, "x"))
+    assert (len(letter.headers), letter.value) == (MOST_HEADERS + 4, b"value")
     many = pack_record(None, (TARGET, ("x-delay", b"1"), *[("h", b"")] * (MOST_HEADERS + 1)), b"")
     found = command_of(many, AT, PLACE)
     assert isinstance(found, Malformed) and "65001 headers are given" in found.reason

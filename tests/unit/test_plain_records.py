@@ -175,6 +175,43 @@ RECORDS: list[tuple[Pairs, Said]] = [
 ]
 
 
+NAMED = (TO, ("duemq-name", b"order-42"), ("a", b"1"), ("b", b""))
+REPEATS: list[tuple[str, Pairs, bytes | None, bool]] = [
+    # Of a record with the headers above, a delay of 5 s and the key `k`.
+    ("the same", (*NAMED, ("duemq-delay", b"5s")), b"k", True),
+    ("in another order", (("duemq-delay", b"5s"), *NAMED), b"k", True),
+    ("with its key in a header", (*NAMED, ("duemq-delay", b"5s"), ("duemq-key", b"k")), None, True),
+    ("with another key there", (*NAMED, ("duemq-delay", b"5s"), ("duemq-key", b"l")), b"k", False),
+    ("with another key", (*NAMED, ("duemq-delay", b"5s")), b"l", False),
+    ("with an empty key", (*NAMED, ("duemq-delay", b"5s")), b"", False),
+    ("without a key", (*NAMED, ("duemq-delay", b"5s")), None, False),
+    ("with the same time in other words", (*NAMED, ("duemq-delay", b"5000")), b"k", False),
+    ("to another topic", (("duemq-topic", b"x"), *NAMED[1:], ("duemq-delay", b"5s")), b"k", False),
+    ("with labels", (*NAMED, ("duemq-delay", b"5s"), ("duemq-labels", b"x")), b"k", False),
+    ("with own headers in another order", (*NAMED[:2], NAMED[3], NAMED[2], ("duemq-delay", b"5s")), b"k", False),
+    ("with one own header less", (*NAMED[:3], ("duemq-delay", b"5s")), b"k", False),
+    ("with another value there", (*NAMED[:3], ("b", b"2"), ("duemq-delay", b"5s")), b"k", False),
+]
+
+
+@pytest.mark.parametrize(("what", "pairs", "key", "same"), REPEATS, ids=[one[0] for one in REPEATS])
+def test_which_records_are_repeats(what: str, pairs: Pairs, key: bytes | None, same: bool) -> None:
+    """Both readers take the same ones for repeats, whenever they come."""
+    first = (*NAMED, ("duemq-delay", b"5s"))
+
+    said = [read(of, given, at, SHARD).fingerprint for of, given, at in ((b"k", first, AT), (key, pairs, AT + 9))]
+    assert None not in said and (said[0] == said[1]) is same
+    told = [by_the_server_fingerprint(given, of, at) for of, given, at in ((b"k", first, AT), (key, pairs, AT + 9))]
+    assert None not in told and (told[0] == told[1]) is same
+
+
+def by_the_server_fingerprint(pairs: Pairs, key: bytes | None, at: int = AT) -> bytes | None:
+    """That of a schedule with a name."""
+    meant = command_of(pack_record(key, pairs, b"v"), at, Place(SHARD, None, IDS))
+    fields = read_schedule(meant) if isinstance(meant, bytes) else None
+    return read_name(meant, fields)[1] if isinstance(meant, bytes) and fields is not None and fields[6] else None
+
+
 def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> Meaning:
     """What the server makes of a record, in the words of the audit's reader."""
     meant = command_of(pack_record(key, pairs, b"v"), at, Place(SHARD, shards, IDS))
@@ -210,7 +247,7 @@ def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> Meaning:
 def test_what_a_record_means(reader: Any, pairs: Pairs, said: Said) -> None:
     own_key: dict[str, Any] = {"key": b"of the record"} if said["kind"] == "schedule" else {}
     expected = Meaning(**(own_key | said))
-    assert reader(pairs, b"of the record")._replace(reason="") == expected
+    assert reader(pairs, b"of the record")._replace(reason="", fingerprint=None) == expected
     if own_key:
         assert reader(pairs, None).key == said.get("key")
 
@@ -269,4 +306,20 @@ def test_both_read_alike(pairs: Pairs, key: bytes | None, at: int) -> None:
         return  # an id that was forged, or of another shard: see above
     if own.first_due is not None and own.first_due != server.first_due:
         return
-    assert own._replace(reason="", due=own.due or None) == server._replace(reason="", due=server.due or None)
+    plain = own._replace(reason="", fingerprint=None, due=own.due or None)
+    assert plain == server._replace(reason="", due=server.due or None)
+
+
+@given(*([st.tuples(records.map(tuple), st.none() | st.binary(max_size=1))] * 2))
+def test_both_take_the_same_records_for_repeats(
+    one: tuple[Pairs, bytes | None], two: tuple[Pairs, bytes | None]
+) -> None:
+    own, server = [], []
+    for pairs, key in (one, two):
+        named = (*[pair for pair in pairs if pair[0] != "duemq-name"], ("duemq-name", b"order-42"))
+        for ready in (named, (TO, NOW, ("duemq-name", b"order-42"))):
+            own.append(read(key, ready, AT, SHARD).fingerprint)
+            server.append(by_the_server_fingerprint(ready, key))
+    pairwise = [(a, b) for a in range(4) for b in range(a)]
+    assert [a is None for a in own] == [b is None for b in server]
+    assert [own[a] == own[b] for a, b in pairwise] == [server[a] == server[b] for a, b in pairwise]
