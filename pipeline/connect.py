@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from contextlib import ExitStack
-
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from duemq.pipeline.errors import SparkUnavailable
 
@@ -15,21 +12,6 @@ SCHEME = "sc://"
 def is_remote(spark: SparkSession) -> bool:
     """Whether its driver is behind a Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
-
-
-def shortened(frame: DataFrame, stack: ExitStack) -> DataFrame:
-    """The same frame by the name of a view, which is dropped with `stack`, so that plans on top of it begin anew.
-
-    A Connect client sends a plan as one message, and protobuf takes no message that nests more than 100 deep: a few
-    joins over nested expressions are. Other sessions get the frame as it is.
-    """
-    spark = frame.sparkSession
-    if not is_remote(spark):
-        return frame
-    name = f"duemq_{uuid.uuid4().hex}"
-    frame.createOrReplaceTempView(name)
-    stack.callback(spark.catalog.dropTempView, name)
-    return spark.table(name)
 
 
 def remote_session(name: str, url: str, settings: dict[str, str]) -> SparkSession:

@@ -238,9 +238,9 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
 
 
 @pytest.fixture(scope="session")
-def real(spark: SparkSession, past: Past) -> Iterator[Gathered]:
+def real(spark: SparkSession, past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gathered]:
     """The logs of that history, read once, in memory. For all tests, which leave them as they are."""
-    with gathered(spark, past.bootstrap) as found:
+    with gathered(spark, past.bootstrap, tmp_path_factory.mktemp("real")) as found:
         frames = [
             spark.createDataFrame([tuple(row) for row in frame.collect()], schema).cache()
             for frame, schema in (

@@ -149,7 +149,9 @@ def audit(spark: SparkSession, kafka: str, out: str) -> Any:
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:
-    return frame.toPandas().astype(object).where(lambda cells: cells.notna(), None).to_dict("records")
+    table: Any = frame.toPandas()
+    rows: list[dict[str, Any]] = table.astype(object).where(lambda cells: cells.notna(), None).to_dict("records")
+    return rows
 
 
 def main(url: str, step: str, *arguments: str) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
 from duemq.pipeline import logs
@@ -23,15 +23,19 @@ from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, Window
-from duemq.pipeline.connect import shortened
 from duemq.pipeline.kafka import Kafka
 from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
+from duemq.pipeline.parallel import run_all
 from duemq.pipeline.patterns import exact
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
+from duemq.pipeline.scratch import COMPRESSED, Scratch
+from duemq.pipeline.session import override
 from duemq.pipeline.storage import below, uri_of
 
 FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
+# Java does not compile the one method that Spark would make of all that decodes commands: it is too large for it.
+_SPLIT: Final = {"spark.sql.codegen.hugeMethodLimit": "8000"}
 _SHOWN: Final = 200  # violations of each kind in the report; the table has all
 
 
@@ -179,7 +183,10 @@ def audit(
     `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and Unavailable.
     """
     told = teller or Silent()
-    with gathered(spark, kafka, since, until, targets, tolerance_ms, told, dead_letters) as found:
+    with (
+        gathered(spark, kafka, out, since, until, targets, tolerance_ms, told, dead_letters) as found,
+        override(spark, COMPRESSED),
+    ):
         return conclude(spark, found, out, told, fates_table, expected_ids)
 
 
@@ -187,6 +194,7 @@ def audit(
 def gathered(
     spark: SparkSession,
     kafka: Kafka,
+    out: Path | str,
     since: int | None = None,
     until: int | None = None,
     targets: Sequence[str] = (),
@@ -194,20 +202,14 @@ def gathered(
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
 ) -> Iterator[Gathered]:
-    """The logs, ready to be read. See `audit`."""
+    """The logs, read once, and kept below `out` while they are needed. See `audit`."""
     told = teller or Silent()
     there = Logs(kafka, spark)
     told.step("asking Kafka what there is")
     ledger = read.ledger_range(there, since, until)
-    with ExitStack() as kept:
-
-        def keep(frame: DataFrame) -> DataFrame:
-            frame = shortened(frame, kept)
-            kept.callback(frame.unpersist)
-            return frame.persist(StorageLevel.MEMORY_AND_DISK)
-
-        entries = keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
+    with Scratch(spark, uri_of(out)) as scratch:
         with step(spark, told, "reading the ledger"):
+            entries = scratch.keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
             windows, findings = window.windows(entries, since, tolerance_ms)
         reading = read.target_ranges(there, targets, since, until, dead_letters)
         buffer, windows = _buffer(there, windows, until)
@@ -215,17 +217,21 @@ def gathered(
         ranges = [ledger, buffer, *reading.ranges.values(), *letters]
         for one in ranges:
             told.says(f"reading {one}")
-        with step(spark, told, "reading the commands"):
-            own = keep(logs.own_commands(logs.read_topics(spark, kafka, [buffer])))
+        with step(spark, told, "reading the commands"), override(spark, _SPLIT):
+            commands = scratch.keep(logs.own_commands(logs.read_topics(spark, kafka, [buffer])))
             # Most systems have no plain clients: then nothing of it is asked of Python.
-            plain = own.where("said is not null").limit(1).count() > 0
-        commands = keep(logs.understood(own)) if plain else own.drop("said")
-        frames = Frames(
-            entries,
-            commands,
-            keep(_narrow(logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values())))),
-            shortened(logs.dead_letters(logs.read_topics(spark, kafka, letters)), kept),
-        )
+            if commands.where("said is not null").limit(1).count():
+                commands = scratch.keep(logs.understood(commands))
+            else:
+                commands = commands.drop("said")
+        with step(spark, told, "reading what was delivered"):
+            delivered = logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values()))
+            frames = Frames(
+                entries,
+                commands,
+                scratch.keep(_narrow(delivered)),
+                scratch.keep(logs.dead_letters(logs.read_topics(spark, kafka, letters))),
+            )
         extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
         yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
 
@@ -332,14 +338,22 @@ def _concluded(
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
         checked = checks.check(judged, found, files, expected_ids)
-        findings = [*found.findings, *_replayed(judged, table, extent, files), *checked.findings]
+        *checkpointed, replayed, sums_found, doubts = run_all(
+            spark,
+            [
+                lambda: violations.violations(table).localCheckpoint(),
+                *(lambda rows=rows: rows().localCheckpoint() for rows in checked.violations),
+                lambda: _replayed(judged, table, extent, files),
+                checked.findings,
+                checked.doubt_counts,
+            ],
+        )
+        findings = [*found.findings, *replayed, *sums_found]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
         )
-        _write(violations.violations(table), below(folder, "violations"))
-        for more in (shards, *checked.violations):
-            _write(more, below(folder, "violations"), "append")
+        _write(reduce(DataFrame.unionByName, checkpointed, shards), below(folder, "violations"))
         listed = spark.read.parquet(exact(below(folder, "violations")))
         kinds = {row.kind: row["count"] for row in listed.groupBy("kind").count().collect()}
         first = Over.partitionBy("kind").orderBy("shard", "offset", "row")
@@ -352,13 +366,13 @@ def _concluded(
         if judged.compared is not None:
             late = lateness.together(late, judged.compared.late)
         _write(late, below(folder, "lateness"))
-        summary = lateness.summary(spark.read.parquet(exact(below(folder, "lateness"))))
-        parts = table.groupBy("part", "fate", "shard").agg(
+        written = spark.read.parquet(exact(below(folder, "lateness")))
+        by_part = table.groupBy("part", "fate", "shard").agg(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
-        ).collect()  # fmt: skip
-        doubts = checked.doubt_counts()
-        said = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count().collect()
+        )  # fmt: skip
+        by_answer = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count()
+        summary, parts, said = run_all(spark, [lambda: lateness.summary(written), by_part.collect, by_answer.collect])
     account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
     others: Counter[str] = Counter()
     later: Counter[int] = Counter({shard: one.later for shard, one in agreed.items()})

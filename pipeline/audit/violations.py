@@ -205,10 +205,10 @@ def _by_ledger() -> Column:
     return F.when(F.col("fate").isin("lost", "unproven"), F.lit("delivered")).otherwise(F.col("fate"))
 
 
-def listed(frame: DataFrame, kind: str, detail: Column | str) -> DataFrame:
-    """Rows of `VIOLATIONS` of one kind; what `frame` does not have of their columns is null, and `row` 0."""
-    text = F.lit(detail) if isinstance(detail, str) else detail
-    given = {"kind": F.lit(kind), "detail": text, "row": F.col("row") if "row" in frame.columns else F.lit(0)}
+def listed(frame: DataFrame, kind: Column | str, detail: Column | str) -> DataFrame:
+    """Rows of `VIOLATIONS`; what `frame` does not have of their columns is null, and `row` 0."""
+    kind, text = (F.lit(one) if isinstance(one, str) else one for one in (kind, detail))
+    given = {"kind": kind, "detail": text, "row": F.col("row") if "row" in frame.columns else F.lit(0)}
     columns = []
     for field in VIOLATIONS.split(", "):
         name, type_ = field.split()

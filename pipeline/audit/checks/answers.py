@@ -83,22 +83,26 @@ def violations(verdicts: DataFrame) -> DataFrame:
     about = F.concat(F.lit("command "), "offset", F.lit(", a "), "kind")
     said = F.concat(about, F.lit(", was answered "), name)
 
-    def where(rule: str) -> DataFrame:
-        text = RULES[rule]
+    def rule(name: str) -> Column:
+        text = RULES[name]
         for word in ("malformed", "known", "unknown"):
             text = text.replace(f":{word}", numbers[word])
-        return verdicts.where(text)
+        return F.expr(text)
 
-    parts = (
-        listed(where("unanswered"), "unanswered", F.concat(about, F.lit(", has no answer"))),
-        listed(where("refused"), "refused", said),
-        listed(where("false_answer").where("NOT no_command"), "false_answer", said),
-        listed(where("no_original"), "false_answer", F.concat(said, F.lit(", and no file of this content was wanted"))),
-        listed(where("no_holder"), "false_answer", F.concat(said, F.lit(", and no message has its name"))),
-        listed(where("two_answers"), "ledger", F.concat(about, F.lit(", has more than one answer"))),
-        listed(where("no_command"), "ledger", F.concat(F.lit("an answer to offset "), "offset", F.lit(", no command"))),
+    known = ~F.col("no_command")
+    # One pass over the verdicts, each of which may break several rules.
+    broken = (
+        (rule("unanswered"), "unanswered", F.concat(about, F.lit(", has no answer"))),
+        (rule("refused"), "refused", said),
+        (rule("false_answer") & known, "false_answer", said),
+        (rule("no_original"), "false_answer", F.concat(said, F.lit(", and no file of this content was wanted"))),
+        (rule("no_holder"), "false_answer", F.concat(said, F.lit(", and no message has its name"))),
+        (rule("two_answers"), "ledger", F.concat(about, F.lit(", has more than one answer"))),
+        (rule("no_command"), "ledger", F.concat(F.lit("an answer to offset "), "offset", F.lit(", no command"))),
     )
-    return reduce(DataFrame.unionByName, parts)
+    each = (F.when(when, F.struct(F.lit(kind).alias("kind"), text.alias("detail"))) for when, kind, text in broken)
+    rows = verdicts.select("*", F.explode(F.array_compact(F.array(*each))).alias("broken"))
+    return listed(rows, F.col("broken.kind"), F.col("broken.detail"))
 
 
 def doubtful(verdicts: DataFrame) -> DataFrame:

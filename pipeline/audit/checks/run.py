@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,12 +29,13 @@ DOUBTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`violations`: rows of `VIOLATIONS`, a frame for each check, so that no plan has all of them; `doubts`: rows of
-    what cannot be known, by key of `DOUBTS`; `findings`: where the ledger's checksums are not those of the keys."""
+    """`violations`: each gives rows of `VIOLATIONS`, of one check, so that no plan has all of them; `doubts`: rows of
+    what cannot be known, by key of `DOUBTS`; `findings` tells where the ledger's checksums are not those of the
+    keys. Nothing is computed yet."""
 
-    violations: Sequence[DataFrame]
+    violations: Sequence[Callable[[], DataFrame]]
     doubts: Mapping[str, DataFrame]
-    findings: Sequence[Finding]
+    findings: Callable[[], list[Finding]]
 
     def doubt_counts(self) -> dict[str, int]:
         """How many, where there are some."""
@@ -54,11 +55,11 @@ def check(
     counts = [(one.topic, len(one.ends)) for one in gathered.ranges if one.topic in extent.topics]
     partitions = windows.sparkSession.createDataFrame(counts, "topic string, partitions int")
     rows = [
-        answers.violations(verdicts),
-        names.violations(claims),
-        letters.violations(refused, extent.letters_from),
-        places.wrong_partitions(frames.deliveries, partitions),
-        places.out_of_order(frames.deliveries, judged.summary, judged.entries, windows),
+        lambda: answers.violations(verdicts),
+        lambda: names.violations(claims),
+        lambda: letters.violations(refused, extent.letters_from),
+        lambda: places.wrong_partitions(frames.deliveries, partitions),
+        lambda: places.out_of_order(frames.deliveries, judged.summary, judged.entries, windows),
     ]
     by_id = F.col("plain") & F.col("by_id") & (F.col("answer") == int(Answer.UNKNOWN))
     unknown_ids = judged.changes.where(by_id).select("shard", F.col("command").alias("offset"))
@@ -67,13 +68,15 @@ def check(
         missing = expected.missing_ids(
             ids, frames.commands, judged.answers, judged.adopted, frames.deliveries, windows, extent.anywhere_from
         )
-        rows.append(expected.violations(missing))
+        rows.append(lambda: expected.violations(missing))
         doubts["expected"] = missing.where("unprovable")
     pending = checksums.pending_keys(frames.commands, judged.answers, judged.adopted, judged.summary, windows)
     unread = {file.shard for file in files if file.why_not}
-    findings = checksums.of_entries(pending, judged.entries, extent.windows, unread)
-    if files:
-        findings += checksums.of_files(judged.adopted, judged.entries)
+
+    def findings() -> list[Finding]:
+        found = checksums.of_entries(pending, judged.entries, extent.windows, unread)
+        return found + (checksums.of_files(judged.adopted, judged.entries) if files else [])
+
     return CheckResult(rows, doubts, findings)
 
 
