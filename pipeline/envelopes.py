@@ -32,11 +32,13 @@ _KINDS: Final = {
 _TOPIC: Final = "^[A-Za-z0-9._-]{1,249}$"
 _HEAD: Final = ENVELOPE.size
 assert _HEAD == 34
-# Name, first byte and bytes of each field. A schedule and a change have the first three in common.
-_START: Final = (("_kind", 0, 1), ("_format", 1, 1), ("_size", 2, 4), ("_due", 6, 8))
-_SCHEDULE: Final = (
-    ("_expires", 14, 8), ("_topic", 22, 1), ("_key", 23, 2), ("_labels", 25, 2), ("_name", 27, 1), ("_count", 28, 2),
-    ("_headers", 30, 4),
+# Name, first byte and bytes of each field. A schedule and a change have the first two in common. Reading a number costs
+# more than all else, so some are several small ones: `_PARTS` says which bits of them are what.
+_START: Final = (("_first", 0, 6), ("_due", 6, 8))
+_SCHEDULE: Final = (("_expires", 14, 8), ("_topic", 22, 1), ("_sizes", 23, 7), ("_headers", 30, 4))
+_PARTS: Final = (
+    ("_kind", "_first", 40, 8), ("_format", "_first", 32, 8), ("_size", "_first", 0, 32),
+    ("_key", "_sizes", 40, 16), ("_labels", "_sizes", 24, 16), ("_name", "_sizes", 16, 8), ("_count", "_sizes", 0, 16),
 )  # fmt: skip
 _CHANGE: Final = (("_first_offset", 14, 8), ("_first_row", 22, 4), ("_to", 26, 8))
 
@@ -69,13 +71,14 @@ def decoded(records: DataFrame) -> DataFrame:
     duemq's own), `said`, `content`."""
     c = F.col
     digits = records.withColumn("_head", F.when(F.octet_length("envelope") >= _HEAD, F.hex(_bytes(0, F.lit(_HEAD)))))
-    numbers = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
+    starts = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
+    numbers = starts.withColumns(_parts_of("_first"))
     is_schedule = c("_kind") == SCHEDULE
     is_change = c("_kind").between(CANCEL, REDRIVE)
     fields = numbers.withColumns(
         {name: F.when(is_schedule, number("_head", at, size)) for name, at, size in _SCHEDULE}
         | {name: F.when(is_change, number("_head", at, size)) for name, at, size in _CHANGE}
-    )
+    ).withColumns(_parts_of("_sizes"))
     key = F.when(c("_key") == NO_KEY, F.lit(0)).otherwise(c("_key"))
     named = F.when(c("_name") > 0, c("_name") + FINGERPRINT_BYTES).otherwise(0)
     placed = fields.withColumns({
@@ -126,6 +129,12 @@ def decoded(records: DataFrame) -> DataFrame:
         F.when(sent & (c("_name") > 0), fingerprint).alias("fingerprint"),
         "said",
     )  # fmt: skip
+
+
+def _parts_of(whole: str) -> dict[str, Column]:
+    """The small numbers in one."""
+    parts = ((name, low, (1 << bits) - 1) for name, of, low, bits in _PARTS if of == whole)
+    return {name: F.shiftright(whole, low).bitwiseAND(F.lit(mask)) for name, low, mask in parts}
 
 
 def _bytes(at: Column | int, size: Column) -> Column:

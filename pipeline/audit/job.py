@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
 from duemq.pipeline import logs
@@ -149,6 +150,8 @@ def judge(
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     shards = window.as_frame(spark, extent.windows)
     all_rows = rows = adopted.rows_of(spark, files)
+    if files:  # each check reads them, and they may be far away
+        all_rows = rows = rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     commands, deliveries, compared = frames.commands, frames.deliveries, None
     if comparing:
         compared = sums.compared(
