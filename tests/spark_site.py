@@ -15,7 +15,7 @@ from duemq.proxy.local.jars import jars
 from tests.real_servers import need_servers
 
 JARS = Path(__file__).with_name("spark_jars.txt")
-SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
+SETTINGS = {"spark.driver.memory": "1536m", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
 
 SESSION_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 

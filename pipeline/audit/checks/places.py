@@ -67,8 +67,8 @@ def _behind(deliveries: DataFrame, changed: DataFrame, windows: DataFrame) -> Da
     )  # fmt: skip
     mine = deliveries.join(F.broadcast(windows.select("shard", "known_from", "applied")), "shard").where(inside)
     # All of these are sorted: by no more than it takes. What else is known of the few that are behind comes later.
-    record = ["topic", "partition", "offset"]
-    plain = mine.select("shard", "key_hash", *record, "first_due", "first_offset", "first_row").join(
+    record = ["shard", "topic", "partition", "offset"]
+    plain = mine.select("key_hash", *record, "first_due", "first_offset", "first_row").join(
         changed.select("shard", F.col("offset").alias("first_offset"), F.col("row").alias("first_row")),
         ["shard", "first_offset", "first_row"], "left_anti",
     )  # fmt: skip
