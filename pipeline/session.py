@@ -44,6 +44,7 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.sql.ui.retainedExecutions": "20",  # nobody looks at them, and the text of an audit's plans fills a driver
     "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
 }
 
