@@ -26,6 +26,7 @@ from duemq.model.ledger import Answer
 from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.envelopes import packed_hash
+from duemq.pipeline.parallel import tasks_for
 from duemq.storage.object_store import SCHEME, bucket_of, is_object
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _PART: Final = 4 << 20
 _BATCH: Final = 16_384  # rows
-_MOST_TASKS: Final = 1_000
 _TIMEOUT_S: Final = 5.0
 _ATTEMPTS: Final = 4  # of one request: nobody comes again later, as a node does
 _MOST_WORDS: Final = 200  # characters
@@ -149,7 +149,7 @@ def _told(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) -> 
 def _frame(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
     """A row per file, spread over tasks."""
     rows = spark.createDataFrame([astuple(file) for file in files], _FILES)
-    return rows.repartition(min(len(files), _MOST_TASKS), "shard", "offset")
+    return rows.repartition(tasks_for(spark, len(files)))
 
 
 def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[AdoptedFile]:

@@ -23,6 +23,7 @@ from duemq.pipeline.bulk.rules import REASON
 from duemq.pipeline.bulk.stage import Stage
 from duemq.pipeline.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.parallel import tasks_for
 from duemq.storage.delay_file import GROUP_BYTES, ROWS_PER_GROUP
 from duemq.storage.intake import glance
 
@@ -44,7 +45,6 @@ _OPTIONS: Final = {
 }
 _MOST_ROWS = 2_000_000  # of one file: what is done with one is done by one task
 _IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
-MOST_TASKS: Final = 256  # that look at files: each takes longer than Spark needs to start one
 _SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
 _PARTS_PER_TASK: Final = 16
 _UNKNOWN_PARTS: Final = 2_000
@@ -169,7 +169,7 @@ def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int
     """The files at these paths; of each that has a number, a copy that has it too."""
     if not paths:
         return []
-    listed = spark.createDataFrame(list(paths), "path string, number int").repartition(min(len(paths), MOST_TASKS))
+    listed = spark.createDataFrame(list(paths), "path string, number int").repartition(tasks_for(spark, len(paths)))
     rows: Sequence[pa.RecordBatch] = listed.mapInArrow(_look_in(stage), _SCHEMA).toArrow().to_batches()
     return sorted((DelayFile(**row) for batch in rows for row in batch.to_pylist()), key=lambda one: one.path)
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
-from duemq.pipeline.bulk.files import MOST_TASKS
 from duemq.pipeline.bulk.manifest import Manifest
 from duemq.pipeline.bulk.stage import Stage
+from duemq.pipeline.parallel import tasks_for
 from duemq.pipeline.server import Server
 
 _MOST: Final = 10_000  # ids per request
@@ -40,8 +40,7 @@ def ids(
                     with stage.local(path) as file:
                         yield from _of_file(client, file, path, adoption)
 
-    parts = max(1, min(len(kept), MOST_TASKS))
-    return listed.repartition(parts).mapInArrow(with_ids, SCHEMA)
+    return listed.repartition(tasks_for(spark, len(kept))).mapInArrow(with_ids, SCHEMA)
 
 
 def _of_file(client: Client, local: Path, path: str, adoption: str) -> Iterator[pa.RecordBatch]:
