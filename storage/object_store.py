@@ -27,7 +27,7 @@ _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART_BYTES: Final = 8 << 20
 _SPARE_BYTES: Final = 64 << 20  # left free on the disk that a copy comes to
 _CONNECT_S: Final = 5.0
-_ATTEMPTS: Final = 2  # of one request; who asked comes again later
+_ATTEMPTS: Final = 2  # a node comes again later
 
 
 class StoreAway(Unavailable):
@@ -42,8 +42,10 @@ class ObjectStore:
     region: str = ""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
 
-    def connect(self) -> S3FileSystem:
+    def connect(self, attempts: int = _ATTEMPTS) -> S3FileSystem:
+        """`attempts`: of one request."""
         from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # 50 ms that files of a folder do without
 
         given: dict[str, Any] = {}
@@ -54,7 +56,9 @@ class ObjectStore:
             given["region"] = self.region
         if self.access_key:
             given |= {"access_key": self.access_key, "secret_key": self.secret_key}
-        retry = AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
+        if self.session_token:
+            given["session_token"] = self.session_token
+        retry = AwsStandardS3RetryStrategy(max_attempts=attempts)
         return S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=_CONNECT_S, retry_strategy=retry, **given)
 
 

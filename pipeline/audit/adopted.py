@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import lru_cache, partial
 from struct import pack
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,17 +26,17 @@ from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.envelopes import packed_hash
 from duemq.pipeline.parallel import tasks_for
-from duemq.storage.object_store import SCHEME, bucket_of, is_object
+from duemq.pipeline.s3a import store_of
+from duemq.storage.object_store import SCHEME, ObjectStore, bucket_of, is_object
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
 _PART: Final = 4 << 20
 _BATCH: Final = 16_384  # rows
-_TIMEOUT_S: Final = 5.0
-_ATTEMPTS: Final = 4  # of one request: nobody comes again later, as a node does
+_ATTEMPTS: Final = 4  # an audit does not come again later, as a node does
 _MOST_WORDS: Final = 200  # characters
-_NO_NETWORK: Final = "NETWORK_CONNECTION"  # what the AWS SDK calls a store that nobody answers for
+_NO_NETWORK: Final = "NETWORK_CONNECTION"  # the AWS SDK's name for a store that does not answer
 ROWS: Final = (
     "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, content bigint, "
     "metadata bigint"
@@ -71,32 +70,7 @@ class AdoptedFile:
     why_not: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """How executors reach a bucket. What is empty is for the AWS SDK to find there: variables, profiles, roles."""
-
-    endpoint: str = ""
-    region: str = ""
-    access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-
-    @classmethod
-    def of(cls, spark: SparkSession, bucket: str) -> Self:
-        """As this session's settings `spark.hadoop.fs.s3a.*` say, those of the bucket before those of all."""
-
-        def said(name: str) -> str:
-            of_all = spark.conf.get(f"spark.hadoop.fs.s3a.{name}", "")
-            return spark.conf.get(f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}", of_all) or ""
-
-        endpoint = said("endpoint")
-        if endpoint and "://" not in endpoint:
-            endpoint = f"{'http' if said('connection.ssl.enabled') == 'false' else 'https'}://{endpoint}"
-        keys = (said(name) for name in ("access.key", "secret.key", "session.token"))
-        return cls(endpoint, said("endpoint.region"), *keys)
-
-
-Stores = Mapping[str, Store]
+Stores = Mapping[str, ObjectStore]
 """By bucket."""
 
 
@@ -119,13 +93,13 @@ def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -
 def looked_at(spark: SparkSession, files: Sequence[AdoptedFile]) -> list[AdoptedFile]:
     """The same files with `why_not`, each read for its checksum by an executor."""
     stores = _stores(spark, files)
-    # A store that nobody answers for makes each request wait: it is asked once, however many files are there.
+    # Each request to a store that does not answer waits for a time-out: ask it once, however many files it has.
     first = {bucket_of(file.path): file for file in files if is_object(file.path)}
-    why = _told(spark, list(first.values()), stores)
+    why = _reasons(spark, list(first.values()), stores)
     silent = {bucket: why[_command(file)] for bucket, file in first.items() if _NO_NETWORK in why[_command(file)]}
     why |= {_command(file): silent[bucket_of(file.path)] for file in files
             if is_object(file.path) and bucket_of(file.path) in silent}  # fmt: skip
-    why |= _told(spark, [file for file in files if _command(file) not in why], stores)
+    why |= _reasons(spark, [file for file in files if _command(file) not in why], stores)
     return [replace(file, why_not=why[_command(file)]) for file in files]
 
 
@@ -133,17 +107,17 @@ def _command(file: AdoptedFile) -> tuple[int, int]:
     return file.shard, file.offset
 
 
-def _stores(spark: SparkSession, files: Iterable[AdoptedFile]) -> dict[str, Store]:
+def _stores(spark: SparkSession, files: Iterable[AdoptedFile]) -> dict[str, ObjectStore]:
     buckets = {bucket_of(file.path) for file in files if is_object(file.path)}
-    return {bucket: Store.of(spark, bucket) for bucket in sorted(buckets)}
+    return {bucket: store_of(spark, bucket) for bucket in sorted(buckets)}
 
 
-def _told(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) -> dict[tuple[int, int], str]:
+def _reasons(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) -> dict[tuple[int, int], str]:
     """`why_not` of each file, by shard and offset of its command."""
     if not files:
         return {}
-    told = _frame(spark, files).mapInArrow(partial(_look, stores), "shard int, offset bigint, why_not string")
-    return {(row.shard, row.offset): row.why_not for row in told.collect()}
+    reasons = _frame(spark, files).mapInArrow(partial(_look, stores), "shard int, offset bigint, why_not string")
+    return {(row.shard, row.offset): row.why_not for row in reasons.collect()}
 
 
 def _frame(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
@@ -196,20 +170,9 @@ def _opened(path: str, stores: Stores) -> pa.NativeFile:
 
 
 @lru_cache(maxsize=8)
-def _connected(store: Store) -> S3FileSystem:
+def _connected(store: ObjectStore) -> S3FileSystem:
     """One client for all files that a worker reads."""
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # 50 ms that files of a folder do without
-
-    endpoint = urlsplit(store.endpoint)
-    given = {
-        "scheme": endpoint.scheme, "endpoint_override": endpoint.netloc, "region": store.region,
-        "access_key": store.access_key, "secret_key": store.secret_key, "session_token": store.session_token,
-    }  # fmt: skip
-    return S3FileSystem(
-        connect_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S,
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-        **{name: value for name, value in given.items() if value},
-    )  # fmt: skip
+    return store.connect(_ATTEMPTS)
 
 
 def rows_of(spark: SparkSession, files: Iterable[AdoptedFile]) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,16 +19,17 @@ from pyspark.sql import SparkSession
 
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.s3a import store_of
 from duemq.storage.object_store import wrong_uri
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-_OF_SPARK: Final = {
-    "endpoint": "endpoint", "endpoint.region": "region", "access.key": "access_key_id",
-    "secret.key": "secret_access_key", "session.token": "session_token",
+_OF_OBSTORE: Final = {
+    "endpoint": "endpoint", "region": "region", "access_key": "access_key_id", "secret_key": "secret_access_key",
+    "session_token": "session_token",
 }  # fmt: skip
-"""What obstore calls the settings `fs.s3a.*`."""
+"""What obstore calls the fields of an `ObjectStore`."""
 _CHUNK_BYTES: Final = 8 << 20
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
@@ -56,8 +57,9 @@ class ObjectStage:
         if (wrong := wrong_uri(f"s3://{place}")) is not None:
             raise BadInput(f"{uri} cannot be a stage: {wrong}")
         bucket, _, prefix = place.partition("/")
-        said = {theirs: spark.conf.get(f"spark.hadoop.fs.s3a.{ours}", None) for ours, theirs in _OF_SPARK.items()}
-        return cls(scheme, bucket, prefix, tuple((name, value) for name, value in said.items() if value))
+        fields = asdict(store_of(spark, bucket))
+        config = tuple((_OF_OBSTORE[name], value) for name, value in fields.items() if value)
+        return cls(scheme, bucket, prefix, config)
 
     @property
     def place(self) -> str:

@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 from duemq.client import Client
 from duemq.model.message import Draft
 from duemq.pipeline.audit import adopted as module
-from duemq.pipeline.audit.adopted import AdoptedFile, Store, looked_at, rows_of
+from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
+from duemq.pipeline.s3a import store_of
 from duemq.proxy.local.kafka import KafkaServers
 from duemq.proxy.local.ports import HOST, free_port
+from duemq.storage.object_store import ObjectStore
 from duemq.storage.rows import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.audit_site import make_topics
@@ -92,13 +94,15 @@ def test_a_store_that_is_away_is_asked_once(
     settings.conf.set("spark.hadoop.fs.s3a.bucket.away.endpoint", f"http://{HOST}:{free_port()}")
     away = [replace(files[0], offset=n, path=f"s3://away/{n}.parquet") for n in range(10, 30)]
     asked: list[str] = []
-    told_by = module._told
+    reasons = module._reasons
 
-    def counting(spark: SparkSession, some: list[AdoptedFile], stores: dict[str, Store]) -> dict[tuple[int, int], str]:
+    def counting(
+        spark: SparkSession, some: list[AdoptedFile], stores: dict[str, ObjectStore]
+    ) -> dict[tuple[int, int], str]:
         asked.extend(file.path for file in some)
-        return told_by(spark, some, stores)
+        return reasons(spark, some, stores)
 
-    monkeypatch.setattr(module, "_told", counting)
+    monkeypatch.setattr(module, "_reasons", counting)
     told = looked_at(settings, [*files, *away])
     settings.conf.unset("spark.hadoop.fs.s3a.bucket.away.endpoint")
     assert [file.why_not for file in told[:3]] == ["", "", ""]
@@ -108,21 +112,21 @@ def test_a_store_that_is_away_is_asked_once(
 
 
 def test_how_a_bucket_is_reached_follows_from_the_settings_of_the_session(settings: SparkSession, s3: S3Site) -> None:
-    store = Store.of(settings, "jobs")
-    assert store == Store(s3.endpoint, REGION, ACCESS_KEY, SECRET_KEY)
+    store = store_of(settings, "jobs")
+    assert store == ObjectStore(s3.endpoint, REGION, ACCESS_KEY, SECRET_KEY)
     assert SECRET_KEY not in repr(store)
     own = {"endpoint": "https://other:9000", "session.token": "t", "access.key": "a"}
     for name, value in own.items():
         settings.conf.set(f"spark.hadoop.fs.s3a.bucket.jobs.{name}", value)
-    assert Store.of(settings, "jobs") == Store("https://other:9000", REGION, "a", SECRET_KEY, "t")
-    assert Store.of(settings, "others") == store
+    assert store_of(settings, "jobs") == ObjectStore("https://other:9000", REGION, "a", SECRET_KEY, "t")
+    assert store_of(settings, "others") == store
     for name in own:
         settings.conf.unset(f"spark.hadoop.fs.s3a.bucket.jobs.{name}")
     settings.conf.set("spark.hadoop.fs.s3a.connection.ssl.enabled", "true")
-    assert Store.of(settings, "jobs").endpoint == s3.endpoint.replace("http://", "https://")
+    assert store_of(settings, "jobs").endpoint == s3.endpoint.replace("http://", "https://")
     for name in ("endpoint", "access.key", "secret.key", "endpoint.region"):
         settings.conf.unset(f"spark.hadoop.fs.s3a.{name}")
-    assert Store.of(settings, "jobs") == Store(), "the rest is for the variables and roles of each machine"
+    assert store_of(settings, "jobs") == ObjectStore(), "the rest is for the variables and roles of each machine"
 
 
 def of_object(spark: SparkSession, read: Gathered, s3: S3Site) -> tuple[Gathered, str]:
