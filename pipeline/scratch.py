@@ -9,19 +9,21 @@ deep, as a few joins over nested expressions do.
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.pipeline.connect import is_remote
 from duemq.pipeline.patterns import exact
-from duemq.pipeline.storage import below, local_path
+from duemq.pipeline.session import override
+from duemq.pipeline.storage import below, hadoop_path, local_path
 
 NAME: Final = "_scratch"
-COMPRESSED: Final = {"spark.sql.sources.fileCompressionFactor": "10.0"}
-"""What Spark has to know of the files: it takes them for as small in memory, and would broadcast millions of rows."""
+# Spark takes files for as small in memory as they are on disk: it would broadcast millions of rows of these.
+_COMPRESSED: Final = {"spark.sql.sources.fileCompressionFactor": "10.0"}
 
 
 class Scratch:
@@ -31,6 +33,7 @@ class Scratch:
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark, self._folder = spark, below(folder, NAME)
         self._frames: list[DataFrame] = []
+        self._stack = ExitStack()
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Write a frame, and give what reads it."""
@@ -41,11 +44,13 @@ class Scratch:
         return written
 
     def __enter__(self) -> Self:
+        self._stack.enter_context(override(self._spark, _COMPRESSED))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stack.close()
         remote, path = is_remote(self._spark), local_path(self._folder)
         if remote:  # nothing there removes a folder for us, but what is in it can be made small
             for number, frame in enumerate(self._frames):
@@ -54,12 +59,6 @@ class Scratch:
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
         elif not remote:
-            self._remove()
-
-    def _remove(self) -> None:
-        java: Any = self._spark._jvm
-        where = java.org.apache.hadoop.fs.Path(self._folder)
-        try:
-            where.getFileSystem(self._spark._jsc.hadoopConfiguration()).delete(where, True)
-        except Py4JJavaError:
-            return  # it is of no use, and does no harm: the next job replaces it
+            with suppress(Py4JJavaError):  # what is left does no harm: the next job replaces it
+                files, where = hadoop_path(self._spark, self._folder)
+                files.delete(where, True)

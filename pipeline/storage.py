@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -70,11 +70,19 @@ def below(uri: str, name: str) -> str:
     return f"{uri.rstrip('/')}/{name}"
 
 
+def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
+    """The file system of a URI and the path there, as objects of Hadoop, with the settings and logins that Spark has.
+    Not in a Connect session, which has no Java. Methods of both raise Py4JJavaError."""
+    java: Any = spark._jvm
+    path = java.org.apache.hadoop.fs.Path(uri)
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path
+
+
 def destination(spark: SparkSession, place: str | Path, option: str, *, new: bool = False) -> str:
     """The URI of a folder that Spark is to write to. To be called before the work whose outcome goes there.
 
-    `option`: what named it, for the sentence. `new`: nothing may be there. Raises BadInput as `uri_of` and
-    `check_reachable`.
+    `option`: what named it, for the sentence. `new`: nothing may be there; else the folder need not exist. Raises
+    BadInput as `uri_of`, and where Spark does not know the file system, or that refuses.
     """
     try:
         uri = uri_of(place)
@@ -83,12 +91,6 @@ def destination(spark: SparkSession, place: str | Path, option: str, *, new: boo
     if _exists(spark, uri, option) and new:
         raise BadInput(f"{option} {uri}: there is something already: remove it, or name another folder")
     return uri
-
-
-def check_reachable(spark: SparkSession, uri: str, option: str) -> None:
-    """Raise BadInput in a sentence where Spark cannot work with a URI: its file system is unknown to this Spark, or
-    refuses. To be called before work whose outcome goes there. The folder need not exist. `option`: what named it."""
-    _exists(spark, uri, option)
 
 
 @contextmanager

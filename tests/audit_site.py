@@ -248,4 +248,4 @@ def real(spark: SparkSession, past: Past, tmp_path_factory: pytest.TempPathFacto
                 (found.frames.deliveries, decode.DELIVERIES), (found.frames.dead_letters, decode.DEAD_LETTERS),
             )
         ]  # fmt: skip
-        yield replace(found, frames=Frames(*frames))
+    yield replace(found, frames=Frames(*frames))  # the session has its own settings again

@@ -30,7 +30,7 @@ from duemq.pipeline.parallel import run_all
 from duemq.pipeline.patterns import exact
 from duemq.pipeline.progress import Silent, Teller, step
 from duemq.pipeline.ranges import Logs, TopicRange
-from duemq.pipeline.scratch import COMPRESSED, Scratch
+from duemq.pipeline.scratch import Scratch
 from duemq.pipeline.session import override
 from duemq.pipeline.storage import below, uri_of
 
@@ -186,10 +186,7 @@ def audit(
     `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and Unavailable.
     """
     told = teller or Silent()
-    with (
-        gathered(spark, kafka, out, since, until, targets, tolerance_ms, told, dead_letters) as found,
-        override(spark, COMPRESSED),
-    ):
+    with gathered(spark, kafka, out, since, until, targets, tolerance_ms, told, dead_letters) as found:
         return conclude(spark, found, out, told, fates_table, expected_ids)
 
 

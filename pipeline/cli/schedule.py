@@ -120,7 +120,7 @@ def schedule(
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.send.soon import check_soon, send_soon
         from duemq.pipeline.server import Server
-        from duemq.pipeline.storage import check_reachable, uri_of
+        from duemq.pipeline.storage import destination, uri_of
         from duemq.pipeline.workers import failures_told
 
         server = Server(url)
@@ -139,7 +139,7 @@ def schedule(
             raise BadInput("--stage is missing: a folder that the server adopts files from (far.adopt_from)")
         for option_name, place in (("--rejects", rejects), ("--ids", ids)):
             if place is not None:
-                check_reachable(spark, uri_of(place), option_name)
+                destination(spark, place, option_name)
         reader = "" if jdbc else f"{kind or ''} {' '.join(sorted(option or ()))}".strip()
         job_id, about = _identity(frame, columns, job, jdbc, jdbc_name, reader)
         again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"

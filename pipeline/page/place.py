@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.connect import is_remote
 from duemq.pipeline.errors import BadInput, JobFailed
-
-_LOCAL: Final = re.compile("file:/+")
+from duemq.pipeline.storage import hadoop_path, local_path
 
 
 def check_page(spark: SparkSession, uri: str, option: str) -> None:
     """Raise BadInput where no page can be written in a folder (`storage.uri_of`): a Connect session reaches other file
     systems through its server, which writes tables only. To be called before the work that the page tells of. `option`:
     what named the folder."""
-    if is_remote(spark) and not _LOCAL.match(uri):
+    if is_remote(spark) and local_path(uri) is None:
         raise BadInput(
             f"{option} {uri}: a Spark Connect session can write tables there, but no page: name a folder of this "
-            "machine, or use a session of its own (--master)"
+            "machine, or run the command with another --master"
         )
 
 
 def write_page(spark: SparkSession, uri: str, html: str) -> None:
     """Make or replace the page at a URI (`storage.uri_of`). Raises JobFailed where that cannot be written."""
     try:
-        if _LOCAL.match(uri):
-            _replace(Path(_LOCAL.sub("/", uri, count=1)), html)
+        if (path := local_path(uri)) is not None:
+            _replace(path, html)
         else:
             _by_hadoop(spark, uri, html)
     except OSError as error:
@@ -49,10 +46,8 @@ def _replace(path: Path, html: str) -> None:
 
 
 def _by_hadoop(spark: SparkSession, uri: str, html: str) -> None:
-    """By the file systems that Spark itself uses, with their settings and logins."""
-    java: Any = spark._jvm
-    path = java.org.apache.hadoop.fs.Path(uri)
-    stream = path.getFileSystem(spark._jsc.hadoopConfiguration()).create(path, True)
+    files, path = hadoop_path(spark, uri)
+    stream = files.create(path, True)
     try:
         stream.write(bytearray(html.encode()))
     finally:

@@ -14,7 +14,7 @@ from duemq.pipeline.bulk.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.server import Server
-from duemq.pipeline.storage import check_reachable, uri_of
+from duemq.pipeline.storage import destination, uri_of
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests
@@ -22,17 +22,17 @@ pytestmark = spark_tests
 
 def test_a_file_system_that_spark_does_not_know_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^--ids gs://bucket/ids: Spark cannot reach it \(.*gs") as error:
-        check_reachable(spark, uri_of("gs://bucket/ids"), "--ids")
+        destination(spark, "gs://bucket/ids", "--ids")
     assert "\n" not in str(error.value)
     with pytest.raises(BadInput, match=r"^--out hdfs://nobody\.invalid/x: Spark cannot reach it"):
-        check_reachable(spark, uri_of("hdfs://nobody.invalid/x"), "--out")
+        destination(spark, "hdfs://nobody.invalid/x", "--out")
 
 
 def test_a_folder_need_not_be_there_and_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("not there", "a [1]{2}*?", "there"):
         if name == "there":
             spark.range(3).write.parquet(uri_of(tmp_path / name))
-        check_reachable(spark, uri_of(tmp_path / name), "--ids")
+        destination(spark, tmp_path / name, "--ids")
 
 
 @pytest.mark.parametrize("place", ["hdfs:///jobs", "abfss://box@account.dfs.core.windows.net/jobs", "gs://bucket/jobs"])

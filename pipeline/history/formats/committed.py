@@ -27,6 +27,7 @@ from duemq.pipeline.connector import JARS_VARIABLE
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
 from duemq.pipeline.patterns import exact
+from duemq.pipeline.storage import hadoop_path
 
 KEPT_MS: Final = 7 * 86_400_000
 """How long what was replaced can still be read by who began before."""
@@ -125,8 +126,8 @@ class Committed:
         ]
         with writing(rows.sparkSession, file_bytes):
             arranged(kind, rows).select(*numbered).write.partitionBy("date").parquet(folder)
-        path = self._java.org.apache.hadoop.fs.Path(folder)
-        listed = path.getFileSystem(self._spark._jsc.hadoopConfiguration()).listFiles(path, True)
+        files, path = hadoop_path(self._spark, folder)
+        listed = files.listFiles(path, True)
         found: list[DataFile] = []
         while listed.hasNext():
             status = listed.next()

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.fault import Fault
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import Committed, DataFile, need
+from duemq.pipeline.storage import hadoop_path
 
 APPLICATION: Final = "duemq-history"
 PACKAGE: Final = "io.delta:delta-kernel-api:4.4.0,io.delta:delta-kernel-defaults:4.4.0"
@@ -39,8 +40,8 @@ class DeltaLog:
         self._table = self._kernel.Table.forPath(self._engine, uri)
 
     def make(self) -> None:
-        log = self._java.org.apache.hadoop.fs.Path(f"{self._uri}/_delta_log")
-        if log.getFileSystem(self._spark._jsc.hadoopConfiguration()).exists(log) and self._exists():
+        files, log = hadoop_path(self._spark, f"{self._uri}/_delta_log")
+        if files.exists(log) and self._exists():
             return
         text = self._spark.createDataFrame([], SCHEMAS[self._kind]).schema.json()
         schema = self._kernel.internal.types.DataTypeJsonSerDe.deserializeStructType(text)
@@ -50,8 +51,8 @@ class DeltaLog:
 
     def _exists(self) -> bool:
         """A log whose first commit was cut short is none."""
-        folder = self._java.org.apache.hadoop.fs.Path(f"{self._uri}/_delta_log/*.json")
-        found = folder.getFileSystem(self._spark._jsc.hadoopConfiguration()).globStatus(folder)
+        files, commits = hadoop_path(self._spark, f"{self._uri}/_delta_log/*.json")
+        found = files.globStatus(commits)
         return found is not None and len(found) > 0
 
     def last(self) -> int | None:
