@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.proxy.local.ports import HOST, free_port
 from duemq.proxy.local.process import Process
 from tests.spark_cluster import SPARK_HOME, spark_environment
-from tests.spark_site import spark_jars
+from tests.spark_site import RecordingTeller, spark_jars
 
 _ROOT = Path(__file__).parents[1]
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -51,9 +51,13 @@ class ConnectServer:
         self.process = Process("spark-connect", command, folder / "connect.log", environment=environment)
         self._address = (HOST, port)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self.process.start()
         self.process.until(self._listens, _READY_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
 
     def _listens(self) -> bool:
         try:
@@ -75,22 +79,6 @@ class ConnectServer:
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
-
-
-class Told:
-    """See `Teller`: remembers."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.shares: list[tuple[int, int]] = []
-
-    def step(self, what: str) -> None:
-        self.steps.append(what)
-
-    def share(self, done: int, total: int) -> None:
-        self.shares.append((done, total))
-
-    def says(self, sentence: str) -> None: ...
 
 
 def cancel(spark: SparkSession, server: str, table: str) -> Any:
@@ -122,7 +110,7 @@ def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str)
     from duemq.pipeline.columns import Columns
     from duemq.pipeline.server import Server
 
-    columns, told = Columns("due", "text", to="orders", key="key", name="name"), Told()
+    columns, told = Columns("due", "text", to="orders", key="key", name="name"), RecordingTeller()
     frame = spark.read.parquet(f"file://{table}")
     done = run(frame, columns, job, Options(Path(stage)), Server(server), teller=told)
     made, ids = done.manifest, _plain(done.ids.select("id", "name", "due_ms"))

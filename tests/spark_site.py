@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.progress import Silent
 from duemq.pipeline.session import running
 from duemq.proxy.local.jars import jars
 from tests.real_servers import need_servers
@@ -21,6 +22,20 @@ SESSION_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 
 spark_tests = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 """What modules with Spark tests say as their `pytestmark`. Py4J leaves sockets to the garbage collector."""
+
+
+class RecordingTeller(Silent):
+    """Remembers steps and shares."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.shares: list[tuple[int, int]] = []
+
+    def step(self, what: str) -> None:
+        self.steps.append(what)
+
+    def share(self, done: int, total: int) -> None:
+        self.shares.append((done, total))
 
 
 def spark_jars() -> Path:

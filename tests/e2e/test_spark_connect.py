@@ -40,12 +40,8 @@ class Site:
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     need_servers()
-    server = ConnectServer(tmp_path_factory.mktemp("connect"))
-    server.start()
-    try:
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
         yield server
-    finally:
-        server.process.stop()
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def found(spark: SparkSession, module: Any = names) -> dict[str, tuple[str, ...]]:
+def judgements(spark: SparkSession, module: Any = names) -> dict[str, tuple[str, ...]]:
     sent, said, states, cycles, windows = [], [], [], [], []
     for shard, case in enumerate(NAMES):
         for offset in (5, 15)[0 if case.first else 1 :]:
@@ -255,7 +255,7 @@ def found(spark: SparkSession, module: Any = names) -> dict[str, tuple[str, ...]
 
 
 def test_names_that_two_messages_have(spark: SparkSession) -> None:
-    assert found(spark) == {case.what: case.kinds for case in NAMES}
+    assert judgements(spark) == {case.what: case.kinds for case in NAMES}
 
 
 @pytest.mark.parametrize("rule", names.RULES)
@@ -264,7 +264,7 @@ def test_each_mutant_of_the_rules_of_names_is_found(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rule: str, text: str
 ) -> None:
     monkeypatch.setitem(names.RULES, rule, text)
-    assert found(spark) != {case.what: case.kinds for case in NAMES}
+    assert judgements(spark) != {case.what: case.kinds for case in NAMES}
 
 
 @pytest.mark.parametrize(
@@ -275,4 +275,4 @@ def test_each_mutant_of_what_a_repeat_is_is_found(spark: SparkSession, part: str
     assert source.count(part) == 1
     mutant = ModuleType("mutant")
     exec(compile(source.replace(part, "F.lit(True)"), "mutant", "exec"), mutant.__dict__)
-    assert found(spark, mutant) != {case.what: case.kinds for case in NAMES}
+    assert judgements(spark, mutant) != {case.what: case.kinds for case in NAMES}

@@ -29,7 +29,7 @@ def pending(*messages: tuple[int, int]) -> dict[str, Any]:
     return {"pending": len(messages), "checksum": f"{total:016x}"}
 
 
-def told(n: int, applied: int, cursor: int, at: int, *waiting: tuple[int, int], **more: Any) -> Row:
+def cycle(n: int, applied: int, cursor: int, at: int, *waiting: tuple[int, int], **more: Any) -> Row:
     plain = {"accepted": 0, "delivered": 0, "dead": 0, "answers": [], "cancelled": 0} | pending(*waiting)
     return entry(n, applied, (cursor, LAST, 0), at, 0) | plain | more
 
@@ -49,13 +49,18 @@ def audited(
     return conclude(spark, read, out)
 
 
+def with_loss(applied: int, lost: tuple[int, int]) -> list[Row]:
+    """Message 0, then commands that a node could not read, and one more message; both are delivered."""
+    return [
+        cycle(0, 1, T, T + 1, (T + 1_000, 0), accepted=1),
+        cycle(1, applied, T + 5_000, T + 5_001, accepted=2, delivered=2, lost_from=lost[0], lost_to=lost[1]),
+    ]
+
+
 def test_what_a_node_lost_is_a_violation(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody had read commands 1 and 2 when retention dropped them; all others are accounted for."""
     commands = [schedule(n, T + 1_000 + n, 10 + n) for n in range(4)]
-    entries = [
-        told(0, 1, T, T + 1, (T + 1_000, 0), accepted=1),
-        told(1, 4, T + 5_000, T + 5_001, accepted=2, delivered=2, lost_from=1, lost_to=3),
-    ]
+    entries = with_loss(applied=4, lost=(1, 3))
     records = [record(n, T + 1_000 + n, 0, 10 + n, T + 1_003) for n in (0, 3)]
     result = audited(spark, tmp_path / "out", entries, commands, records, start=3)
     assert result.found == {"lost_commands": 1} and verdict(result) != "Every message is accounted for"
@@ -67,10 +72,7 @@ def test_what_a_node_lost_is_a_violation(spark: SparkSession, tmp_path: Path) ->
 
 def test_what_a_node_calls_lost_and_the_log_has_is_found(spark: SparkSession, tmp_path: Path) -> None:
     commands = [schedule(n, T + 1_000 + n, 10 + n) for n in range(3)]
-    entries = [
-        told(0, 1, T, T + 1, (T + 1_000, 0), accepted=1),
-        told(1, 3, T + 5_000, T + 5_001, accepted=2, delivered=2, lost_from=1, lost_to=2),
-    ]
+    entries = with_loss(applied=3, lost=(1, 2))
     records = [record(n, T + 1_000 + n, 0, 10 + n, T + 1_003) for n in (0, 2)]
     result = audited(spark, tmp_path / "out", entries, commands, records)
     assert result.found == {"lost": 1, "ledger": 1, "lost_commands": 1}, result.shown
@@ -82,11 +84,11 @@ def recovered() -> tuple[list[Row], list[Row], list[Row]]:
     commands = [schedule(0, T + 1_000, 10), schedule(1, FAR, 11), cancel(2, 0, T + 1_000)]
     before = {"accepted": 1} | pending((T + 1_000, 0))
     entries = [
-        told(0, 1, T, T + 1, **before),
-        told(1, 3, T + 500, T + 501, (FAR, 1), accepted=2, cancelled=1, answers=[(2, int(Answer.OK))]),
-        told(2, 1, T, T + 2_000, base=0, **before),
-        told(3, 1, T + 1_500, T + 2_001, accepted=1, delivered=1),
-        told(4, 3, T + 3_000, T + 3_001, (FAR, 1), accepted=2, delivered=1, answers=[(2, int(Answer.DELIVERED))]),
+        cycle(0, 1, T, T + 1, **before),
+        cycle(1, 3, T + 500, T + 501, (FAR, 1), accepted=2, cancelled=1, answers=[(2, int(Answer.OK))]),
+        cycle(2, 1, T, T + 2_000, base=0, **before),
+        cycle(3, 1, T + 1_500, T + 2_001, accepted=1, delivered=1),
+        cycle(4, 3, T + 3_000, T + 3_001, (FAR, 1), accepted=2, delivered=1, answers=[(2, int(Answer.DELIVERED))]),
     ]
     return entries, commands, [record(0, T + 1_000, 0, 10, T + 2_001)]
 

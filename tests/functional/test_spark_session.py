@@ -11,25 +11,13 @@ from pyspark.sql import functions as F
 from duemq.pipeline.connector import JARS_VARIABLE, fetch, from_folder, is_configured
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.java import check_java
-from duemq.pipeline.progress import Silent, step
+from duemq.pipeline.progress import step
 from duemq.pipeline.session import session
 from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import new_topic, send
-from tests.spark_site import SETTINGS, spark_tests
+from tests.spark_site import SETTINGS, RecordingTeller, spark_tests
 
 pytestmark = spark_tests
-
-
-class Told(Silent):
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.shares: list[tuple[int, int]] = []
-
-    def step(self, what: str) -> None:
-        self.steps.append(what)
-
-    def share(self, done: int, total: int) -> None:
-        self.shares.append((done, total))
 
 
 @pytest.mark.anyio
@@ -46,7 +34,7 @@ async def test_a_topic_is_read_with_headers(spark: SparkSession, kafka: KafkaSer
 
 
 def test_progress_is_told(spark: SparkSession) -> None:
-    told = Told()
+    told = RecordingTeller()
     slow = spark.range(0, 8, 1, 8).select(F.expr("reflect('java.lang.Thread', 'sleep', 150L)"))
     with step(spark, told, "sleeping"):
         slow.collect()
