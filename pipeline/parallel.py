@@ -25,9 +25,9 @@ def tasks_for(spark: SparkSession, items: int) -> int:
 
 def run_all(spark: SparkSession, works: Sequence[Callable[[], Any]]) -> list[Any]:
     """What each of these queries gives, in their order: while Spark plans one on the driver, its executors work on
-    another. They are of the step that is under way (`progress.step`). Where one raises, the
-    others that have begun end first."""
-    # For each anew: what it copies of this thread, Spark changes in the other one.
+    another. They belong to the step that is under way (`progress.step`). Where one raises, those that have begun end
+    first."""
+    # One wrapper for each: it hands over a copy of this thread's properties, which Spark changes there.
     threads: list[Any] = [inheritable_thread_target(cast(Any, spark)) for _ in works]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         futures = [pool.submit(thread(work)) for thread, work in zip(threads, works, strict=True)]

@@ -85,7 +85,7 @@ def check_name_of_zone(zone: str) -> None:
 
 
 def check_zone(spark: SparkSession, zone: str) -> None:
-    """Raise BadInput where Spark's Java knows no such zone: it has a database of its own, and may know fewer."""
+    """Raise BadInput where Spark's Java does not know the zone: Java has its own database, which may lack some."""
     check_name_of_zone(zone)
     try:
         spark.range(1).select(F.from_utc_timestamp(F.timestamp_micros(F.lit(0)), zone)).head()
