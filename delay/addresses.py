@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from duemq.delay.backend import Backend
-from duemq.delay.gateway import MessageState
+from duemq.cluster.backend import Backend
+from duemq.cluster.shard_reader import MessageState
 from duemq.delay.topics import INTERNAL
 from duemq.model.ids import MessageId
 from duemq.model.key import offset_of, read_key

@@ -17,13 +17,14 @@ from itertools import count, islice, repeat
 from typing import Any, ParamSpec, TypeVar
 
 from duemq.bus.base import Batches, Bus, Committer, Landed, Partition, Target
+from duemq.bus.partitioner import partition_of
+from duemq.cluster.backend import Backend
+from duemq.cluster.paging import before, merge, read_cursor, write_cursor
+from duemq.cluster.shard_reader import MessageState, Query
 from duemq.delay.addresses import Address, Addresses, direct_checksum
-from duemq.delay.backend import Backend
-from duemq.delay.gateway import Adopting, MessageState, Outcome, Page, Query, Receipt
+from duemq.delay.gateway import Adopting, Outcome, Page, Receipt
 from duemq.delay.names import Appended, Names
-from duemq.delay.outbox import partition_of
 from duemq.delay.progress import Progress
-from duemq.delay.reads import before, merge, read_cursor, write_cursor
 from duemq.delay.selection import ByKey, Selection
 from duemq.delay.targets import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.delay.topics import BUFFER, INTERNAL

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from duemq.bus.base import Target
-from duemq.delay.outbox import Outbox, partition_of
+from duemq.bus.partitioner import partition_of
+from duemq.delay.outbox import Outbox
 from duemq.delay.pace import Pace
 from duemq.delay.rules import Cycle, Due
 from duemq.delay.targets import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, Targets

@@ -7,18 +7,15 @@ store. Nothing here knows HTTP.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.adoption import Adopt
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
-from duemq.model.record import Headers
 from duemq.storage.adoptions import Adoption
-
-Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 
 class Receipt(NamedTuple):
@@ -48,33 +45,6 @@ class Outcome(NamedTuple):
     at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MessageState:
-    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held."""
-
-    id: str
-    status: Status
-    topic: str
-    due: int
-    key: bytes | None = None
-    labels: tuple[str, ...] = ()
-    headers: Headers = ()
-    attempt: int = 0
-    expires: int = 0
-    payload: bytes | None = None
-    delivered_at: int = 0
-    cancelled_at: int = 0
-    dead_at: int = 0
-    reason: str = ""
-
-
-class Named(NamedTuple):
-    """The message that has a name, without its payload, and the fingerprint it was sent with."""
-
-    fingerprint: bytes
-    state: MessageState
-
-
 class Adopting(NamedTuple):
     """Where the adoption of a file stands; `adoption` is None while that is not known. `known`: its content had been
     given before, by the command that `adoption` speaks of."""
@@ -83,24 +53,6 @@ class Adopting(NamedTuple):
     shard: int
     adoption: Adoption | None
     known: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
-
-    `shard`: of this one only.
-    """
-
-    topic: str | None = None
-    status: Status = "scheduled"
-    key: str | None = None
-    label: str | None = None
-    due_from: int | None = None
-    due_to: int | None = None
-    limit: int = 100
-    cursor: str | None = None
-    shard: int | None = None
 
 
 class Page(NamedTuple):

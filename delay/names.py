@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from duemq.delay.backend import Backend
-from duemq.delay.gateway import Named, Receipt
+from duemq.cluster.backend import Backend
+from duemq.cluster.shard_reader import Named
+from duemq.delay.gateway import Receipt
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, shard_of_name

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from murmurhash2 import murmurhash2
-
 from duemq.bus.base import Partition
+from duemq.bus.partitioner import partition_of
 from duemq.delay.rules import Due
 from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
-
-_KAFKA_SEED = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 
 
 class Outbox:
@@ -72,11 +69,3 @@ class Outbox:
 
     def _keyed(self, topic: str, message_key: bytes, partitions: int) -> list[bytes]:
         return self.batches.setdefault((topic, partition_of(message_key, partitions)), [])
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition Java's default partitioner chooses for a key: murmur2, made positive, modulo.
-
-    Nothing is cached: the hash in C takes less than 0.3 µs for a short key, and a cache would hold keys of 64 KiB.
-    """
-    return (murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF) % partitions

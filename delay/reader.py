@@ -1,7 +1,4 @@
-"""The port to the replicas that answer reads, and the reader of the shards this process holds itself.
-
-A proxy has no store: its reader (`proxy/remote.py`) asks the nodes, whose door answers with a `LocalReader`.
-"""
+"""Read from the shards that this process holds."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from dataclasses import replace
 from typing import Protocol, overload
 
 from duemq.bus.base import Bus
-from duemq.delay.gateway import MessageState, Named, Query
-from duemq.delay.reads import Found, Reads
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.delay.reads import Reads
 from duemq.delay.shard import Shard
 from duemq.delay.targets import Targets
 from duemq.delay.threads import in_thread
@@ -24,53 +21,6 @@ from duemq.storage.adoptions import REFUSED, WANTED, Adoption
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
 _TOGETHER = 500  # adoptions decoded before others have their turn
-
-
-class ShardReader(Protocol):
-    """Reads of any shard. Each call may raise Unavailable: no replica of the shard can answer now.
-
-    With `offset`, the answer is as of a moment when the commands up to this one were applied; without it, as of one
-    when all were that had been accepted before the call.
-    """
-
-    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        """The message that was first placed under this key; None if it is unknown, or forgotten."""
-        ...
-
-    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
-        """The messages that hold these names; None for one that nothing holds, or what is forgotten."""
-        ...
-
-    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
-        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
-        ...
-
-    async def holder(self, shard: int, name: bytes) -> bytes | None:
-        """The first key of the message that holds this name."""
-        ...
-
-    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
-        """What became of the file that the command at `wanted` named."""
-        ...
-
-    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
-        """What became of the file of this content."""
-        ...
-
-    async def adoptions(
-        self, shard: int, state: str | None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adoption]]:
-        """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
-        first `limit` of them (None: all). Waits for nothing."""
-        ...
-
-    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        """The ids of rows of the file that the command at `wanted` named. See `Gateway.adopted_ids`."""
-        ...
-
-    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
-        """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
-        ...
 
 
 class Holder(Protocol):

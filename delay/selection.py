@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Literal, Protocol
 
-from duemq.delay.outbox import partition_of
+from duemq.bus.partitioner import partition_of
 
 Name = Literal["by_key", "round_robin", "least_latency"]
 

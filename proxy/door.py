@@ -20,16 +20,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duemq.delay.backend import NodeBackend
-from duemq.delay.gateway import MessageState
-from duemq.delay.reads import shortened
+from duemq.cluster.paging import shortened
+from duemq.cluster.shard_reader import MessageState
+from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import KEY_BYTES
 from duemq.proxy.admission import Admission, Admitted
 from duemq.proxy.body import read_body
 from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
 from duemq.proxy.reply import JsonResponse, in_slices
-from duemq.proxy.routes import service
 from duemq.proxy.wire import (
     TOKEN_HEADER,
     adoption_to_json,
@@ -38,6 +37,7 @@ from duemq.proxy.wire import (
     query_from_json,
     state_to_json,
 )
+from duemq.web import status
 
 _INTERNAL = "/internal/"
 _BROWSER = frozenset((b"origin", b"sec-fetch-site"))
@@ -68,10 +68,10 @@ def create_door(
             Route(f"{shard}/adopted-ids", reads.adopted_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
-            Route("/v1/cluster", partial(service.cluster, about)),
-            Route("/healthz", partial(service.healthz, about)),
-            Route("/readyz", partial(service.readyz, about)),
-            Route("/metrics", partial(service.metrics, about)),
+            Route("/v1/cluster", partial(status.cluster, about)),
+            Route("/healthz", partial(status.healthz, about)),
+            Route("/readyz", partial(status.readyz, about)),
+            Route("/metrics", partial(status.metrics, about)),
         ],
         exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
     )
@@ -163,7 +163,7 @@ class _Reads:
 
 
 class _About(NamedTuple):
-    """See `Told`."""
+    """See `StatusSource`."""
 
     gateway: NodeBackend
     registry: CollectorRegistry

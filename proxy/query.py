@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from duemq.delay.gateway import Query, Status
+from duemq.cluster.shard_reader import Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.timing import parse_duration, parse_instant, shown
 from duemq.proxy.targets import check_topic

@@ -13,9 +13,8 @@ import httpx
 import orjson
 
 from duemq.client.async_http import AsyncHttp
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
 from duemq.delay.cluster import ClusterView
-from duemq.delay.gateway import MessageState, Named, Query
-from duemq.delay.reads import Found
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.reply import in_slices

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from duemq.bus.base import Stored
-from duemq.delay.gateway import MessageState, Receipt
+from duemq.cluster.shard_reader import MessageState
+from duemq.delay.gateway import Receipt
 from duemq.model.record import HEAD, HEADER, Headers, unpack_headers, unpack_record
 from duemq.model.timing import format_ms
 

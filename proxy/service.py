@@ -8,9 +8,9 @@ from pathlib import Path
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.backend import NodeBackend
 from duemq.delay.freeze import freeze
 from duemq.delay.node import Node
+from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
 from duemq.proxy.config import Settings

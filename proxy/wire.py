@@ -6,8 +6,7 @@ from base64 import b64decode, b64encode
 from dataclasses import asdict, replace
 from typing import Any
 
-from duemq.delay.gateway import MessageState, Named, Query
-from duemq.delay.reads import Found
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
 from duemq.model.adoption import Adopt
 from duemq.storage.adoptions import Adoption
 

@@ -24,8 +24,8 @@ from starlette.types import ASGIApp
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.cluster.backend import Backend
 from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.backend import Backend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy

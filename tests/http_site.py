@@ -13,7 +13,8 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
-from duemq.delay.gateway import Gateway, MessageState, Outcome, Page, Query, Receipt
+from duemq.cluster.shard_reader import MessageState, Query
+from duemq.delay.gateway import Gateway, Outcome, Page, Receipt
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft

@@ -21,11 +21,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft

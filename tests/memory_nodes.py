@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.node import Node, NodeOptions, Peers
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.shard import Shard
 from duemq.election.base import Member, Standing
 from duemq.election.changes import Changes

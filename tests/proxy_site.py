@@ -17,13 +17,15 @@ from starlette.types import ASGIApp
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.backend import NoCluster
 from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
+from duemq.delay.backend import ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.gather import Gathering
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.targets import Targets
 from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duemq.bus.base import Partition
-from duemq.delay.outbox import partition_of
+from duemq.bus.partitioner import partition_of
 from duemq.delay.pace import Pace
 from duemq.model.adoption import Adopt
 from duemq.model.ids import IdCodec

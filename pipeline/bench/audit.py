@@ -28,7 +28,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.bus.kafka.batches import batches_of
-from duemq.delay.outbox import partition_of
+from duemq.bus.partitioner import partition_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY, checksum
 from duemq.model.ledger import Answer, Deferred, Entry, Fates

@@ -54,7 +54,7 @@ def node(
         starting.share_imports()
 
     def run(worker: int | None) -> None:
-        from duemq.proxy.cluster_service import run_node
+        from duemq.proxy.node_process import run_node
 
         starting.run(run_node(settings, worker, workers))
 

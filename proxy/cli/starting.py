@@ -74,7 +74,8 @@ def become_server() -> None:
 
 def share_imports() -> None:
     """Import what a server of a cluster needs before its processes are forked: they share that memory."""
-    import duemq.proxy.cluster_service  # noqa: F401
+    import duemq.proxy.cluster_service
+    import duemq.proxy.node_process  # noqa: F401
 
 
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:

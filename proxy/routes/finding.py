@@ -7,7 +7,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.delay.gateway import Query
+from duemq.cluster.shard_reader import Query
 from duemq.proxy.endpoint import Service
 from duemq.proxy.query import DEFAULT_LIMIT, FILTER_FIELDS, MAX_LIMIT, read_filter, read_number, read_query
 from duemq.proxy.render import state_json

@@ -13,6 +13,7 @@ from duemq.proxy.endpoint import JSON, Answer, Endpoint, Parameter, Service
 from duemq.proxy.openapi import describe
 from duemq.proxy.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
 from duemq.proxy.routes import adopting, batching, changing, finding, sending, service, topics
+from duemq.web import status
 
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
@@ -253,7 +254,7 @@ ENDPOINTS = (
         ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,
     ),
     Endpoint(
-        "GET", "/v1/cluster", service.cluster, "Nodes, shards and lag", "service",
+        "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",
         {200: Answer("The cluster.", schemas.Cluster)},
     ),
     Endpoint(
@@ -273,15 +274,15 @@ ENDPOINTS = (
         {200: Answer("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
     ),
     Endpoint(
-        "GET", "/healthz", service.healthz, "Whether the process lives", "service",
+        "GET", "/healthz", status.healthz, "Whether the process lives", "service",
         {200: Answer("It does.", schemas.State)},
     ),
     Endpoint(
-        "GET", "/readyz", service.readyz, "Whether messages are accepted and delivered", "service",
+        "GET", "/readyz", status.readyz, "Whether messages are accepted and delivered", "service",
         {200: Answer("They are.", schemas.State)}, ("unavailable", "closing"),
     ),
     Endpoint(
-        "GET", "/metrics", service.metrics, "Metrics for Prometheus", "service",
+        "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
         {200: Answer("The text format.", {"text/plain": _TEXT})},
     ),
     Endpoint(

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import UnknownTopic, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection
 from duemq.model.errors import DuemqError, LogFailed

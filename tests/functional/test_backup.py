@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.gateway import Query
+from duemq.cluster.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, Unavailable
 from duemq.model.message import CANCEL
 from duemq.storage.backup import Backup, names, read_backup

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from duemq.bus.base import TargetRefused, TopicInfo, wall_clock
 from duemq.bus.kafka.topics import _refusal
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection
 from duemq.model.errors import Rejected

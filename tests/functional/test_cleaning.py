@@ -14,11 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.pace import Pace
 from duemq.delay.shard import Shard
 from duemq.delay.verify import verify

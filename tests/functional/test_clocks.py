@@ -15,13 +15,15 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NoCluster, NodeBackend, ProxyBackend
+from duemq.cluster.backend import NoCluster
+from duemq.delay.backend import ProxyBackend
 from duemq.delay.clock import GuardedClock
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.follower import LedgerFollower
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection

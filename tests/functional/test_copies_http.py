@@ -15,8 +15,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.delay.backend import NodeBackend
 from duemq.delay.copies import PART_BYTES, Copy, fetch_copy
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reader import Holder
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Unavailable

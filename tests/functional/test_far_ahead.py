@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.cluster.shard_reader import Query
 from duemq.delay import ahead, far
 from duemq.delay.ahead import ReadAhead
 from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Query
 from duemq.delay.pace import Pace
 from duemq.delay.reads import Reads
 from duemq.delay.threads import in_thread

@@ -15,12 +15,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NodeBackend
+from duemq.cluster.shard_reader import Query
 from duemq.delay.commands import CommandGateway
 from duemq.delay.copies import NoPeers
 from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Query, Receipt
+from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.snapshot import SnapshotServer, fetch
 from duemq.election.base import Election, NodeState
 from duemq.election.single import SingleElection

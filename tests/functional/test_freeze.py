@@ -14,9 +14,9 @@ import pytest
 
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.shard_reader import Query
 from duemq.delay.commands import CommandGateway
 from duemq.delay.freeze import freeze
-from duemq.delay.gateway import Query
 from duemq.delay.node import Node
 from duemq.model.errors import Unavailable
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Partition, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.commit import KafkaCommitter
-from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.cluster.backend import NoCluster
+from duemq.delay.backend import ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from duemq.bus.memory import MemoryLog
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.gateway import Receipt
+from duemq.delay.node_backend import NodeBackend
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft
 from duemq.model.timing import LAST_MS

@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from rocksdict import WriteBatch
 
 from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.verify import Check, verify
 from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection

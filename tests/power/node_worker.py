@@ -21,11 +21,11 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded import EmbeddedBus
 from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.backend import NodeBackend
 from duemq.delay.commands import CommandGateway
 from duemq.delay.far_policy import FarPolicy
 from duemq.delay.gateway import Receipt
 from duemq.delay.node import Node, NodeOptions
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.adoption import Adopt

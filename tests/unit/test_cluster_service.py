@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duemq.model.errors import BadConfig
-from duemq.proxy.cluster_service import run_node
 from duemq.proxy.config import Settings
+from duemq.proxy.node_process import run_node
 
 
 @pytest.mark.parametrize(

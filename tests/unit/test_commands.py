@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Batches, Target
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NoCluster, ProxyBackend
+from duemq.cluster.backend import NoCluster
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query, Status
+from duemq.delay.backend import ProxyBackend
 from duemq.delay.clock_watch import ClockWatch
 from duemq.delay.commands import CommandGateway
 from duemq.delay.follower import LedgerFollower
-from duemq.delay.gateway import MessageState, Named, Outcome, Query, Receipt, Status
-from duemq.delay.reads import Found
+from duemq.delay.gateway import Outcome, Receipt
 from duemq.delay.selection import ByKey
 from duemq.delay.targets import Targets
 from duemq.delay.topics import BUFFER, LEDGER

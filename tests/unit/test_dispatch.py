@@ -10,7 +10,7 @@ from typing import Any
 
 from duemq.bus.base import NO_LEADER, Target
 from duemq.bus.memory import MemoryBus
-from duemq.delay.outbox import partition_of
+from duemq.bus.partitioner import partition_of
 from duemq.delay.pace import Pace
 from duemq.delay.topics import BUFFER
 from duemq.model.message import Draft

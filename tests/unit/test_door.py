@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.backend import NodeBackend
-from duemq.delay.gateway import Query
+from duemq.cluster.shard_reader import Query
+from duemq.delay.node_backend import NodeBackend
 from duemq.delay.progress import Progress
 from duemq.delay.reader import LocalReader
 from duemq.delay.topics import BUFFER

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from duemq.delay.gateway import MessageState, Outcome, Page, Query
+from duemq.cluster.shard_reader import MessageState, Query
+from duemq.delay.gateway import Outcome, Page
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.delay.backend import NodeBackend
+from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
 from duemq.proxy import open_files
 from duemq.proxy.config import Settings

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from duemq.delay.outbox import Outbox, partition_of
+from duemq.bus.partitioner import partition_of
+from duemq.delay.outbox import Outbox
 from duemq.delay.rules import Due
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key

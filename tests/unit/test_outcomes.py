@@ -9,8 +9,9 @@ from typing import TypeVar
 import pytest
 
 from duemq.bus.base import Batches
+from duemq.cluster.shard_reader import MessageState, Named
 from duemq.delay.commands import CommandGateway
-from duemq.delay.gateway import MessageState, Named, Outcome, Receipt
+from duemq.delay.gateway import Outcome, Receipt
 from duemq.delay.topics import BUFFER
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.key import make_key

@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from duemq.delay.gateway import MessageState, Query
-from duemq.delay.reads import Found, merge, shortened
+from duemq.cluster.paging import merge, shortened
+from duemq.cluster.shard_reader import Found, MessageState, Query
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import make_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from duemq.delay.outbox import partition_of
+from duemq.bus.partitioner import partition_of
 from duemq.delay.selection import ByKey, LeastLatency, RoundRobin, selection_of
 
 

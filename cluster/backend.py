@@ -1,0 +1,98 @@
+"""What a gateway works with: a node in the same process, or the log, its ledger and the nodes elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from duemq.bus.base import Bus
+from duemq.cluster.shard_reader import ShardReader
+from duemq.delay.cluster import Operator
+from duemq.delay.progress import Progress
+from duemq.delay.targets import Targets
+from duemq.model.errors import Rejected
+from duemq.model.ids import IdCodec
+
+DISK_FULL_RETRY_S = 10
+
+
+class Backend(Protocol):
+    """Its parts are asked for anew by every call: a node opens its bus and shards anew after a failure."""
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def bus(self) -> Bus: ...
+    @property
+    def ids(self) -> IdCodec: ...
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def reader(self) -> ShardReader: ...
+    @property
+    def clock(self) -> Callable[[], int]:
+        """What relative times count from, and absolute ones are judged by: epoch ms."""
+        ...
+
+    @property
+    def delivering(self) -> Callable[[], int]:
+        """What messages without delay are delivered by, epoch ms: never ahead of the clock that stamps their records,
+        the producer's or the broker's."""
+        ...
+
+    def why_clock_out(self) -> str | None:
+        """Why no relative times can be taken just now, in a sentence; see `ClockWatch`."""
+        ...
+
+    def progress(self, shard: int) -> Progress:
+        """How far a shard has come. Raises Unavailable where that is not known here."""
+        ...
+
+    def why_closed(self) -> str | None:
+        """Why no request can be served just now, in a sentence."""
+        ...
+
+    def why_not_ready(self) -> str | None:
+        """Why messages are not accepted or not delivered just now, in a sentence."""
+        ...
+
+    def refuse(self) -> None:
+        """Raises DiskFull where no new message can be taken."""
+        ...
+
+    def count_direct(self, messages: int) -> None:
+        """So many messages went straight to their targets."""
+        ...
+
+    def lateness(self, topic: str) -> dict[str, Any]:
+        """Count and lateness (ms) of a topic's deliveries, as far as this process made them."""
+        ...
+
+    def trouble(self, topic: str) -> str | None:
+        """What is wrong with a target, in a sentence; None if nothing is known to be."""
+        ...
+
+    def troubles(self) -> dict[str, str]:
+        """Targets that refuse messages, a few of them, each with a sentence."""
+        ...
+
+    def cluster(self) -> dict[str, Any]: ...
+
+    @property
+    def operator(self) -> Operator: ...
+
+
+class NoCluster:
+    """The operator of a single node."""
+
+    async def drain(self, name: str) -> None:
+        raise self._refused()
+
+    async def resume(self, name: str) -> None:
+        raise self._refused()
+
+    def _refused(self) -> Rejected:
+        return Rejected("not_supported", "this is a single node: there is no other one to hand over to")

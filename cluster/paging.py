@@ -1,0 +1,64 @@
+"""Pages of a search over several shards: parts are merged in the order of their keys, and a cursor goes on from there."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+
+from duemq.cluster.shard_reader import Found, MessageState
+from duemq.model.errors import Rejected
+from duemq.model.key import KEY_BYTES, LOWEST
+
+
+def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
+    """One page of what the shards found, in order, and where the next one starts: after this key and shard."""
+    bound = min((part.looked for part in found if part.looked is not None), default=None)
+    rows = sorted(
+        ((key, shard, state) for shard, part in enumerate(found) for key, state in part.messages),
+        key=lambda item: item[:2],
+    )
+    if bound is not None:
+        rows = [row for row in rows if row[0] <= bound]
+    if len(rows) > limit:
+        key, shard, _ = rows[limit - 1]
+        return [state for _, _, state in rows[:limit]], (key, shard)
+    position = None if bound is None else (bound, len(found))
+    return [state for _, _, state in rows], position
+
+
+def shortened(found: Mapping[int, Found], limit: int) -> dict[int, Found]:
+    """The same parts without what is surely not among the first `limit` messages of all."""
+    keys = sorted(key for part in found.values() for key, _ in part.messages)
+    if len(keys) <= limit:
+        return dict(found)
+    last = keys[limit - 1]
+    return {shard: _through(last, part) for shard, part in found.items()}
+
+
+def _through(last: bytes, found: Found) -> Found:
+    kept = [message for message in found.messages if message[0] <= last]
+    return found if len(kept) == len(found.messages) else Found(kept, last)
+
+
+def before(key: bytes) -> bytes:
+    """The key just below another, so that a search above it starts with that key itself."""
+    return key if key == LOWEST else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
+
+
+def write_cursor(key: bytes, shard: int) -> str:
+    """The cursor of a list that goes on above this key, or with the next shard at it."""
+    raw = key + shard.to_bytes(2, "big")
+    return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> tuple[bytes, int]:
+    """Key and shard of a cursor. Raises Rejected `bad_cursor`."""
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as error:
+        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor") from error
+    body, check = raw[:-4], raw[-4:]
+    if len(body) != KEY_BYTES + 2 or zlib.crc32(body).to_bytes(4, "big") != check:
+        raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor")
+    return body[:KEY_BYTES], int.from_bytes(body[KEY_BYTES:], "big")

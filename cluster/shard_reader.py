@@ -1,0 +1,115 @@
+"""The port to the replicas that answer reads, and the values that pass through it.
+
+A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) asks the nodes over HTTP, which answer with a
+`LocalReader` (`delay/reads/local_reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from duemq.model.record import Headers
+from duemq.storage.adoptions import Adoption
+
+Status = Literal["scheduled", "delivered", "cancelled", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held."""
+
+    id: str
+    status: Status
+    topic: str
+    due: int
+    key: bytes | None = None
+    labels: tuple[str, ...] = ()
+    headers: Headers = ()
+    attempt: int = 0
+    expires: int = 0
+    payload: bytes | None = None
+    delivered_at: int = 0
+    cancelled_at: int = 0
+    dead_at: int = 0
+    reason: str = ""
+
+
+class Named(NamedTuple):
+    """The message that has a name, without its payload, and the fingerprint it was sent with."""
+
+    fingerprint: bytes
+    state: MessageState
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
+
+    `shard`: of this one only.
+    """
+
+    topic: str | None = None
+    status: Status = "scheduled"
+    key: str | None = None
+    label: str | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    limit: int = 100
+    cursor: str | None = None
+    shard: int | None = None
+
+
+class Found(NamedTuple):
+    """What a search of one shard found: keys with states, and up to where it looked (None: to the end)."""
+
+    messages: list[tuple[bytes, MessageState]]
+    looked: bytes | None
+
+
+class ShardReader(Protocol):
+    """Reads of any shard. Each call may raise Unavailable: no replica of the shard can answer now.
+
+    With `offset`, the answer is as of a moment when the commands up to this one were applied; without it, as of one
+    when all were that had been accepted before the call.
+    """
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        """The message that was first placed under this key; None if it is unknown, or forgotten."""
+        ...
+
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        """The messages that hold these names; None for one that nothing holds, or what is forgotten."""
+        ...
+
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        ...
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        """The first key of the message that holds this name."""
+        ...
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        """What became of the file that the command at `wanted` named."""
+        ...
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        """What became of the file of this content."""
+        ...
+
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
+        first `limit` of them (None: all). Waits for nothing."""
+        ...
+
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        """The ids of rows of the file that the command at `wanted` named. See `Gateway.adopted_ids`."""
+        ...
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
+        ...

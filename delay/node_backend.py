@@ -1,0 +1,69 @@
+"""A node in the same process, as a gateway works with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duemq.bus.base import Bus
+from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
+from duemq.cluster.shard_reader import ShardReader
+from duemq.delay.cluster import Operator, cluster_json
+from duemq.delay.node import Node
+from duemq.delay.progress import Progress
+from duemq.delay.reader import LocalReader
+from duemq.delay.targets import Targets
+from duemq.model.errors import DiskFull, Unavailable
+
+
+class NodeBackend:
+    """See `Backend`: everything in one process. `wait_s`: how long a read waits for its shard to catch up."""
+
+    def __init__(self, node: Node, wait_s: float = 2.0, operator: Operator | None = None) -> None:
+        self._node = node
+        self.reader: ShardReader = LocalReader(node, wait_s)
+        self.operator: Operator = operator or NoCluster()
+        self.ids, self.why_clock_out = node.ids, node.watch.why_out
+        self.clock, self.delivering = node.watch.accepting, node.watch.delivering
+        self.shards = node.folder.info.shards
+
+    @property
+    def bus(self) -> Bus:
+        return self._node.bus
+
+    @property
+    def targets(self) -> Targets:
+        return self._node.targets
+
+    def progress(self, shard: int) -> Progress:
+        held = self._node.shards.get(shard)
+        if held is None:
+            raise Unavailable(f"shard {shard} is not held here just now")
+        return held.progress
+
+    def why_closed(self) -> str | None:
+        return self._node.why_closed
+
+    def why_not_ready(self) -> str | None:
+        return self._node.why_not_ready
+
+    def refuse(self) -> None:
+        if (reason := self._node.upkeep.why_full()) is not None:
+            raise DiskFull(reason, DISK_FULL_RETRY_S)
+
+    def count_direct(self, messages: int) -> None:
+        self._node.observer.direct.inc(messages)
+
+    def lateness(self, topic: str) -> dict[str, Any]:
+        lateness = self._node.observer.lateness.get(topic)
+        return {"count": 0} if lateness is None else lateness.summary()
+
+    def trouble(self, topic: str) -> str | None:
+        return self.targets.trouble(topic, self.clock())
+
+    def troubles(self) -> dict[str, str]:
+        return self.targets.troubles(self.clock())
+
+    def cluster(self) -> dict[str, Any]:
+        node = self._node
+        entries = {number: shard.replica.entry for number, shard in node.shards.items()}
+        return cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
