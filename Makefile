@@ -18,7 +18,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: install ## start duemq on the embedded bus and show a short live demonstration (LISTEN=HOST:PORT DATA=DIR)
-	@$(BIN)/duemq serve --data "$(DATA)" --listen "$(LISTEN)" --demo
+	@$(BIN)/duemq demo --data "$(DATA)" --listen "$(LISTEN)"
 
 cluster cluster-down: DATA = .cluster
 chaos-hour: MINUTES ?= 60
@@ -26,10 +26,10 @@ chaos-hour: SEED ?= 1
 chaos-hour: OUT ?= hour.json
 
 cluster: install ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
-	@$(BIN)/python -m duemq.proxy.local up --data "$(DATA)" --port "$(PORT)" $(ARGS)
+	@$(BIN)/duemq dev-cluster up --data "$(DATA)" --port "$(PORT)" $(ARGS)
 
 cluster-down: install ## end what `make cluster` started; its data stays (DATA=.cluster)
-	@$(BIN)/python -m duemq.proxy.local down --data "$(DATA)"
+	@$(BIN)/duemq dev-cluster down --data "$(DATA)"
 
 PYTEST := $(BIN)/python -m pytest -q
 # What failed is run once more, alone: on a busy machine two workers starve each other for minutes at times.

@@ -37,7 +37,8 @@ class UnknownTopic(Rejected):
 class TargetRefused(Unavailable):
     """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
 
-    `reason`: in a word or two (`delay/targets.py` has those that duemq knows); the message says it in a sentence.
+    `reason`: in a word or two (`cluster/destinations.py` has those that duemq knows); the message says it in a
+    sentence.
     """
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from duemq.client import errors
-from duemq.client.client import Client, Message
-from duemq.client.drafts import Draft
-from duemq.client.errors import (
+from duemq.client.http import errors
+from duemq.client.http.client import Client, Message
+from duemq.client.http.errors import (
     AlreadyCancelled,
     AlreadyDead,
     AlreadyDelivered,
@@ -21,7 +20,8 @@ from duemq.client.errors import (
     UnknownTopic,
     Unreachable,
 )
-from duemq.client.values import (
+from duemq.client.http.requests import Draft
+from duemq.client.http.values import (
     Cancelled,
     CancelReport,
     CancelResult,
@@ -39,7 +39,7 @@ from duemq.client.values import (
 from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:
-    from duemq.client.aio import AsyncClient, AsyncMessage
+    from duemq.client.http.aio import AsyncClient, AsyncMessage
 
 __all__ = [
     "AlreadyCancelled",
@@ -82,7 +82,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The command line would pay for importing asyncio with every call and never uses it.
     if name in ("AsyncClient", "AsyncMessage"):
-        from duemq.client import aio
+        from duemq.client.http import aio
 
         return getattr(aio, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,12 +21,12 @@ try:
 except ImportError as missing:
     raise ImportError("duemq.client.dramatiq needs Dramatiq: pip install 'duemq[dramatiq]'") from missing
 
-from duemq.client.client import Client
-from duemq.client.held import AWAY, Held, Holder
-from duemq.client.lease import LEAST_S, LENGTH_S
-from duemq.client.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
-from duemq.client.relay_command import MOST_LEASE_S, RelayOptions, run_relay
-from duemq.client.values import Record
+from duemq.client.http.client import Client
+from duemq.client.http.values import Record
+from duemq.client.relay.command import MOST_LEASE_S, RelayOptions, run_relay
+from duemq.client.relay.deferred import AWAY, Held, Holder
+from duemq.client.relay.lease import LEAST_S, LENGTH_S
+from duemq.client.relay.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
 from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
+from duemq.cluster.destinations import Targets
+from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
-from duemq.delay.cluster import Operator
-from duemq.delay.progress import Progress
-from duemq.delay.targets import Targets
+from duemq.cluster.view import Operator
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 

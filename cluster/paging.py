@@ -1,4 +1,4 @@
-"""Pages of a search over several shards: parts are merged in the order of their keys, and a cursor goes on from there."""
+"""Pages of a search over several shards: merged in the order of their keys, with a cursor for the next page."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
-from duemq.storage.adoptions import Adoption
+from duemq.storage.imports.records import Adoption
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 

@@ -22,25 +22,25 @@ from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.bus.stray import own_cancellation_only
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.clock_watch import EVERY_S, ClockCollector, ClockWatch
-from duemq.delay.copies import FilePeers
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gather import Gathering
-from duemq.delay.observe import NodeCollector, Observer, ShardGauges
-from duemq.delay.pace import Pace
-from duemq.delay.shard import Shard
-from duemq.delay.standing import StandingKeeper, why_unfit
-from duemq.delay.targets import Targets
-from duemq.delay.topics import create_logs
-from duemq.delay.upkeep import Upkeep
-from duemq.delay.watermarks import Level, Watermarks
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import create_logs
+from duemq.delay.core.disk_watermarks import Level, Watermarks
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.linger import Gathering
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.health import StandingKeeper, why_unfit
+from duemq.delay.imports.copies import FilePeers
+from duemq.delay.maintenance import Upkeep
+from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
+from duemq.delay.shard.shard import Shard
 from duemq.election.base import Election, Member, NodeState, Standing
 from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
-from duemq.storage.folder import DiskUse, Folder, disk_use
-from duemq.storage.rocks import Memory
+from duemq.storage.data_folder import DiskUse, Folder, disk_use
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.shard.rocksdb import Memory
 
 log = logging.getLogger(__name__)
 # It warns of every job that is still busy when its turn comes again, as all are while a broker is away.

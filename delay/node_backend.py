@@ -6,12 +6,12 @@ from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
+from duemq.cluster.destinations import Targets
+from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
-from duemq.delay.cluster import Operator, cluster_json
+from duemq.cluster.view import Operator, cluster_json
 from duemq.delay.node import Node
-from duemq.delay.progress import Progress
-from duemq.delay.reader import LocalReader
-from duemq.delay.targets import Targets
+from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import DiskFull, Unavailable
 
 

@@ -11,7 +11,7 @@ the payload as the record's value.
 Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
 `read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
 
-Changing the layout: raise `FORMAT` here and the folder's version in `storage/folder.py`, and teach the reader both.
+To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and teach the reader both.
 """
 
 from __future__ import annotations

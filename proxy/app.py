@@ -16,19 +16,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.admission import Admission
-from duemq.proxy.body import header
-from duemq.proxy.endpoint import API_KEY, Router, Service
-from duemq.proxy.ingress import Ingress
-from duemq.proxy.problem import problem, problem_response, rejection, unavailable_response
-from duemq.proxy.request_id import RequestIds
-from duemq.proxy.routes.table import ENDPOINTS
-from duemq.proxy.same_origin import SameOrigin
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.api.endpoint import API_KEY, Router, Service
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.web.admission import Admission
+from duemq.web.body import header
+from duemq.web.problem import problem, problem_response, rejection, unavailable_response
+from duemq.web.request_id import RequestIds
+from duemq.web.same_origin import SameOrigin
+from duemq.web.settings import HttpSettings
 
 log = logging.getLogger("duemq.http")
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from duemq.model.adoption import Adopt
 from duemq.model.message import Draft
 from duemq.model.record import pack_headers, unpack_headers
-from duemq.storage.adoptions import Here
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.imports.records import Here
+from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
 from tests.far_schedule import FarSchedule
 from tests.shard_oracle import Handed
 from tests.shard_world import Killed

@@ -16,11 +16,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import Draft
-from duemq.pipeline import decode
 from duemq.pipeline.audit.job import Frames, Gathered, gathered
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources import decode
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, wait_for
 from tests.real_servers import need_servers

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.ids import DIRECT
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, Fates
-from duemq.pipeline import decode
 from duemq.pipeline.audit.job import Extent, Frames, Gathered
 from duemq.pipeline.audit.window import Window
+from duemq.pipeline.sources import decode
 from tests.audit_site import SHARDS
 
 Record = dict[str, Any]

@@ -11,20 +11,20 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.commands import CommandGateway
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Receipt
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.verify import verify
+from duemq.delay.recovery.verify import verify
 from duemq.election.single import SingleElection
 from duemq.model.message import Draft
-from duemq.storage.backup import Backup, check
-from duemq.storage.backups import Backups, Made
-from duemq.storage.folder import Folder, read_info
-from duemq.storage.rocks import Memory
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.backup.backups import Backups, Made
+from duemq.storage.backup.manifest import Backup, check
+from duemq.storage.data_folder import Folder, read_info
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.shard.rocksdb import Memory
 
 NOW = 1_795_255_200_000
 FAR = FarPolicy(rows=20, windows=1, settle_ms=0)

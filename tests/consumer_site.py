@@ -13,8 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 from aiokafka.structs import TopicPartition
 
-from duemq.client.consumer.names import retry_topic
-from duemq.client.consumer.positions import metadata_of, pull_in, topics_in
+from duemq.client.consumer.kafka.positions import metadata_of, pull_in, topics_in
+from duemq.client.consumer.retry.names import retry_topic
 
 WITHIN_S = 300.0
 

@@ -9,8 +9,15 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from duemq.client.errors import AlreadyDelivered, BadCursor, IdempotencyConflict, NameConflict, NameTaken, Unreachable
-from duemq.client.values import Cancelled, CancelReport, CancelResult, Record, RecordPage
+from duemq.client.http.errors import (
+    AlreadyDelivered,
+    BadCursor,
+    IdempotencyConflict,
+    NameConflict,
+    NameTaken,
+    Unreachable,
+)
+from duemq.client.http.values import Cancelled, CancelReport, CancelResult, Record, RecordPage
 
 
 @dataclass

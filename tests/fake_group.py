@@ -9,9 +9,9 @@ from typing import Any
 
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.source import Source
 
 T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
 

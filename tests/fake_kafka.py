@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiokafka.structs import TopicPartition
 
-from duemq.pipeline import ranges
-from duemq.pipeline.ranges import EARLIEST, LATEST
+from duemq.pipeline.sources import ranges
+from duemq.pipeline.sources.ranges import EARLIEST, LATEST
 
 
 @dataclass

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from duemq.delay import far
-from duemq.delay.far_policy import FarPolicy
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.threads import in_thread
+from duemq.delay.tiering import tiering
 from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import WINDOW_MS, window_of
+from duemq.storage.shard.rocksdb import Memory
 from tests.shard_schedule import Schedule
 from tests.shard_world import Killed, SimNode
 
@@ -32,7 +32,7 @@ class FarSchedule(Schedule):
 
     async def run(self, steps: int = 70) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(far, "in_thread", self.in_thread)
+            patch.setattr(tiering, "in_thread", self.in_thread)
             await super().run(steps)
 
     async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.clean import forget_before
+from duemq.delay.shard.retention import forget_before
 from duemq.model.fault import no_fault
 from duemq.model.key import first_key_at
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import APPLIED, CURSOR, ROW, WINDOW_MS
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ROW, WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
 from tests.far_schedule import FarSchedule
 from tests.shard_world import KINDS, Killed, SimNode
 

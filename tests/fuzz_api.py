@@ -27,7 +27,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
 
-from duemq.proxy.bench.usage import usage
+from duemq.dev.servers.usage import usage
 from tests.e2e.server import Server
 from tests.functional.test_schemathesis import BATCH_CHECKS, BATCHES, CHECKS, schema
 

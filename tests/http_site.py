@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
 from duemq.cluster.shard_reader import MessageState, Query
-from duemq.delay.gateway import Gateway, Outcome, Page, Receipt
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
 from duemq.proxy.app import create_app
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.base import Gateway, Outcome, Page, Receipt
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.web.settings import HttpSettings
 
 NOW = 1_795_255_200_000
 NOW_TEXT = "2026-11-21T10:00:00.000Z"

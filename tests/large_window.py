@@ -20,17 +20,17 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.commands import CommandGateway
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Receipt
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
-from duemq.storage.folder import Folder
-from duemq.storage.rows import WINDOW_MS
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder
+from duemq.storage.shard.keyspace import WINDOW_MS
 
 _TOGETHER = 16  # messages of one request
 _PAGE = os.sysconf("SC_PAGE_SIZE")

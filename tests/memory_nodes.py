@@ -11,14 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.commands import CommandGateway
 from duemq.delay.node import Node, NodeOptions, Peers
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.shard import Shard
+from duemq.delay.shard.shard import Shard
 from duemq.election.base import Member, Standing
 from duemq.election.changes import Changes
 from duemq.model.record import unpack_record
-from duemq.storage.folder import Folder, Identity
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder, Identity
 
 IDENTITY = Identity("cluster", 1, b"s" * 32)
 

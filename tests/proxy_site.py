@@ -18,24 +18,24 @@ from starlette.types import ASGIApp
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.backend import ProxyBackend
-from duemq.delay.clock_watch import ClockWatch
-from duemq.delay.commands import CommandGateway
-from duemq.delay.follower import LedgerFollower
-from duemq.delay.gather import Gathering
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.delay.api.internal_http import create_door
+from duemq.delay.core.disk_watermarks import NEVER
+from duemq.delay.core.linger import Gathering
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.targets import Targets
-from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.proxy.app import create_app
-from duemq.proxy.door import create_door
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.remote import RemoteReader, node_client
-from duemq.proxy.sections import HttpSettings
-from duemq.storage.folder import Folder
+from duemq.proxy.gateway.cluster_backend import ProxyBackend
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.storage.data_folder import Folder
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.web.settings import HttpSettings
 
 TOKEN = "between us"
 SHARDS = 3

@@ -11,13 +11,13 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.gateway import Gateway
 from duemq.model.record import pack_record
 from duemq.proxy.app import FrontDoor, create_app
-from duemq.proxy.connections import ConnectionLimits
-from duemq.proxy.http_server import Stop, listen_on, serve_http, url_of
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.web.connections import ConnectionLimits
+from duemq.web.server import Stop, listen_on, serve_http, url_of
+from duemq.web.settings import HttpSettings
 from tests.http_site import FakeGateway
 
 # No limit of time is met, whatever the machine is busy with.

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.proxy.local.problem import NotAvailable
-from duemq.proxy.local.zookeeper import ZooKeeperServers
+from duemq.dev.servers.errors import NotAvailable
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.kafka_rights import AUTHORIZER
 
 
 def need_servers() -> None:
     """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
-    from duemq.proxy.local.jars import jars
-    from duemq.proxy.local.java import java
+    from duemq.dev.servers.jars import jars
+    from duemq.dev.servers.java import java
 
     try:
         java()

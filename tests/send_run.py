@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.send import send_stream
-from duemq.pipeline.session import running
+from duemq.pipeline.spark.session import running
 
 ROWS_PASSED = 2_500  # of a file, before its task waits: more than Python keeps in its buffers
 _BATCH = 500

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from duemq.bus.base import Partition
 from duemq.bus.partitioner import partition_of
-from duemq.delay.pace import Pace
+from duemq.delay.core.limits import Pace
 from duemq.model.adoption import Adopt
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
@@ -19,7 +19,7 @@ from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Record, unpack_headers
-from duemq.storage.rows import window_of
+from duemq.storage.shard.keyspace import window_of
 
 LEAD_MS = 120_000  # see AdoptPolicy
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from duemq.delay import replica
-from duemq.delay.pace import Pace
+from duemq.delay.core.limits import Pace
+from duemq.delay.shard import replica
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
 from duemq.model.record import pack_headers
-from duemq.storage.rocks import Memory
+from duemq.storage.shard.rocksdb import Memory
 from tests.shard_oracle import DEAD, Command
 from tests.shard_plain import CLIENT_NAMES, garbage, is_named, plain_change, plain_schedule
 from tests.shard_world import SimNode, World

@@ -15,29 +15,28 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay import work
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.adopter import Adopter
-from duemq.delay.far import FarKeeper
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.master import Master
-from duemq.delay.observe import Observer
-from duemq.delay.pace import Pace
-from duemq.delay.progress import Progress
-from duemq.delay.replica import Replica
-from duemq.delay.targets import Targets
-from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.progress import Progress
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.metrics import Observer
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.replica import Replica
+from duemq.delay.tiering.tiering import FarKeeper
 from duemq.model.adoption import adopt_frame
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Adopted, Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record, unpack_record
-from duemq.storage.adoptions import Here
-from duemq.storage.far_process import Job, perform
-from duemq.storage.intake_process import intake
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import (
+from duemq.storage.delay_files.tiering_process import Job, perform
+from duemq.storage.imports.import_process import intake
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import Here
+from duemq.storage.jobs import parent
+from duemq.storage.shard.keyspace import (
     ADOPTION,
     APPLIED,
     CONTENT,
@@ -51,7 +50,8 @@ from duemq.storage.rows import (
     ROW,
     WINDOW,
 )
-from duemq.storage.store import ShardStore
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 from tests.shard_oracle import DELIVERED, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
@@ -81,7 +81,7 @@ class Taking(Adopter):
         policy = AdoptPolicy((world.shared,))
         super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
 
-    async def _take_in(self, job: work.Job) -> AsyncGenerator[bytes, None]:
+    async def _take_in(self, job: parent.Job) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
         intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._adopt_step)
         for answer in answers:
@@ -145,7 +145,7 @@ class SimNode:
         assert await self.far.step()
 
     async def _work(self, job: Job) -> list[Any]:
-        """What `storage/far_process.py` does, without the process, and other things going on before and after."""
+        """What `tiering_process.py` does, without the process, and other things going on before and after."""
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
         done = list(perform(orjson.loads(orjson.dumps(job))))

@@ -6,14 +6,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from duemq.delay.snapshot import SnapshotServer
+from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.model.errors import Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import START
-from duemq.storage.checkpoint import Manifest, make_checkpoint
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import ROW, Position
-from duemq.storage.store import ShardStore
+from duemq.storage.backup.checkpoint import Manifest, make_checkpoint
+from duemq.storage.shard.keyspace import ROW, Position
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 4 << 20)
 SHARD = 3

@@ -17,8 +17,8 @@ from typing import Self
 import pyspark
 import pytest
 
-from duemq.proxy.local.ports import HOST, free_port
-from duemq.proxy.local.process import Process
+from duemq.dev.servers.ports import HOST, free_port
+from duemq.dev.servers.process import Process
 from tests.e2e.server import environment
 
 SPARK_HOME = Path(pyspark.__file__).parent

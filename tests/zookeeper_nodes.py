@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import orjson
 
 from duemq.election.base import Member, NodeState, Standing
-from duemq.election.options import ZooKeeperOptions
-from duemq.election.registry import Registry
-from duemq.election.zookeeper import ZooKeeperElection
+from duemq.election.zookeeper.election import ZooKeeperElection
+from duemq.election.zookeeper.options import ZooKeeperOptions
+from duemq.election.zookeeper.registry import Registry
 
 READY = Standing(NodeState.READY)
 WITHIN_S = 300.0

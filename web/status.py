@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import Unavailable
-from duemq.proxy.body import header
-from duemq.proxy.connections import DRAINING
-from duemq.proxy.problem import problem, problem_response
-from duemq.proxy.reply import JsonResponse
+from duemq.web.body import header
+from duemq.web.connections import DRAINING
+from duemq.web.problem import problem, problem_response
+from duemq.web.reply import JsonResponse
 
 
 class StatusReport(Protocol):

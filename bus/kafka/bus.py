@@ -24,21 +24,21 @@ from duemq.bus.base import (
     log_that_fits,
     wall_clock,
 )
-from duemq.bus.kafka.append import Appender, joined, recall_before_append
-from duemq.bus.kafka.batches import refusal_of
-from duemq.bus.kafka.catalog import Catalog, Known
-from duemq.bus.kafka.clock_topic import ClockTopic
-from duemq.bus.kafka.commit import KafkaCommitter
-from duemq.bus.kafka.decisions import Decisions
-from duemq.bus.kafka.ends import Ends
+from duemq.bus.kafka.fetch.ends import Ends
+from duemq.bus.kafka.fetch.fetcher import Tails
+from duemq.bus.kafka.fetch.reader import Reader
+from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.places import Places
-from duemq.bus.kafka.probe import ClockProbe
-from duemq.bus.kafka.reader import Reader
-from duemq.bus.kafka.tails import Tails
-from duemq.bus.kafka.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
-from duemq.bus.kafka.watch import FollowedSubscription, Watch, WatchedSubscription
-from duemq.bus.kafka.wire import EARLIEST, LATEST, Wire
+from duemq.bus.kafka.produce.append import Appender, joined, recall_before_append
+from duemq.bus.kafka.produce.batches import refusal_of
+from duemq.bus.kafka.produce.decisions import Decisions
+from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
+from duemq.bus.kafka.topics.catalog import Catalog, Known
+from duemq.bus.kafka.topics.clock_probe import ClockProbe
+from duemq.bus.kafka.topics.clock_topic import ClockTopic
+from duemq.bus.kafka.topics.consumer_offsets import Places
+from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.fault import Fault, no_fault

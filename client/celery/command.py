@@ -11,9 +11,9 @@ from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
 from duemq.client.celery.outlet import BrokerOutlet
-from duemq.client.lease import LEAST_S, LENGTH_S
-from duemq.client.relay import MOST_PAGE, PAGE, NoPlace, Start
-from duemq.client.relay_command import MOST_LEASE_S, RelayOptions, run_relay
+from duemq.client.relay.command import MOST_LEASE_S, RelayOptions, run_relay
+from duemq.client.relay.lease import LEAST_S, LENGTH_S
+from duemq.client.relay.relay import MOST_PAGE, PAGE, NoPlace, Start
 
 EXAMPLES = """
 \b

@@ -13,7 +13,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
 from kombu.utils import json
 
-from duemq.client.relay import NotPublishable
+from duemq.client.relay.relay import NotPublishable
 
 VERSION: Final = 1
 

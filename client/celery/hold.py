@@ -17,8 +17,8 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
-from duemq.client.client import Client
-from duemq.client.held import AWAY, Held, Holder
+from duemq.client.http.client import Client
+from duemq.client.relay.deferred import AWAY, Held, Holder
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"

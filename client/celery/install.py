@@ -11,7 +11,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu.utils.imports import symbol_by_name
 
 from duemq.client.celery.hold import Hold, NotHeld
-from duemq.client.held import Holder
+from duemq.client.relay.deferred import Holder
 from duemq.model.errors import DuemqError
 
 log = logging.getLogger("duemq.client.celery")

@@ -10,8 +10,8 @@ from celery import Celery
 from kombu import Producer
 
 from duemq.client.celery.envelope import Envelope, queue_of
-from duemq.client.relay import BrokerAway
-from duemq.client.values import Record
+from duemq.client.http.values import Record
+from duemq.client.relay.relay import BrokerAway
 
 log = logging.getLogger("duemq.client.celery")
 

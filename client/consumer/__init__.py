@@ -5,7 +5,7 @@ from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.metrics import ConsumerCollector
 from duemq.client.consumer.options import ConsumerOptions, Mode
-from duemq.client.consumer.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
+from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
 
 __all__ = [
     "BlockingConsumer",

@@ -11,7 +11,7 @@ from typing import TypeVar
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.tags import ALL
+from duemq.client.consumer.work.tags import ALL
 from duemq.model.errors import Rejected
 
 BlockingHandler = Callable[[Message], object]

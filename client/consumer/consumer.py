@@ -22,25 +22,25 @@ from typing import Any, Self, TypeVar
 
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.stray import own_cancellation_only
-from duemq.client.consumer.book import Book
-from duemq.client.consumer.changes import Changes
+from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.ending import within
-from duemq.client.consumer.failures import verdict
-from duemq.client.consumer.groups import Mismatch, assignor
-from duemq.client.consumer.headers import error_text, header_bytes
-from duemq.client.consumer.lanes import Lanes, Route, Work
+from duemq.client.consumer.kafka.assignors import Mismatch, assignor
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.source import Place, Source
+from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message, message_of
-from duemq.client.consumer.names import checked_group, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Pause, Wait
-from duemq.client.consumer.returns import Returns
-from duemq.client.consumer.room import Room
-from duemq.client.consumer.routes import Routes
+from duemq.client.consumer.retry.failures import verdict
+from duemq.client.consumer.retry.headers import error_text, header_bytes
+from duemq.client.consumer.retry.names import checked_group, retry_topic
+from duemq.client.consumer.retry.policy import Pause, Wait
+from duemq.client.consumer.retry.publisher import Returns
 from duemq.client.consumer.signals import stopped_by_signals
-from duemq.client.consumer.source import Place, Source
-from duemq.client.consumer.tags import ALL, TagFilter
-from duemq.client.consumer.topics import prepare
+from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.room import Room
+from duemq.client.consumer.work.routes import Routes
+from duemq.client.consumer.work.tags import ALL, TagFilter
+from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from duemq.model.errors import Rejected
 
 log = logging.getLogger(__name__)

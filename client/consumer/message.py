@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from duemq.client.consumer.headers import NULL, Headers, Origin, labels_in, origin_in, own
+from duemq.client.consumer.retry.headers import NULL, Headers, Origin, labels_in, origin_in, own
 
 _EPOCH_MS = re.compile(r"\d{1,15}", re.ASCII)
 

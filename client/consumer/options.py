@@ -14,8 +14,8 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from duemq.client.consumer.headers import ERRORS
-from duemq.client.consumer.policy import Levels, Policy
+from duemq.client.consumer.retry.headers import ERRORS
+from duemq.client.consumer.retry.policy import Levels, Policy
 from duemq.model.errors import Rejected
 
 # What a consumer decides itself: otherwise it would skip messages, or give handlers something else than bytes.

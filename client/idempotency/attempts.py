@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from duemq.client.consumer.policy import Pause, Reject, RetryLater
+from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
 from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Unavailable

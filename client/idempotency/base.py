@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from duemq.client.consumer.policy import Reject, RetryLater
+from duemq.client.consumer.retry.policy import Reject, RetryLater
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
-from duemq.client.consumer.policy import Reject
+from duemq.client.consumer.retry.policy import Reject
+from duemq.client.http.times import delay_ms
 from duemq.client.idempotency.attempts import Attempts, Terms
 from duemq.client.idempotency.base import Store
 from duemq.client.idempotency.cache import Cache
-from duemq.client.instants import delay_ms
 from duemq.model.errors import Rejected
 from duemq.model.fault import Fault, no_fault
 

@@ -36,7 +36,7 @@ from duemq.client.idempotency.rocks_layout import (
 from duemq.client.idempotency.states import Row, begin, finish, release
 from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
-from duemq.model.foreign import translate
+from duemq.model.rocksdb_errors import translate
 
 log = logging.getLogger(__name__)
 

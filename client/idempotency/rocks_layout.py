@@ -21,8 +21,8 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 
 from duemq.client.idempotency.states import Row
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.foreign import translate, translated
-from duemq.storage.durable import make_folder
+from duemq.model.rocksdb_errors import translate, translated
+from duemq.storage.fsync import make_folder
 
 VERSION = 1
 MINUTE_MS = 60_000

@@ -24,7 +24,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.client import mend_timeouts
-from duemq.client.consumer.positions import pull_in
+from duemq.client.consumer.kafka.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import Ends, Place
 from duemq.model.errors import BadConfig, Unavailable

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.places import GROUPS as PLACE_GROUPS
-from duemq.client.consumer.tags import ALL, TagFilter
+from duemq.bus.kafka.topics.consumer_offsets import GROUPS as PLACE_GROUPS
+from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.lag.brokers import DEAD, Brokers, Group, Topics
 from duemq.client.lag.sampling import Sampling
 from duemq.client.lag.scan import Scan

@@ -11,8 +11,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Stored
-from duemq.bus.kafka.records import decode
-from duemq.client.consumer.tags import TagFilter
+from duemq.bus.kafka.fetch.records import decode
+from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, Fetched
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
 from duemq.client.lag.values import Seen

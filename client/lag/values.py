@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from duemq.client.consumer.names import retry_topic
+from duemq.client.consumer.retry.names import retry_topic
 from duemq.client.lag.sampling import Estimate, total_of
 
 

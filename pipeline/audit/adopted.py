@@ -24,10 +24,10 @@ from pyspark.sql import functions as F
 from duemq.model.ledger import Answer
 from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.envelopes import packed_hash
-from duemq.pipeline.parallel import tasks_for
-from duemq.pipeline.s3a import store_of
-from duemq.storage.object_store import SCHEME, ObjectStore, bucket_of, is_object
+from duemq.pipeline.files.s3a import store_of
+from duemq.pipeline.sources.envelopes import packed_hash
+from duemq.pipeline.spark.parallel import tasks_for
+from duemq.storage.imports.object_store import SCHEME, ObjectStore, bucket_of, is_object
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from duemq.pipeline.audit.lateness import Spread
-from duemq.pipeline.page.chart import Chart, decades, instants, linear
-from duemq.pipeline.page.document import keys
+from duemq.pipeline.report.chart import Chart, decades, instants, linear
+from duemq.pipeline.report.document import keys
 
 _LINES: Final = (("p50", "p50", "c0"), ("p99", "p99", "c1"), ("highest", "max", "c2"))
 _PER_DECADE: Final = 8  # bars

@@ -16,23 +16,23 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
-from duemq.pipeline import logs
 from duemq.pipeline.audit import adopted, changes, fates, lateness, read, sums, violations, window
 from duemq.pipeline.audit.adopted import AdoptedFile
-from duemq.pipeline.audit.checks import run as checks
+from duemq.pipeline.audit.checks import run
 from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, Window
-from duemq.pipeline.kafka import Kafka
-from duemq.pipeline.logs import BUFFER, DEAD_LETTERS
-from duemq.pipeline.parallel import run_all
-from duemq.pipeline.patterns import exact
-from duemq.pipeline.progress import Silent, Teller, step
-from duemq.pipeline.ranges import Logs, TopicRange
-from duemq.pipeline.scratch import Scratch
-from duemq.pipeline.session import override
-from duemq.pipeline.storage import below, uri_of
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import below, uri_of
+from duemq.pipeline.sources import logs
+from duemq.pipeline.sources.kafka import Kafka
+from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS
+from duemq.pipeline.sources.ranges import Logs, TopicRange
+from duemq.pipeline.spark.parallel import run_all
+from duemq.pipeline.spark.progress import Silent, Teller, step
+from duemq.pipeline.spark.scratch import Scratch
+from duemq.pipeline.spark.session import override
 
 FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
 # Java does not compile the one method that Spark would make of all that decodes commands: it is too large for it.
@@ -337,7 +337,7 @@ def _concluded(
 ) -> Result:
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
-        checked = checks.check(judged, found, files, expected_ids)
+        checked = run.check(judged, found, files, expected_ids)
         *checkpointed, replayed, sums_found, doubts = run_all(
             spark,
             [
@@ -393,7 +393,7 @@ def _concluded(
             f"{doubtful} records of messages that were accepted before the range came before the time they show: "
             "a deliver-now before the range makes them so, and whether there was one cannot be known"
         )
-    notes += [f"{count} {checks.DOUBTS[what]}" for what, count in doubts.items()]
+    notes += [f"{count} {run.DOUBTS[what]}" for what, count in doubts.items()]
     waiting = {shard: later[shard] for shard, one in extent.windows.items() if one.idle and later[shard]}
     return Result(
         dict(account), {part: count for part, count in others.items() if count},

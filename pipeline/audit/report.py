@@ -11,7 +11,7 @@ from duemq.pipeline.audit import charts
 from duemq.pipeline.audit.job import Result
 from duemq.pipeline.audit.lateness import Spread
 from duemq.pipeline.audit.violations import KINDS
-from duemq.pipeline.page.document import Html, document, table
+from duemq.pipeline.report.document import Html, document, table
 
 _WORDS: Final = {
     "delivered": "delivered", "cancelled": "cancelled", "moved": "moved on", "dead": "dead", "pending": "pending",

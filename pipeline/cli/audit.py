@@ -88,9 +88,9 @@ def audit(
     with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
-        from duemq.pipeline.page.place import check_page, write_page
-        from duemq.pipeline.storage import below, destination
-        from duemq.pipeline.tables import read_table
+        from duemq.pipeline.files.uris import below, destination
+        from duemq.pipeline.report.place import check_page, write_page
+        from duemq.pipeline.sources.tables import read_table
 
         folder, page = destination(spark, out, "--out"), below(out, "report.html")
         check_page(spark, folder, "--out")

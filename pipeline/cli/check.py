@@ -29,8 +29,8 @@ def check(
     Exit code 1 if something is missing that a job would miss.
     """
     with spark_session("check", master, conf, as_json, kafka=kafka) as (spark, teller):
-        from duemq.pipeline.check import has_connector, versions, workers
-        from duemq.pipeline.progress import step
+        from duemq.pipeline.spark.check import has_connector, versions, workers
+        from duemq.pipeline.spark.progress import step
 
         found = versions(spark)
         connector = has_connector(spark) if kafka else None
@@ -54,6 +54,6 @@ def script() -> None:
     """Print the path of what spark-submit is to run: it takes the same words as `duemq spark`."""
     from importlib.util import find_spec
 
-    spec = find_spec("duemq.pipeline.submit")
+    spec = find_spec("duemq.pipeline.spark.submit")
     assert spec is not None
     typer.echo(spec.origin)

@@ -93,7 +93,7 @@ def columns_of(
 
 def print_look(judged: DataFrame, verb: str, as_json: bool) -> None:
     """How many rows of a judged frame can be scheduled or sent (`verb`), and how many cannot for which field."""
-    from duemq.pipeline.bulk.rules import reasons
+    from duemq.pipeline.bulk_schedule.rules import reasons
 
     counts = {row["field"]: row["rows"] for row in reasons(judged).collect()}
     accepted = counts.pop(None, 0)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from duemq.bus.kafka.options import KafkaOptions
-    from duemq.pipeline.kafka import JavaKafka
-    from duemq.pipeline.progress import Teller
+    from duemq.pipeline.sources.kafka import JavaKafka
+    from duemq.pipeline.spark.progress import Teller
 
 FAILED, REFUSED, UNAVAILABLE = 1, 7, 8
 
@@ -82,7 +82,7 @@ def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, st
 
 def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
     """With `--kafka-set` and the environment. Raises BadConfig."""
-    from duemq.pipeline.kafka import configured
+    from duemq.pipeline.sources.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
 
@@ -115,7 +115,7 @@ def spark_session(
     settings = settings_of(conf)
     with told(as_json):
         try:
-            from duemq.pipeline.session import running
+            from duemq.pipeline.spark.session import running
         except ImportError as error:
             raise DuemqError(f"{error.name} is missing: install the extra `duemq[spark]`") from error
         with telling(as_json) as teller:
@@ -137,7 +137,7 @@ def told(as_json: bool) -> Iterator[None]:
 
 
 def code_of(error: DuemqError) -> int:
-    from duemq.client.errors import Unreachable
+    from duemq.client.http.errors import Unreachable
 
     if isinstance(error, Rejected):
         return REFUSED
@@ -147,7 +147,7 @@ def code_of(error: DuemqError) -> int:
 @contextmanager
 def telling(as_json: bool) -> Iterator[Teller]:
     """Progress on stderr: a bar on a terminal, a line per step where it is none, nothing for `--json`."""
-    from duemq.pipeline.progress import Silent
+    from duemq.pipeline.spark.progress import Silent
 
     if as_json:
         yield Silent()

@@ -71,12 +71,12 @@ def forecast(
     from_ms = time.time_ns() // 1_000_000 if start is None else instant_of(start, "--from")
     until_ms = from_ms + duration_of(length, "--for")
     with spark_session("forecast", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.files.uris import destination, uri_of
         from duemq.pipeline.forecast.capacity import capacity_of
         from duemq.pipeline.forecast.job import forecast as run
         from duemq.pipeline.forecast.page import page as page_of
         from duemq.pipeline.forecast.read import folder_of, pending
-        from duemq.pipeline.page.place import check_page, write_page
-        from duemq.pipeline.storage import destination, uri_of
+        from duemq.pipeline.report.place import check_page, write_page
 
         if into is not None:
             check_page(spark, destination(spark, into, "--into"), "--into")

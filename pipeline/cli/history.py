@@ -27,7 +27,7 @@ from duemq.pipeline.cli.command import (
 
 if TYPE_CHECKING:
     from duemq.pipeline.history.table import HistoryTable
-    from duemq.pipeline.progress import Teller
+    from duemq.pipeline.spark.progress import Teller
 
 EXAMPLES = examples(
     "duemq spark history --kafka kafka:9092 --into /srv/history            # goes on until Ctrl-C",
@@ -105,7 +105,7 @@ def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int
 
 def with_jars(conf: list[str] | None) -> list[str]:
     """The settings, and the jars of the folder that is named for them: a session without Kafka does not look there."""
-    from duemq.pipeline.connector import JARS_VARIABLE
+    from duemq.pipeline.spark.connector import JARS_VARIABLE
 
     settings = settings_of(conf)
     jars = sorted(Path(os.environ.get(JARS_VARIABLE) or os.devnull).glob("*.jar"))

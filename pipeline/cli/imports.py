@@ -81,8 +81,8 @@ def rabbitmq(
     ttl_ms = None if ttl is None else duration_of(ttl, "--ttl")
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.imports import RabbitOptions, from_documents
-        from duemq.pipeline.imports.files import read_documents
+        from duemq.pipeline.migrate import RabbitOptions, from_documents
+        from duemq.pipeline.migrate.files import read_documents
 
         return from_documents(read_documents(spark, paths), RabbitOptions(to, taken_ms, ttl_ms).read)
 
@@ -101,9 +101,9 @@ def celery(
     """Celery with Redis: tasks with an eta or countdown, as duemq holds them for its relay (docs/celery.md)."""
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.imports import CeleryOptions, from_documents, settled
-        from duemq.pipeline.imports.files import read_documents
-        from duemq.pipeline.imports.redis import read_redis
+        from duemq.pipeline.migrate import CeleryOptions, from_documents, settled
+        from duemq.pipeline.migrate.files import read_documents
+        from duemq.pipeline.migrate.redis import read_redis
 
         if "://" in paths[0] and paths[0].partition("://")[0] in ("redis", "rediss", "unix", "valkey", "valkeys"):
             found = read_redis(spark, paths[0], queue or ("celery",), prefix)
@@ -127,8 +127,8 @@ def rocketmq(
     taken_ms = instant_of(taken_at, "--taken-at")
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.imports import RocketOptions, from_documents, settled
-        from duemq.pipeline.imports.files import read_documents
+        from duemq.pipeline.migrate import RocketOptions, from_documents, settled
+        from duemq.pipeline.migrate.files import read_documents
 
         read = RocketOptions(taken_ms, to, levels).read
         return settled(from_documents(read_documents(spark, paths, by_line=True), read))
@@ -151,8 +151,8 @@ def csv(
     """CSV of any make, with a header: options say which column is what, as for `duemq spark schedule`."""
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.imports import from_csv
-        from duemq.pipeline.imports.files import read_csv
+        from duemq.pipeline.migrate import from_csv
+        from duemq.pipeline.migrate.files import read_csv
 
         columns = columns_of(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
@@ -186,10 +186,10 @@ def _import(
         from pyspark.sql import functions as F
 
         from duemq.pipeline.errors import BadInput
-        from duemq.pipeline.imports import divided
-        from duemq.pipeline.progress import step
-        from duemq.pipeline.storage import destination
-        from duemq.pipeline.workers import failures_told
+        from duemq.pipeline.files.uris import destination
+        from duemq.pipeline.migrate import divided
+        from duemq.pipeline.spark.failures import failures_told
+        from duemq.pipeline.spark.progress import step
 
         good, bad = destination(spark, out, "--out", new=True), destination(spark, rejects, "--rejects", new=True)
         if good == bad:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.mass import Server, Targets
-    from duemq.pipeline.progress import Teller
+    from duemq.pipeline.bulk_change import Server, Targets
+    from duemq.pipeline.spark.progress import Teller
 
 CANCEL_EXAMPLES = examples(
     "duemq spark cancel unsubscribed.csv --id message_id --answers answers/",
@@ -68,7 +68,7 @@ def cancel(
     """
     _check(id_, key, ids)
     with _session("cancel", master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.mass import mass_cancel
+        from duemq.pipeline.bulk_change import mass_cancel
 
         rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
         if dry_run:
@@ -100,7 +100,7 @@ def move(
         raise typer.BadParameter("say when: --to, or --by to shift from the column due_ms", param_hint="--to")
     by_ms = _shift(by)
     with _session("move", master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.mass import mass_move
+        from duemq.pipeline.bulk_change import mass_move
 
         rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
         server, when = _server(url, batch, patience), to or "due_ms"
@@ -117,7 +117,7 @@ def _session(
     name: str, master: str | None, conf: list[str] | None, as_json: bool
 ) -> Iterator[tuple[SparkSession, Teller]]:
     with spark_session(name, master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.workers import failures_told
+        from duemq.pipeline.spark.failures import failures_told
 
         with failures_told(_NO_ANSWER):
             yield spark, teller
@@ -136,15 +136,15 @@ def _shift(by: str | None) -> int:
 
 
 def _rows(spark: SparkSession, table: str, kind: str | None, where: str | None) -> DataFrame:
-    from duemq.pipeline.tables import read_table
+    from duemq.pipeline.sources.tables import read_table
 
     rows = read_table(spark, table, kind)
     return rows if where is None else rows.where(where)
 
 
 def _targets(spark: SparkSession, id_: str | None, key: str | None, ids: str | None, ids_key: str) -> Targets:
-    from duemq.pipeline.mass import Targets
-    from duemq.pipeline.tables import read_table
+    from duemq.pipeline.bulk_change import Targets
+    from duemq.pipeline.sources.tables import read_table
 
     if ids is None:
         return Targets(id_ or "")
@@ -152,7 +152,7 @@ def _targets(spark: SparkSession, id_: str | None, key: str | None, ids: str | N
 
 
 def _folder(spark: SparkSession, answers: str | None) -> str | None:
-    from duemq.pipeline.storage import destination
+    from duemq.pipeline.files.uris import destination
 
     return None if answers is None else destination(spark, answers, "--answers", new=True)
 
@@ -161,8 +161,8 @@ def _server(url: str | None, batch: int, patience_s: float) -> Server:
     """What executors connect to: with what this process's environment says, for they may have another."""
     import os
 
-    from duemq.client.connection import http_options
-    from duemq.pipeline.mass import Server
+    from duemq.client.http.connection import http_options
+    from duemq.pipeline.bulk_change import Server
 
     base = http_options(url, None, 1.0)["base_url"]
     return Server(base, os.environ.get("DUEMQ_API_KEY"), batch=batch, patience_s=patience_s)
@@ -175,8 +175,8 @@ def _answered(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    from duemq.pipeline.mass import STATUSES
-    from duemq.pipeline.progress import step
+    from duemq.pipeline.bulk_change import STATUSES
+    from duemq.pipeline.spark.progress import step
 
     seen = Observation()
     counts = [F.count_if(F.col("status") == status).alias(status) for status in STATUSES]
@@ -193,8 +193,8 @@ def _answered(
 def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bool) -> None:
     from pyspark.sql import functions as F
 
-    from duemq.pipeline.mass.targets import TARGET
-    from duemq.pipeline.progress import step
+    from duemq.pipeline.bulk_change.targets import TARGET
+    from duemq.pipeline.spark.progress import step
 
     with step(spark, teller, "counting"):
         total = meant.agg(F.count("*").alias("rows"), F.countDistinct(TARGET), F.count_if(F.col(TARGET).isNull()))

@@ -42,12 +42,12 @@ from duemq.pipeline.cli.command import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.bulk.job import Scheduled
-    from duemq.pipeline.bulk.rules import Rules
+    from duemq.pipeline.bulk_schedule.job import Scheduled
+    from duemq.pipeline.bulk_schedule.rules import Rules
     from duemq.pipeline.columns import Columns
-    from duemq.pipeline.progress import Teller
     from duemq.pipeline.send.soon import Soon
-    from duemq.pipeline.server import Server
+    from duemq.pipeline.sources.server import Server
+    from duemq.pipeline.spark.progress import Teller
 
 EXAMPLES = examples(
     "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --stage /shared/jobs",
@@ -114,14 +114,14 @@ def schedule(
     same unless --strict is given. Run it again with the same --job to go on where it ended.
     """
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.bulk.job import Options, RowsRejected
-        from duemq.pipeline.bulk.job import schedule as run
-        from duemq.pipeline.bulk.rules import judged
+        from duemq.pipeline.bulk_schedule.job import Options, RowsRejected
+        from duemq.pipeline.bulk_schedule.job import schedule as run
+        from duemq.pipeline.bulk_schedule.rules import judged
         from duemq.pipeline.errors import BadInput
+        from duemq.pipeline.files.uris import destination, uri_of
         from duemq.pipeline.send.soon import check_soon, send_soon
-        from duemq.pipeline.server import Server
-        from duemq.pipeline.storage import destination, uri_of
-        from duemq.pipeline.workers import failures_told
+        from duemq.pipeline.sources.server import Server
+        from duemq.pipeline.spark.failures import failures_told
 
         server = Server(url)
         rules = _rules(server, _ms(lead), dry_run, teller)
@@ -170,8 +170,8 @@ def _ms(text: str) -> int:
 
 def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> Rules:
     """Those of the server. A dry run does without one, and says so."""
-    from duemq.client.errors import Unavailable, Unreachable
-    from duemq.pipeline.bulk.rules import Rules
+    from duemq.client.http.errors import Unavailable, Unreachable
+    from duemq.pipeline.bulk_schedule.rules import Rules
 
     try:
         return Rules.of(server.limits(0.0) if dry_run else server.limits(), lead_ms)
@@ -191,7 +191,7 @@ def _frame(
     options: dict[str, str],
 ) -> DataFrame:
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.tables import jdbc_table, read_table
+    from duemq.pipeline.sources.tables import jdbc_table, read_table
 
     if jdbc is not None and name is not None and source is None:
         return jdbc_table(spark, jdbc, name, options)
@@ -204,9 +204,9 @@ def _identity(
     frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None, reader: str
 ) -> tuple[str, str]:
     """The job's id, and what it is made of. `reader`: how the table's files are read."""
-    from duemq.pipeline.bulk.manifest import print_of
+    from duemq.pipeline.bulk_schedule.manifest import print_of
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.tables import fingerprint
+    from duemq.pipeline.sources.tables import fingerprint
 
     about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
     if about is not None and reader:

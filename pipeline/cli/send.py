@@ -90,13 +90,13 @@ def send(
     counted and written to --rejects with the reason; the others are sent all the same unless --strict is given.
     """
     with spark_session("send", master, conf, as_json, kafka=not dry_run) as (spark, teller):
-        from duemq.pipeline.bulk.job import RowsRejected
+        from duemq.pipeline.bulk_schedule.job import RowsRejected
+        from duemq.pipeline.files.uris import destination
         from duemq.pipeline.send import send as run
         from duemq.pipeline.send import sendable
         from duemq.pipeline.send.job import looked_at
-        from duemq.pipeline.storage import destination
-        from duemq.pipeline.tables import read_table
-        from duemq.pipeline.workers import failures_told
+        from duemq.pipeline.sources.tables import read_table
+        from duemq.pipeline.spark.failures import failures_told
 
         columns = columns_of(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from duemq.pipeline.columns.mapping import column
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.session import override
+from duemq.pipeline.spark.session import override
 
 _INFER: Final = {
     "spark.sql.timestampType": "TIMESTAMP_NTZ",

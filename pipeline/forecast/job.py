@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.forecast.capacity import Capacity
 from duemq.pipeline.forecast.load import (
     MINUTE_MS,
@@ -21,8 +22,7 @@ from duemq.pipeline.forecast.load import (
     within,
 )
 from duemq.pipeline.forecast.read import Pending
-from duemq.pipeline.progress import Teller, step
-from duemq.pipeline.storage import uri_of
+from duemq.pipeline.spark.progress import Teller, step
 
 OTHERS: Final = "(others)"
 LATE_MS: Final = 1_000  # what a queue followed by the second can tell

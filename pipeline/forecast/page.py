@@ -7,8 +7,8 @@ from html import escape
 
 from duemq.pipeline.forecast.job import OTHERS, Bar, Forecast
 from duemq.pipeline.forecast.words import at, duration, sentences
-from duemq.pipeline.page.chart import Chart, decades, instants, linear, short
-from duemq.pipeline.page.document import COLOURS, document, keys, table
+from duemq.pipeline.report.chart import Chart, decades, instants, linear, short
+from duemq.pipeline.report.document import COLOURS, document, keys, table
 
 _MOST_TOPICS = 50
 

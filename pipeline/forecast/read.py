@@ -22,13 +22,13 @@ from pyspark.storagelevel import StorageLevel
 
 from duemq.model.errors import FolderRefused
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
-from duemq.pipeline.patterns import exact
-from duemq.pipeline.storage import uri_of
-from duemq.pipeline.workers import sentence_of
-from duemq.storage.backup import names, read_backup
-from duemq.storage.folder import BACKUP, LOCK, RESTORE, read_info, take_lock
+from duemq.pipeline.spark.failures import sentence_of
+from duemq.storage.backup.manifest import names, read_backup
+from duemq.storage.data_folder import BACKUP, LOCK, RESTORE, read_info, take_lock
 
 _KEY = ["shard", "due_ms", "offset", "row"]
 _PLACE = r"/shards/(\d+)/far/\d+/a?(\d+)\.parquet$"

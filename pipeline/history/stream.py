@@ -17,15 +17,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.errors import DuemqError
-from duemq.pipeline import logs
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.table import HistoryTable
-from duemq.pipeline.kafka import Kafka, reading
-from duemq.pipeline.progress import Teller
-from duemq.pipeline.ranges import Logs, TopicRange
-from duemq.pipeline.workers import sentence_of
+from duemq.pipeline.sources import logs
+from duemq.pipeline.sources.kafka import Kafka, reading
+from duemq.pipeline.sources.ranges import Logs, TopicRange
+from duemq.pipeline.spark.failures import sentence_of
+from duemq.pipeline.spark.progress import Teller
 
 ALL: Final = ".*"
 _GRACE_S, _LOOK_S = 60.0, 0.2

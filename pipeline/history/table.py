@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.model.fault import Fault, no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.history.formats.base import SCHEMAS, Format
 from duemq.pipeline.history.formats.delta import delta
 from duemq.pipeline.history.formats.iceberg import iceberg
 from duemq.pipeline.history.formats.parquet import Parquet
-from duemq.pipeline.storage import uri_of
 
 CHECKPOINT: Final = "_checkpoint"
 FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Fault], Format]]] = {

@@ -11,11 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.message import CLIENT_NAME
-from duemq.pipeline.bulk.rules import REASON, Rules, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.logs import BUFFER
 from duemq.pipeline.send.rules import sendable
+from duemq.pipeline.sources.logs import BUFFER
 
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.rules import REASON, Rules
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules
 from duemq.pipeline.columns import FIELDS, OWN, Columns
 from duemq.pipeline.send.rules import sendable
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from duemq.pipeline.bulk.job import RowsRejected
-from duemq.pipeline.bulk.rules import Rules, rejected
+from duemq.pipeline.bulk_schedule.job import RowsRejected
+from duemq.pipeline.bulk_schedule.rules import Rules, rejected
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.kafka import Kafka
-from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_of
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import Look, look, without_ambiguous
-from duemq.pipeline.storage import below, uri_of
+from duemq.pipeline.sources.kafka import Kafka
+from duemq.pipeline.spark.progress import Silent, Teller, step
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.message import NAME_TEXT
-from duemq.pipeline.bulk.rules import REASON, Rules, judged
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 

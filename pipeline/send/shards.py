@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from duemq.pipeline.kafka import Kafka
-from duemq.pipeline.logs import BUFFER
-from duemq.pipeline.ranges import Logs
-from duemq.pipeline.server import Server
+from duemq.pipeline.sources.kafka import Kafka
+from duemq.pipeline.sources.logs import BUFFER
+from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.sources.server import Server
 
 
 def shards_of(kafka: Kafka) -> int:

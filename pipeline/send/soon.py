@@ -16,18 +16,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.manifest import Manifest
-from duemq.pipeline.bulk.rules import REASON, Rules
+from duemq.pipeline.bulk_schedule.manifest import Manifest
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.progress import Silent, Teller, step
+from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.send.fields import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.source.options import Writing, server_at
 from duemq.pipeline.source.patience import REFUSED
 from duemq.pipeline.source.posting import ANSWERS_DDL, posting
-from duemq.pipeline.storage import uri_of
+from duemq.pipeline.spark.progress import Silent, Teller, step
 
 REMEMBERED_MS: Final = 24 * 3_600_000  # how long names are known after their messages ended, by default
 _NAME: Final = "duemq_job_name"

@@ -11,15 +11,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duemq.pipeline.bulk.rules import REASON, Rules, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.kafka import Kafka
+from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_of
 from duemq.pipeline.send.sink import writing
-from duemq.pipeline.storage import below, uri_of
+from duemq.pipeline.sources.kafka import Kafka
 
 METRICS: Final = "duemq_send"
 """In the `observedMetrics` of the query's progress, without a folder of rejects: `rows` and `rejected` of a batch."""

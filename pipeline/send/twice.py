@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk.rules import REASON
+from duemq.pipeline.bulk_schedule.rules import REASON
 from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duemq.client.drafts import Filter
-from duemq.client.values import MessageState
-from duemq.pipeline.server import patiently
+from duemq.client.http.requests import Filter
+from duemq.client.http.values import MessageState
 from duemq.pipeline.source.options import Reading
+from duemq.pipeline.sources.server import patiently
 
 _TEXT, _MS = T.StringType(), T.LongType()
 # Not of a DDL text: the process that Spark plans with has no session to read one.

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.client.connection import http_options
+from duemq.client.http.connection import http_options
 from duemq.model.errors import Rejected
 from duemq.model.timing import WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.server import Server
+from duemq.pipeline.sources.server import Server
 
 STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),

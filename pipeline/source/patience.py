@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from duemq.client import Draft, Message
-from duemq.client.client import BatchResult
-from duemq.client.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
-from duemq.pipeline.server import Clock, Sleep, longer
+from duemq.client.http.client import BatchResult
+from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
+from duemq.pipeline.sources.server import Clock, Sleep, longer
 
 ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from duemq.proxy.bench.workers import Link
+from duemq.bench.harness.workers import Link
 from tests.abuse.base import FAT_TOPIC, Abuser, Sizes
 from tests.abuse.large import EmptyBatches, HugeHeads
 from tests.abuse.silent import IdleConnections, SlowHeads

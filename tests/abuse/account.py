@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.proxy.bench.load import ACCEPTED, Sent
-from duemq.proxy.bench.reader import Received
-from duemq.proxy.bench.tally import Spread, Tally, spread, tally
+from duemq.bench.clients.load import ACCEPTED, Sent
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.reconciliation import Spread, Tally, spread, tally
 from tests.abuse.abusers import Counts
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept

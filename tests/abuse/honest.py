@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.proxy.bench.load import Job, Sent, Window, send_steadily
-from duemq.proxy.bench.payloads import SEQUENCE
-from duemq.proxy.bench.reader import Received, read
-from duemq.proxy.bench.session import now_ms
-from duemq.proxy.bench.site import get
-from duemq.proxy.bench.workers import Worker
+from duemq.bench.clients.load import Job, Sent, Window, send_steadily
+from duemq.bench.clients.payloads import SEQUENCE
+from duemq.bench.clients.reader import Received, read
+from duemq.bench.harness.session import now_ms
+from duemq.bench.harness.workers import Worker
+from duemq.bench.system.system import get
 
 TOPIC = "honest"
 _AHEAD = Window(1_000, 2_000)

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from duemq.proxy.bench.site import free_port, ready
-from duemq.proxy.bench.usage import Usage, usage
+from duemq.bench.system.system import free_port, ready
+from duemq.dev.servers.usage import Usage, usage
 
 _START_S, _STOP_S = 300.0, 120.0
 _LAST_LINES = 20

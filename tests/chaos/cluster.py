@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.topics import NEVER, settings_of_own
-from duemq.proxy.local.cluster import LocalCluster
-from duemq.proxy.local.duemq_process import DuemqProcess
+from duemq.bus.kafka.topics.topics import NEVER, settings_of_own
+from duemq.dev.cluster.cluster import LocalCluster
+from duemq.dev.cluster.duemq_process import DuemqProcess
 from tests.chaos.network.network import Network
 from tests.chaos.pace import SLOW
 from tests.chaos.shape import Shape

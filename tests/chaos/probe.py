@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from duemq.bus.kafka.stop import stop as stop_producer
+from duemq.bus.kafka.produce.stop import stop as stop_producer
 from tests.chaos.pace import SLOW
 from tests.chaos.takeover import Pause, longest_pause
 from tests.chaos.topics import consumer

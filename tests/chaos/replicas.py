@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from duemq.model.ledger import Entry
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import ENDED, MOVED, NAME, ROW, WINDOW
-from duemq.storage.store import ShardStore
+from duemq.storage.shard.keyspace import ENDED, MOVED, NAME, ROW, WINDOW
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 
 
 class Holding(NamedTuple):

@@ -19,7 +19,7 @@ from pathlib import Path
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.client.consumer.consumer import Handler
 from duemq.client.idempotency import RedisStore, once
-from duemq.client.relay_command import log_in_utc
+from duemq.client.relay.command import log_in_utc
 
 MAX_IN_HAND = 500
 DELAYS_S = (1, 2, *[2] * 14)
@@ -56,5 +56,5 @@ async def main(bootstrap: str, group: str, topic: str, folder: str, name: str, r
 
 if __name__ == "__main__":
     log_in_utc("info")
-    logging.getLogger("duemq.client.consumer.failures").setLevel(logging.ERROR)  # of which there are thousands
+    logging.getLogger("duemq.client.consumer.retry.failures").setLevel(logging.ERROR)  # of which there are thousands
     asyncio.run(main(*sys.argv[1:]))

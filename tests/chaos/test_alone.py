@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.proxy.local.duemq_process import DuemqProcess
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.proxy.local.ports import free_port, is_open
-from duemq.proxy.local.process import wait_for
+from duemq.dev.cluster.duemq_process import DuemqProcess
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.ports import free_port, is_open
+from duemq.dev.servers.process import wait_for
 from tests.chaos.faults.clocks import HOUR_MS
 from tests.chaos.topics import committed
 from tests.e2e.load import now_ms

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from duemq.client.consumer.names import dead_letter_topic
-from duemq.client.consumer.policy import LEVELS_MS
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.client.consumer.retry.names import dead_letter_topic
+from duemq.client.consumer.retry.policy import LEVELS_MS
+from duemq.dev.servers.kafka import KafkaServers
 from tests.chaos.conftest import SEED
 from tests.chaos.consumer_worker import fails, rejected
 from tests.consumer_site import new_topic

@@ -21,8 +21,8 @@ import httpx
 import orjson
 import pytest
 
-from duemq.delay.progress import Progress
-from duemq.proxy.local.cluster import LocalCluster
+from duemq.cluster.progress import Progress
+from duemq.dev.cluster.cluster import LocalCluster
 from tests.real_servers import need_servers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]

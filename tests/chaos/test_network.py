@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.proxy.local.ports import HOST, free_port, is_open
-from duemq.proxy.local.process import Process, wait_for
+from duemq.dev.servers.ports import HOST, free_port, is_open
+from duemq.dev.servers.process import Process, wait_for
 from tests.chaos.network.network import OTHERS, Network
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from typing import Any
 
 import aiohttp
 
-from duemq.proxy.cli.exits import Exit
-from duemq.proxy.local.duemq_process import DuemqProcess
-from duemq.proxy.local.ports import is_open
+from duemq.cli.exit_codes import Exit
+from duemq.dev.cluster.duemq_process import DuemqProcess
+from duemq.dev.servers.ports import is_open
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.figures import Figures
 from tests.chaos.pace import SLOW

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from duemq.bus.base import Appended, Bus
-from duemq.bus.embedded import EmbeddedBus
+from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from tests.contract.kafka_plug import KafkaPlug
 

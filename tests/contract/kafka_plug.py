@@ -10,8 +10,8 @@ from pathlib import Path
 
 from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, Target, TopicInfo, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.commit import KafkaCommitter
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce.transaction import KafkaCommitter
 
 
 class RenamedCommitter:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from duemq.bus.base import Appended, Bus, UnknownTopic
-from duemq.bus.embedded import EmbeddedBus
+from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
 from duemq.model.record import pack_record
 

@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 from duemq.election.base import Election, Member, NodeState, Standing
-from duemq.election.options import ZooKeeperOptions
-from duemq.election.registry import Registry
 from duemq.election.single import SingleElection
-from duemq.election.zookeeper import ZooKeeperElection
+from duemq.election.zookeeper.election import ZooKeeperElection
+from duemq.election.zookeeper.options import ZooKeeperOptions
+from duemq.election.zookeeper.registry import Registry
 
 pytestmark = pytest.mark.anyio
 

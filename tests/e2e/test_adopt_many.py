@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duemq.client import Client
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.storage.rows import WINDOW_MS
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, wait_for
 from tests.e2e.test_adopt import COUNT, drafts, window_ahead

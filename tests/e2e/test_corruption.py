@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.bus.embedded import EmbeddedBus
+from duemq.bus.embedded.bus import EmbeddedBus
 from tests.e2e.server import Server, run
 
 _MESSAGES = 300

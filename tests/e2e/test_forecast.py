@@ -22,11 +22,11 @@ from duemq.pipeline.cli.forecast import forecast as command
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.read import pending
-from duemq.storage.folder import read_info
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import ROW, WINDOW_MS
-from duemq.storage.sealing import begin_load
-from duemq.storage.store import ShardStore
+from duemq.storage.data_folder import read_info
+from duemq.storage.delay_files.transitions import begin_load
+from duemq.storage.shard.keyspace import ROW, WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, run, wait_for
 from tests.other_files import other_file_system

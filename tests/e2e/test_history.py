@@ -21,14 +21,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import CLIENT_NAME, shard_of_name
-from duemq.pipeline.connector import JARS_VARIABLE
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.questions import fates_of, lateness_by_hour, once, repeated, volume_by_day
 from duemq.pipeline.history.stream import Source, Writer, pattern, run
 from duemq.pipeline.history.table import FORMATS, HistoryTable
-from duemq.pipeline.progress import Silent
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.pipeline.spark.connector import JARS_VARIABLE
+from duemq.pipeline.spark.progress import Silent
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.spark_site import spark_jars, spark_tests
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from duemq.proxy.open_files import raise_limit
+from duemq.web.open_files import raise_limit
 from tests.e2e.server import DUEMQ, Server, wait_for
 
 _FILES, _IDLE = 256, 400

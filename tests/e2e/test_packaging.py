@@ -52,7 +52,7 @@ def test_the_built_wheel_serves(tmp_path: Path, new_server: Callable[..., Server
     assert [(record["headers"]["duemq-id"], record["payload"]) for record in records] == [(id_, "from the wheel")]
     assert server.stop() == 0, server.log
     where = subprocess.check_output(
-        [fresh / "bin" / "python", "-c", "import duemq.proxy.service as it; print(it.__file__)"],
+        [fresh / "bin" / "python", "-c", "import duemq.cli.wiring.single_process as it; print(it.__file__)"],
         env=environment(),
         text=True,
     )

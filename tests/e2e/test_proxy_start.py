@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duemq.proxy.local.cluster import LocalCluster
-from duemq.proxy.local.process import wait_for
+from duemq.dev.cluster.cluster import LocalCluster
+from duemq.dev.servers.process import wait_for
 from tests.real_servers import need_servers
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]

@@ -12,19 +12,10 @@ from itertools import islice
 import httpx
 import pytest
 
-from duemq.client import (
-    AlreadyDelivered,
-    AsyncClient,
-    Client,
-    Draft,
-    Message,
-    NameTaken,
-    UnknownMessage,
-    Unreachable,
-    plans,
-)
-from duemq.client.aio import AsyncMessage
-from duemq.client.errors import IdempotencyConflict, NameConflict
+from duemq.client import AlreadyDelivered, AsyncClient, Client, Draft, Message, NameTaken, UnknownMessage, Unreachable
+from duemq.client.http import operations
+from duemq.client.http.aio import AsyncMessage
+from duemq.client.http.errors import IdempotencyConflict, NameConflict
 from tests.e2e.server import Server
 
 
@@ -86,7 +77,7 @@ class Gateway(httpx.BaseTransport):
 def test_a_batch_whose_answer_was_lost_is_accepted_once(
     shared_server: Server, status: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "REPEAT_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(operations, "REPEAT_PAUSES_S", (0.0, 0.0))
     run = secrets.token_hex(4)
     drafts = [Draft(f"lost-{run}", f"k{n}", deliver_after="1h", idempotency_key=f"{run}-{n}") for n in range(40)]
     drafts += [Draft(f"lost-{run}", f"n{n}", deliver_after="1h", name=f"{run}-{n}") for n in range(40)]

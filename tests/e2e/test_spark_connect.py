@@ -14,8 +14,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from duemq.client import Client
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.storage.rows import WINDOW_MS
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.real_servers import need_servers
 from tests.spark_connect import ConnectServer

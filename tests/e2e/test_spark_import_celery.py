@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from duemq.client import Client
 from duemq.client.celery.envelope import VERSION, Envelope
-from duemq.pipeline.imports import CeleryOptions, divided, from_documents, settled
-from duemq.pipeline.imports.celery import ENVELOPE_VERSION
-from duemq.pipeline.imports.redis import read_redis
+from duemq.pipeline.migrate import CeleryOptions, divided, from_documents, settled
+from duemq.pipeline.migrate.celery import ENVELOPE_VERSION
+from duemq.pipeline.migrate.redis import read_redis
 from tests.e2e.celery_site import Site
 from tests.e2e.server import wait_for
 from tests.spark_site import spark_tests

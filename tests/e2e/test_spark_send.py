@@ -21,17 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Client
-from duemq.pipeline.bulk.job import RowsRejected
-from duemq.pipeline.bulk.manifest import JobFolder
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.pipeline.bulk_schedule.job import RowsRejected
+from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.connector import JARS_VARIABLE
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.ranges import Logs
 from duemq.pipeline.send import commands_of, send, send_stream, shards_of
 from duemq.pipeline.send.soon import send_soon
 from duemq.pipeline.send.stream import METRICS
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.spark.connector import JARS_VARIABLE
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.real_servers import need_servers
 from tests.send_run import ROWS_PASSED

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.copies import Copy
-from duemq.delay.pace import Pace
+from duemq.delay.core.limits import Pace
+from duemq.delay.imports.copies import Copy
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import Draft
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.shard_oracle import Handed
 from tests.shard_world import START, SimNode, World

@@ -16,10 +16,10 @@ import orjson
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.delay import far_worker
-from duemq.delay.work import Job
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.storage.far_process import perform
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.storage.delay_files.tiering_process import perform
+from duemq.storage.jobs import tiering_job
+from duemq.storage.jobs.parent import Job
 from tests.functional.kafka_bus import WITHIN_S, options
 
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
@@ -111,4 +111,4 @@ def far_work_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         for done in await asyncio.to_thread(lambda: list(perform(orjson.loads(orjson.dumps(job))))):
             yield orjson.dumps(done)
 
-    monkeypatch.setattr(far_worker, "_lines", lines)
+    monkeypatch.setattr(tiering_job, "_lines", lines)

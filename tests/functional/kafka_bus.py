@@ -12,8 +12,8 @@ from aiokafka.record.util import calc_crc32c
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.record import pack_record, unpack_record
-from duemq.proxy.local.kafka import KafkaServers
 
 WITHIN_S = 300.0
 

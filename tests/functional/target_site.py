@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import UnknownTopic, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.delay.commands import CommandGateway
+from duemq.cluster.internal_topics import BUFFER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection
 from duemq.model.errors import DuemqError, LogFailed
 from duemq.model.message import Draft
-from duemq.storage.folder import Folder
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder
 from tests.functional.kafka_bus import values
 
 WITHIN_S = 300.0

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.adopter import Adopter
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.observe import FarCounts
-from duemq.delay.work import Hanging, Job, lines_of
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.metrics import FarCounts
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Adopted
 from duemq.model.message import CANCEL, Change, Draft
-from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED, Here
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED, Here
+from duemq.storage.jobs.parent import Hanging, Job, lines_of
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.functional.adopt_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, pending
 from tests.shard_oracle import Handed
@@ -70,7 +70,7 @@ async def test_a_process_takes_files_in(world: World) -> None:
     node = world.nodes[0]
     adopter = Adopter(
         SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
-        lines_of("duemq.storage.intake_process"),
+        lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     await hand_over(world)
     assert await adopter.step()
@@ -309,7 +309,7 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     clock = world.now
     adopter = Adopter(
         SHARD, lambda: standby.replica, AdoptPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
-        lines_of("duemq.storage.intake_process"), peers=Others({"silent": {}}),
+        lines_of("duemq.storage.imports.import_process"), peers=Others({"silent": {}}),
     )  # fmt: skip
     (said,) = master.replica.entry.adopted
     waiting = asyncio.create_task(adopter.have(Adopted(0, said.rows, said.checksum)))
@@ -388,7 +388,7 @@ async def test_long_names_make_no_long_reasons(world: World) -> None:
     node = world.nodes[0]
     adopter = Adopter(
         SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
-        lines_of("duemq.storage.intake_process"),
+        lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     path = world.shared / "wide.parquet"
     adopt = write_messages(path, DRAFTS)
@@ -429,7 +429,9 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
         counts=counts,
     )  # fmt: skip
     await hand_over(world)
-    monkeypatch.setattr("duemq.delay.adopter.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    monkeypatch.setattr(
+        "duemq.delay.imports.file_importer.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+    )
     with pytest.raises(Ended):
         await adopter.run()
     assert counts.failures == 3 and pauses == [5, 10, 20]

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from duemq.client import Client
-from duemq.client.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownAdoption
+from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownAdoption
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.ids import peek
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.functional.test_adopt_proxy import settled, write
 from tests.proxy_site import SHARDS, proxy_site
 

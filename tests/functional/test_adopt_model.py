@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.rocks import Memory
+from duemq.storage.shard.rocksdb import Memory
 from tests.adopt_schedule import AdoptSchedule
 from tests.seeds import SEEDS
 

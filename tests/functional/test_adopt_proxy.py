@@ -11,7 +11,7 @@ import pytest
 
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.message import Draft
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.proxy_site import SHARDS, proxy_site
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED
+from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED
 from tests.adopt_schedule import write_messages
 from tests.functional.adopt_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, others_of
 from tests.shard_oracle import Handed

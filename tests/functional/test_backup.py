@@ -14,9 +14,9 @@ import pytest
 from duemq.cluster.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, Unavailable
 from duemq.model.message import CANCEL
-from duemq.storage.backup import Backup, names, read_backup
-from duemq.storage.backups import PARTIAL, Backups, name_of
-from duemq.storage.folder import Folder, read_info
+from duemq.storage.backup.backups import PARTIAL, Backups, name_of
+from duemq.storage.backup.manifest import Backup, names, read_backup
+from duemq.storage.data_folder import Folder, read_info
 from tests.backup_world import NOW, Crash, CrashAt, back_up, delivered, flip, intact, nothing, now, running, send
 
 HOUR = 3_600_000

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.proxy.local.cluster import LocalCluster
+from duemq.dev.cluster.cluster import LocalCluster
 from tests.e2e.server import run, wait_for
 from tests.real_servers import need_servers
 

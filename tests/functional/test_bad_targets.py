@@ -11,17 +11,17 @@ from aiokafka import errors
 from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.bus.base import TargetRefused, TopicInfo, wall_clock
-from duemq.bus.kafka.topics import _refusal
+from duemq.bus.kafka.topics.topics import _refusal
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.commands import CommandGateway
+from duemq.cluster.internal_topics import BUFFER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_record
-from duemq.storage.folder import Folder
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder
 
 WITHIN_S = 300.0
 KINDS = {

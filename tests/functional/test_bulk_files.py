@@ -13,17 +13,17 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk import attempt, files, rules
-from duemq.pipeline.bulk.job import Options, schedule
-from duemq.pipeline.bulk.manifest import JobFolder, Manifest
-from duemq.pipeline.bulk.pace import Pace
-from duemq.pipeline.bulk.rules import REASON, Rules, judged, repeated_names
+from duemq.pipeline.bulk_schedule import attempt, files, rules
+from duemq.pipeline.bulk_schedule.job import Options, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.bulk_schedule.pace import Pace
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, repeated_names
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.session import LOCAL, chosen_settings
-from duemq.pipeline.storage import uri_of
-from duemq.pipeline.workers import failures_told
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.spark.failures import failures_told
+from duemq.pipeline.spark.session import LOCAL, chosen_settings
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.bulk_site import Sentences, Site, bulk_site, first_window, rows, setting
 from tests.spark_site import spark_tests
 
@@ -202,7 +202,7 @@ def test_a_stage_without_hard_links_will_do(
 def test_a_document_that_its_writer_did_not_finish_is_told(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.bulk.manifest._LOOK_S", 0)
+    monkeypatch.setattr("duemq.pipeline.bulk_schedule.manifest._LOOK_S", 0)
     folder = JobFolder(tmp_path, "torn")
     Path(folder.stage.path("manifest.json")).write_bytes(b'{"job": "to')
     with pytest.raises(JobFailed, match=r"manifest\.json is damaged.* remove it where no other run"):

@@ -14,18 +14,18 @@ from pyspark.sql import functions as F
 
 from duemq.client import Client
 from duemq.model.ids import peek
-from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.job import Options, RowsRejected, Scheduled, schedule
-from duemq.pipeline.bulk.manifest import JobFolder
-from duemq.pipeline.bulk.rules import Rules
-from duemq.pipeline.bulk.stage import FolderStage
+from duemq.pipeline.bulk_schedule import files
+from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, Scheduled, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder
+from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.stage import FolderStage
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.server import Server
-from duemq.storage.exchange import is_normal
-from duemq.storage.intake import inspect
-from duemq.storage.intake_rules import AdoptLimits
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources.server import Server
+from duemq.storage.imports.columns import is_normal
+from duemq.storage.imports.importer import inspect
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.spark_site import spark_tests
 

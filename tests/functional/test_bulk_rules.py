@@ -14,15 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.errors import BadDelayFile
-from duemq.pipeline.bulk.files import messages
-from duemq.pipeline.bulk.rules import REASON, Rules, judged, reasons, rejected
+from duemq.pipeline.bulk_change.targets import TARGET, Targets
+from duemq.pipeline.bulk_schedule.files import messages
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, reasons, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.imports import divided, from_csv
-from duemq.pipeline.mass.targets import TARGET, Targets
-from duemq.storage.exchange import SCHEMA as FORM
-from duemq.storage.intake import inspect
-from duemq.storage.intake_rules import AdoptLimits
+from duemq.pipeline.migrate import divided, from_csv
+from duemq.storage.imports.columns import SCHEMA as FORM
+from duemq.storage.imports.importer import inspect
+from duemq.storage.imports.row_rules import AdoptLimits
 from tests.bulk_rows import LIMITS, SCHEMA, rows
 from tests.spark_site import spark_tests
 

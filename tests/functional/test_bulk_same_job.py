@@ -14,20 +14,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.client.errors import PastDue
-from duemq.client.values import Adoption
-from duemq.pipeline.bulk import files
-from duemq.pipeline.bulk.files import DelayFile
-from duemq.pipeline.bulk.job import Options, schedule
-from duemq.pipeline.bulk.manifest import JobFolder, Manifest
-from duemq.pipeline.bulk.plans import plan_of
-from duemq.pipeline.bulk.server import adopted, hand_over
+from duemq.client.http.errors import PastDue
+from duemq.client.http.values import Adoption
+from duemq.pipeline.bulk_schedule import files
+from duemq.pipeline.bulk_schedule.files import DelayFile
+from duemq.pipeline.bulk_schedule.job import Options, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.bulk_schedule.plans import plan_of
+from duemq.pipeline.bulk_schedule.server import adopted, hand_over
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.progress import Silent
-from duemq.pipeline.tables import fingerprint, read_table
-from duemq.storage.exchange import is_normal
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources.tables import fingerprint, read_table
+from duemq.pipeline.spark.progress import Silent
+from duemq.storage.imports.columns import is_normal
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.bulk_site import Sentences, Site, bulk_site, first_window, rows
 from tests.e2e.server import environment, wait_for
 from tests.spark_site import spark_tests
@@ -85,9 +85,9 @@ def test_another_filter_of_the_same_table_is_another_job(spark: SparkSession, si
 
 _PLAN = """
 import sys
-from duemq.pipeline.bulk.plans import plan_of
-from duemq.pipeline.session import running
-from duemq.pipeline.tables import fingerprint
+from duemq.pipeline.bulk_schedule.plans import plan_of
+from duemq.pipeline.spark.session import running
+from duemq.pipeline.sources.tables import fingerprint
 with running("plan", settings={"spark.driver.memory": "512m"}) as spark:
     for _ in range(int(sys.argv[2])):
         spark.range(3).selectExpr("id + 1 as x").collect()
@@ -215,7 +215,7 @@ def test_what_cannot_be_known_any_more_is_said_and_no_advice_is_given_that_doubl
 def test_what_was_never_handed_over_may_be_scheduled_under_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.bulk.server._AGAIN_S", 0)
+    monkeypatch.setattr("duemq.pipeline.bulk_schedule.server._AGAIN_S", 0)
     folder, manifest = written(tmp_path, 0, (int(time.time() * 1000) // WINDOW_MS + 1) * WINDOW_MS)
     server = Forgetful()
     with pytest.raises(JobFailed, match="6 rows were not handed over in time, nothing is scheduled"):
@@ -224,7 +224,7 @@ def test_what_was_never_handed_over_may_be_scheduled_under_another_id(
 
 
 def test_what_was_refused_and_has_come_too_late_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.pipeline.bulk.server._AGAIN_S", 0)
+    monkeypatch.setattr("duemq.pipeline.bulk_schedule.server._AGAIN_S", 0)
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
     folder.handed(1)
     with pytest.raises(JobFailed, match="3 of 6 rows of job late are not scheduled") as failed:

@@ -12,10 +12,10 @@ import pytest
 from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import START
-from duemq.storage.checkpoint import CheckpointFile, Manifest, describe, make_checkpoint
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import ROW, Position
-from duemq.storage.store import ShardStore
+from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, describe, make_checkpoint
+from duemq.storage.shard.keyspace import ROW, Position
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 1 << 20)  # small buffers: the store flushes now and then while it is written
 MANIFEST = Manifest("003-ab", 3, 7, 9, b"k" * 20, 8, (CheckpointFile("000008.sst", 5, "0" * 64),))

@@ -18,12 +18,12 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.delay.work import Hanging, lines_of
 from duemq.model.errors import StoreFailed
-from duemq.storage.child import ORPHANED
-from duemq.storage.intake_rules import AdoptLimits
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.jobs.child import ORPHANED
+from duemq.storage.jobs.parent import Hanging, lines_of
 
-INTAKE = "duemq.storage.intake_process"
+INTAKE = "duemq.storage.imports.import_process"
 
 
 def endless(folder: Path) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_nothing_is_imported_from_where_the_server_was_started(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     with pytest.raises(StoreFailed, match="nothing is no work"):
-        asyncio.run(lines_said_by("duemq.storage.far_process", job={"work": "nothing"}))
+        asyncio.run(lines_said_by("duemq.storage.delay_files.tiering_process", job={"work": "nothing"}))
 
 
 def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
@@ -130,4 +130,4 @@ def test_what_a_process_says_in_the_end_is_bounded(tmp_path: Path, monkeypatch: 
 
 def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(StoreFailed, match="nothing is no work"):
-        asyncio.run(lines_said_by("duemq.storage.far_process", job={"work": "nothing"}))
+        asyncio.run(lines_said_by("duemq.storage.delay_files.tiering_process", job={"work": "nothing"}))

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.proxy.local.cluster import LocalCluster
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.dev.cluster.cluster import LocalCluster
+from duemq.dev.servers.kafka import KafkaServers
 from tests.real_servers import need_servers
 
 HOUR = 3_600_000

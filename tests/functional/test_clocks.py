@@ -16,26 +16,26 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
-from duemq.delay.backend import ProxyBackend
-from duemq.delay.clock import GuardedClock
-from duemq.delay.clock_watch import ClockWatch
-from duemq.delay.commands import CommandGateway
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.follower import LedgerFollower
+from duemq.cluster.clock import GuardedClock
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.targets import Targets
-from duemq.delay.topics import BUFFER
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import unpack_record
 from duemq.proxy.app import create_app
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.remote import RemoteReader
-from duemq.proxy.sections import HttpSettings
-from duemq.storage.folder import Folder, Identity
-from duemq.storage.rows import WINDOW_MS
+from duemq.proxy.gateway.cluster_backend import ProxyBackend
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.gateway.remote_reader import RemoteReader
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.storage.data_folder import Folder, Identity
+from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.web.settings import HttpSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -15,15 +15,15 @@ from prometheus_client import CollectorRegistry
 
 from duemq.client.consumer import BlockingConsumer, ConsumerCollector
 from duemq.client.consumer.consumer import Consumer
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message, message_of
-from duemq.client.consumer.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Delays, Levels, Reject, RetryLater, Wait
-from duemq.client.consumer.positions import metadata_of
-from duemq.client.consumer.returns import Returns
-from duemq.client.consumer.topics import prepare
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.retry.policy import Delays, Levels, Reject, RetryLater, Wait
+from duemq.client.consumer.retry.publisher import Returns
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
-from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio

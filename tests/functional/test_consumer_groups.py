@@ -11,9 +11,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.client.consumer.groups import Mismatch, assignor
+from duemq.client.consumer.kafka.assignors import Mismatch, assignor
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.election.allocation import StrategyName
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import WITHIN_S, target
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
-from duemq.client.consumer.names import dead_letter_topic, retry_topic
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.dev.servers.kafka import KafkaServers
 from tests.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio

@@ -14,13 +14,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
-from duemq.client.consumer.changes import Changes
-from duemq.client.consumer.names import dead_letter_topic, retry_topic
-from duemq.client.consumer.positions import metadata_of
-from duemq.client.consumer.source import Source
-from duemq.client.consumer.topics import prepare
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.topics import prepare
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
-from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import (
     WITHIN_S,
     add_partitions,
@@ -95,7 +95,7 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(
         return await look(source)
 
     monkeypatch.setattr(Source, "_look", held)
-    monkeypatch.setattr("duemq.client.consumer.source._LOOK_SOON_S", (0.2,) * 100)
+    monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.2,) * 100)
     async with Member(kafka.bootstrap, buffer, group, topic, mode=mode, offsets_folder=tmp_path) as member:
         await until(lambda: member.has(TopicPartition(topic, 0)), "it has begun")
         await send(kafka.bootstrap, topic, [b"p0-a"], partition=0)
@@ -114,7 +114,7 @@ async def test_a_topic_that_is_not_there_keeps_nobody_down(
     mode: str, kafka: KafkaServers, buffer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("duemq.client.consumer.source._LOOK_SOON_S", (0.2,) * 1_000)
+    monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.2,) * 1_000)
     there, group = await new_topic(kafka.bootstrap), new_group()
     absent = f"{there}-later"
     member = Member(kafka.bootstrap, buffer, group, there, absent, mode=mode, offsets_folder=tmp_path)

@@ -11,10 +11,10 @@ import pytest
 
 from duemq.bus.base import Batches, UnknownTopic
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.topics import LEDGER
+from duemq.cluster.internal_topics import LEDGER
 from duemq.model.errors import DiskFull
 from duemq.model.message import Draft
-from duemq.storage.folder import DiskUse
+from duemq.storage.data_folder import DiskUse
 from tests.memory_nodes import ManualClock, MemoryNode, values
 
 pytestmark = pytest.mark.anyio
@@ -93,8 +93,8 @@ async def test_failures_with_success_between_them_are_none_in_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target that is deleted again and again costs all others no more the tenth time than the first."""
-    monkeypatch.setattr("duemq.delay.shard._BACK_OFF_S", (0.0, 3_600.0))
-    monkeypatch.setattr("duemq.delay.shard._WELL_S", 0.0)
+    monkeypatch.setattr("duemq.delay.shard.shard._BACK_OFF_S", (0.0, 3_600.0))
+    monkeypatch.setattr("duemq.delay.shard.shard._WELL_S", 0.0)
     log, failures = new_log(), 0
 
     def refuse(batches: Batches) -> None:

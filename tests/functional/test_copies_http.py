@@ -15,15 +15,15 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.delay.copies import PART_BYTES, Copy, fetch_copy
+from duemq.cluster.codec import TOKEN_HEADER
+from duemq.delay.api.imported_files import routes
+from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.peers import HttpPeers
+from duemq.delay.imports.copies import PART_BYTES, Copy, fetch_copy
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.reader import Holder
+from duemq.delay.reads.local_reader import Holder
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Unavailable
-from duemq.proxy.adopted_files import routes
-from duemq.proxy.door import create_door
-from duemq.proxy.peers import HttpPeers
-from duemq.proxy.wire import TOKEN_HEADER
 from tests.http_site import served
 
 pytestmark = pytest.mark.anyio

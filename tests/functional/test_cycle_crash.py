@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.master import Master
-from duemq.delay.observe import Observer
-from duemq.delay.pace import Pace
-from duemq.delay.progress import Progress
-from duemq.delay.replica import Replica
-from duemq.delay.targets import Targets
-from duemq.delay.topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.progress import Progress
+from duemq.delay.core.limits import Pace
+from duemq.delay.metrics import Observer
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.replica import Replica
 from duemq.model.errors import StoreFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
 from duemq.model.record import unpack_record
-from duemq.storage.rocks import Memory
-from duemq.storage.store import ShardStore
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 from tests.shard_world import START, NodeContext
 
 IDS = IdCodec(b"s" * 32)
@@ -132,15 +132,15 @@ NODE = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
     from prometheus_client import CollectorRegistry
-    from duemq.bus.embedded import EmbeddedBus, wall_clock
-    from duemq.delay.backend import NodeBackend
-    from duemq.delay.commands import CommandGateway
+    from duemq.bus.embedded.bus import EmbeddedBus, wall_clock
+    from duemq.proxy.gateway.cluster_backend import NodeBackend
+    from duemq.proxy.gateway.gateway import CommandGateway
     from duemq.delay.node import Node, NodeOptions
-    from duemq.delay.topics import BUFFER
-    from duemq.delay.watermarks import NEVER
+    from duemq.cluster.internal_topics import BUFFER
+    from duemq.delay.core.disk_watermarks import NEVER
     from duemq.election.single import SingleElection
     from duemq.model.message import CANCEL, Draft
-    from duemq.storage.folder import Folder
+    from duemq.storage.data_folder import Folder
 
     async def load(node, gateway):
         for start in range(0, 10**9, 50):

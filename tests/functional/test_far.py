@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.far import FarKeeper
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.pace import Pace
-from duemq.delay.snapshot import fetch
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.recovery.replica_snapshot import fetch
+from duemq.delay.tiering.tiering import FarKeeper
 from duemq.model.errors import CorruptStore
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import CANCEL, Change, Draft
-from duemq.storage.delay_file import DelayFile, write
-from duemq.storage.far import FOLDER
-from duemq.storage.far_process import perform
-from duemq.storage.journal import Journal
-from duemq.storage.rows import ROW, WINDOW_MS
-from duemq.storage.store import ShardStore
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.delay_files.sealed_file import DelayFile, write
+from duemq.storage.delay_files.tiering_process import perform
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.keyspace import ROW, WINDOW_MS
+from duemq.storage.shard.store import ShardStore
 from tests.shard_world import SHARD, START, Killed, SimNode, World
 from tests.snapshot_world import MEMORY, Peer, Wire
 from tests.snapshot_world import SHARD as PEERS_SHARD

@@ -13,21 +13,21 @@ from typing import Any, cast
 import pytest
 
 from duemq.cluster.shard_reader import Query
-from duemq.delay import ahead, far
-from duemq.delay.ahead import ReadAhead
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.pace import Pace
-from duemq.delay.reads import Reads
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.threads import in_thread
+from duemq.delay.tiering import prefetch, tiering
+from duemq.delay.tiering.prefetch import ReadAhead
 from duemq.model.errors import DamagedFile, StoreFailed
 from duemq.model.key import HIGHEST, LOWEST, due_of
 from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.model.row import read_row, without_payload
-from duemq.storage.delay_file import DelayFile
-from duemq.storage.far import FOLDER
-from duemq.storage.far_reader import FarReader
-from duemq.storage.journal import Journal
-from duemq.storage.rows import ROW, WINDOW_MS
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.sealed_file import DelayFile
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.keyspace import ROW, WINDOW_MS
 from tests.shard_world import SHARD, START, SimNode, World
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +153,7 @@ async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
 
     node.world.meanwhile = cancel
     with monkeypatch.context() as patch:
-        patch.setattr(far, "commit_load", fail)
+        patch.setattr(tiering, "commit_load", fail)
         with pytest.raises(StoreFailed):
             await node.far.step()
     assert node.store.rows([first]) == [None]
@@ -233,7 +233,7 @@ async def test_what_is_cancelled_while_dropped_keys_are_listed_is_counted_once(
             await node.world.tick(node)
 
     mine = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
-    monkeypatch.setattr(far, "asyncio", mine)
+    monkeypatch.setattr(tiering, "asyncio", mine)
     assert await node.far.step()
     files = node.store.far
     assert (files.rows(FIRST), files.dropped(FIRST)) == (COUNT // 2, 1), "in the new file, and dropped there"
@@ -246,8 +246,8 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
     node: SimNode, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each of the three windows is one row group."""
-    monkeypatch.setattr(ahead, "_MOST_BYTES", most)
-    monkeypatch.setattr("duemq.storage.far_reader._LEAST_HEAD_BYTES", 1)  # what a small row group counts
+    monkeypatch.setattr(prefetch, "_MOST_BYTES", most)
+    monkeypatch.setattr("duemq.storage.delay_files.reader._LEAST_HEAD_BYTES", 1)  # what a small row group counts
     monkeypatch.setattr(DelayFile, "group_bytes", lambda self, group, payload: 1)
     await node.far.step()
     firsts = list(node.world.oracle.messages)
@@ -303,14 +303,14 @@ async def test_a_look_up_survives_what_is_done_to_the_files_meanwhile(
 
     async def meanwhile(work: Callable[..., Any], *arguments: Any) -> Any:
         """The thread comes too late: the table is another when it opens its files."""
-        monkeypatch.setattr(ahead, "in_thread", in_thread)
+        monkeypatch.setattr(prefetch, "in_thread", in_thread)
         assert await node.far.step()
         return work(*arguments)
 
     view = ReadAhead(node.store)
-    monkeypatch.setattr(ahead, "in_thread", meanwhile)
+    monkeypatch.setattr(prefetch, "in_thread", meanwhile)
     await view.read(wanted)
-    monkeypatch.setattr(ahead, "in_thread", in_thread)
+    monkeypatch.setattr(prefetch, "in_thread", in_thread)
     if change == "seal":  # nothing was read, for nothing was in files
         await node.far.step()
     assert view.rows(wanted) == expected
@@ -353,7 +353,7 @@ async def test_another_file_in_the_place_of_one_is_refused(node: SimNode) -> Non
 
 async def test_a_list_reads_each_part_once_and_in_threads(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.far.step()
-    monkeypatch.setattr("duemq.delay.reads._PART", 7)
+    monkeypatch.setattr("duemq.delay.reads.shard_reads._PART", 7)
     shard = SimpleNamespace(store=node.store, replica=node.replica, number=SHARD)
     with no_reading_here() as read:
         found = await Reads(cast(Any, shard)).find(Query(limit=1_000), LOWEST)
@@ -370,7 +370,7 @@ async def test_a_list_misses_nothing_where_a_window_has_rows_beside_its_files(
     await node.world.tick(node)
     shard = SimpleNamespace(store=node.store, replica=node.replica, number=SHARD)
     for part in (1, 2, 7):
-        monkeypatch.setattr("duemq.delay.reads._PART", part)
+        monkeypatch.setattr("duemq.delay.reads.shard_reads._PART", part)
         found = await Reads(cast(Any, shard)).find(Query(limit=1_000), LOWEST)
         assert [key for key, _ in found.messages] == sorted(node.world.oracle.pending)
         through = FIRST + 4

@@ -15,24 +15,25 @@ import pyarrow as pa
 import pytest
 
 from duemq.bus.base import Stored
-from duemq.delay import ahead
-from duemq.delay.batch import understand
+from duemq.delay.core.command_batch import understand
+from duemq.delay.tiering import prefetch
 from duemq.model.ids import IdCodec
 from duemq.model.key import LOWEST, make_key
 from duemq.model.ledger import START
 from duemq.model.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
 from duemq.model.plain import Place
 from duemq.model.row import row_of
-from duemq.storage import delay_file, journal
-from duemq.storage.checkpoint import make_checkpoint
-from duemq.storage.delay_file import GROUP_BYTES, About, DelayFile, parts_of, write
-from duemq.storage.far import Sealed
-from duemq.storage.far_process import described
-from duemq.storage.far_reader import FarReader
-from duemq.storage.journal import Journal
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import ROW, WINDOW_MS, Position
-from duemq.storage.store import ShardStore
+from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.delay_files import sealed_file
+from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile, parts_of, write
+from duemq.storage.delay_files.tiering_process import described
+from duemq.storage.shard import change_journal
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.keyspace import ROW, WINDOW_MS, Position
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 
 WINDOW = 1_000_000 * WINDOW_MS
 IDS = IdCodec(b"s" * 32)
@@ -88,7 +89,7 @@ def test_a_file_of_before_is_read_as_it_is(tmp_path: Path) -> None:
 def test_a_message_among_many_of_its_ms_is_looked_for_in_few_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delay_file, "ROWS_PER_GROUP", 4)
+    monkeypatch.setattr(sealed_file, "ROWS_PER_GROUP", 4)
     keys = [make_key(WINDOW + (n > 5) + (n > 390), n, 0) for n in range(400)]
     write(tmp_path / "f.parquet", 0, WINDOW, parts_of((key, large(n, 10)[1]) for n, key in enumerate(keys)))
     file = DelayFile(tmp_path / "f.parquet")
@@ -108,7 +109,7 @@ def test_parts_that_are_kept_are_bounded(tmp_path: Path) -> None:
 
 
 def test_what_comes_for_windows_that_are_sealed_is_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_MOST_BYTES", 10 * MIB)
+    monkeypatch.setattr(change_journal, "_MOST_BYTES", 10 * MIB)
     watching = Journal([WINDOW])
     for number in range(20):
         key, row = large(number)
@@ -123,7 +124,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of rows in RocksDB: thousands of cancels of large messages may come at once."""
-    monkeypatch.setattr(ahead, "_MOST_BYTES", 4 * MIB)
+    monkeypatch.setattr(prefetch, "_MOST_BYTES", 4 * MIB)
     store = ShardStore(tmp_path / "000", Memory(8 * MIB, 8 * MIB), IDS)
     rows = dict(large(number) for number in range(60))
     store.write([(ROW + key, row) for key, row in rows.items()], [], Position(START), {})
@@ -132,14 +133,14 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     left = understand(commands, Place(0, 1, IDS), None)
     sizes = []
     while left.commands:
-        done, view = await ahead.read_for(left, store, whole=False)
+        done, view = await prefetch.read_for(left, store, whole=False)
         assert done.commands
         some = [other.first_key for other in done.others.values() if isinstance(other, Change)]
         assert view.rows(some) == [rows[key] for key in some]
         sizes.append(len(done.commands))
         left = understand(commands[sum(sizes) :], Place(0, 1, IDS), None)
     assert max(sizes) <= 20
-    whole, _ = await ahead.read_for(understand(commands, Place(0, 1, IDS), None), store, whole=True)
+    whole, _ = await prefetch.read_for(understand(commands, Place(0, 1, IDS), None), store, whole=True)
     assert len(whole.commands) == 60
     store.close()
 
@@ -147,7 +148,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
 # A process inherits the peak of the one that started it, and pytest has a large one: this small one stands between.
 _MEASURED = """
 import resource, subprocess, sys
-subprocess.run([sys.executable, "-m", "duemq.storage.far_process"], check=True)
+subprocess.run([sys.executable, "-m", "duemq.storage.delay_files.tiering_process"], check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 """
 

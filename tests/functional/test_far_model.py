@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.rocks import Memory
+from duemq.storage.shard.rocksdb import Memory
 from tests.far_schedule import FarSchedule
 from tests.seeds import SEEDS
 

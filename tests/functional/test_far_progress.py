@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay import ahead
-from duemq.delay.batch import Batch
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.master import Master
-from duemq.delay.pace import Pace
+from duemq.delay.core.command_batch import Batch
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.shard.master import Master
+from duemq.delay.tiering import prefetch
 from duemq.model.errors import DuemqError
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.storage import delay_file
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.delay_files import sealed_file
+from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
 from tests.far_schedule import FarSchedule
 from tests.seeds import SEEDS
 from tests.shard_world import START, World
@@ -30,8 +30,8 @@ BUSY = FIRST + WINDOW_MS + 1_000  # a ms in which more messages are due than a r
 
 def tiny_groups(patch: pytest.MonkeyPatch) -> None:
     """Four rows stand for 4,096, and each cycle reads one row group, or as little as it may."""
-    patch.setattr(delay_file, "ROWS_PER_GROUP", 4)
-    patch.setattr(ahead, "_MOST_BYTES", 1)
+    patch.setattr(sealed_file, "ROWS_PER_GROUP", 4)
+    patch.setattr(prefetch, "_MOST_BYTES", 1)
 
 
 @pytest.mark.anyio

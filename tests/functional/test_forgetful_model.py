@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from duemq.delay import clean, master
-from duemq.delay.clean import horizon_for
-from duemq.delay.master import Master
-from duemq.delay.rules import Cycle
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.shard import master, retention
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.retention import horizon_for
 from duemq.model.errors import DuemqError
 from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import MOVED, NAME, NAME_DUE, U64, WINDOW_MS
-from duemq.storage.store import ShardStore
+from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64, WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 from tests.forgetful_schedule import ForgetfulSchedule
 from tests.seeds import SEEDS
 
@@ -66,7 +66,7 @@ def forget_names_that_are_held(patch: Patch) -> None:
         store.delete([NAME_DUE + row for row in rows] + [NAME + row[U64.size :] for row in rows])
         yield
 
-    patch.setattr(clean, "_forget_names", forget)
+    patch.setattr(retention, "_forget_names", forget)
 
 
 def forget_moves_that_are_held(patch: Patch) -> None:
@@ -76,12 +76,12 @@ def forget_moves_that_are_held(patch: Patch) -> None:
         store.delete([MOVED + first for first, _ in store.each(MOVED) if first < end])
         yield
 
-    patch.setattr(clean, "_forget_moves", forget)
+    patch.setattr(retention, "_forget_moves", forget)
 
 
 def drop_up_to_the_end_of_the_window(patch: Patch) -> None:
     """What is dropped goes by a time that the cursor has not reached."""
-    patch.setattr(clean, "first_key_at", lambda due: first_key_at(due + WINDOW_MS))
+    patch.setattr(retention, "first_key_at", lambda due: first_key_at(due + WINDOW_MS))
 
 
 def forget_by_due_times(patch: Patch) -> None:
@@ -102,7 +102,7 @@ def place_before_the_cursors_window(patch: Patch) -> None:
 
 def forget_ends_by_due_times(patch: Patch) -> None:
     """What was cancelled is never forgotten before its window is over."""
-    patch.setattr(clean, "_forget_ended", lambda store, end_horizon: iter(()))
+    patch.setattr(retention, "_forget_ended", lambda store, end_horizon: iter(()))
 
 
 MUTANTS = (

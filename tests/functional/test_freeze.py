@@ -15,17 +15,17 @@ import pytest
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.shard_reader import Query
-from duemq.delay.commands import CommandGateway
-from duemq.delay.freeze import freeze
+from duemq.delay.api.control_socket import SOCKET, Control, frozen
 from duemq.delay.node import Node
+from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.model.errors import Unavailable
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
-from duemq.proxy.control import SOCKET, Control, frozen
-from duemq.storage.adoptions import ADOPTED, WANTED
-from duemq.storage.backups import Backups, Made
-from duemq.storage.folder import read_info
-from duemq.storage.restore import restore
-from duemq.storage.rows import WINDOW_MS
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.backup.backups import Backups, Made
+from duemq.storage.backup.restore import restore
+from duemq.storage.data_folder import read_info
+from duemq.storage.imports.records import ADOPTED, WANTED
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.backup_world import NOW, delivered, nothing, now, running, send, wrong
 

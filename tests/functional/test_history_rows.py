@@ -14,9 +14,9 @@ from duemq.model.ledger import Adopted, Answer, Entry
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record
 from duemq.model.row import dead_frame, frame_in, row_of
-from duemq.pipeline import logs
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.questions import lateness_by_hour, once, repeated, volume_by_day
+from duemq.pipeline.sources import logs
 from tests.log_frames import kafka_frame, record
 from tests.spark_site import spark_tests
 

@@ -18,7 +18,7 @@ from duemq.model.fault import no_fault
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.formats import base, parquet
 from duemq.pipeline.history.table import FORMATS, HistoryTable
-from duemq.pipeline.session import override
+from duemq.pipeline.spark.session import override
 from tests.other_files import other_file_system
 from tests.spark_site import spark_tests
 

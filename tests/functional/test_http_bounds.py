@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from duemq.bus.base import Stored
-from duemq.proxy.connections import ConnectionLimits
-from duemq.proxy.render import records_bytes
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.response.render import records_bytes
+from duemq.web.connections import ConnectionLimits
+from duemq.web.settings import HttpSettings
 from tests.raw_site import PATIENT, site, until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch:
         rendered += sum(len(one.frame) for one in stored)
         return records_bytes(partition, stored)
 
-    monkeypatch.setattr("duemq.proxy.sse.records_bytes", counted)
+    monkeypatch.setattr("duemq.proxy.response.sse.records_bytes", counted)
     async with site(QUICK._replace(write_s=2)) as at, asyncio.timeout(300):
         await at.fill(16)
         request = b"GET /v1/topics/t/records HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency import MemoryStore, RedisStore, Store, once
 from tests.consumer_site import committed, new_group, new_topic, send, until
 from tests.idempotency_world import FaultyStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
-from duemq.client.consumer.names import dead_letter_topic
+from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.idempotency import MemoryStore, RocksStore, once
 from tests.consumer_site import WITHIN_S, new_group, new_topic, read_all, send, until
 

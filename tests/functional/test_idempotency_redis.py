@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from duemq.client.idempotency.base import Done, Fresh, Running
 from duemq.client.idempotency.redis import RedisStore
+from duemq.dev.servers.ports import free_port
 from duemq.model.errors import BadConfig, Unavailable
-from duemq.proxy.local.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

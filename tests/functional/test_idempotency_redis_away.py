@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency.base import Fresh, NothingHappened
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore

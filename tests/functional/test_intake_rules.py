@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from duemq.model.errors import BadDelayFile, Rejected
 from duemq.model.message import MOST_LABELS
 from duemq.model.timing import LAST_MS
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.storage.delay_file import ROWS_PER_GROUP
-from duemq.storage.exchange import OWN, SCHEMA
-from duemq.storage.intake import inspect, take_in
-from duemq.storage.intake_rules import AdoptLimits
-from duemq.storage.rows import WINDOW_MS
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
+from duemq.storage.imports.columns import OWN, SCHEMA
+from duemq.storage.imports.importer import inspect, take_in
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.exchange_files import LIMITS, WINDOW, file_of, header, message
 
 

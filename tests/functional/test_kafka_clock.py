@@ -9,8 +9,8 @@ import pytest
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.clock_topic import CLOCK_TOPIC
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
+from duemq.dev.servers.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, options, own_log, target
 from tests.functional.test_kafka_refusals import delete
 

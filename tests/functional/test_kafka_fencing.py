@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.commit import KafkaCommitter
-from duemq.bus.kafka.sends import send_all
+from duemq.bus.kafka.produce.sends import send_all
+from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, own_log, target, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
@@ -113,6 +113,6 @@ async def test_a_commit_that_is_cut_off_ends_its_committer(two: tuple[KafkaBus, 
 
 
 def test_cycles_do_not_wait_for_aiokafkas_pause() -> None:
-    """`bus/kafka/commit.py` sets a global of aiokafka that is no part of its API: a cycle takes 25 ms without."""
+    """`produce/transaction.py` sets a global of aiokafka that is no part of its API: a cycle takes 25 ms without."""
     assert sender.BACKOFF_OVERRIDE == 0.002
     assert "BACKOFF_OVERRIDE" in inspect.unwrap(sender.AddPartitionsToTxnHandler.handle_response).__code__.co_names

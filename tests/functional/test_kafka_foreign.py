@@ -8,8 +8,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.record import unpack_record
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import batch_with_a_bad_name, frames, own_log, values
 
 pytestmark = pytest.mark.anyio

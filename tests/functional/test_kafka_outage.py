@@ -13,21 +13,21 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Partition, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.commit import KafkaCommitter
+from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.cluster.backend import NoCluster
-from duemq.delay.backend import ProxyBackend
-from duemq.delay.clock_watch import ClockWatch
-from duemq.delay.commands import CommandGateway
-from duemq.delay.follower import LedgerFollower
-from duemq.delay.targets import Targets
-from duemq.delay.topics import create_logs
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import create_logs
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import DuemqError, LogFailed, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.ledger import START
 from duemq.proxy.app import create_app
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.cluster_backend import ProxyBackend
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.web.settings import HttpSettings
 from tests.functional.kafka_bus import WITHIN_S, frames, options, own_log, target, values
 from tests.real_servers import need_servers
 from tests.unit.test_commands import Cluster

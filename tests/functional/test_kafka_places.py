@@ -13,11 +13,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.protocol.commit import OffsetCommitRequest
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.places import MAX_CURSOR_BYTES
+from duemq.bus.kafka.topics.consumer_offsets import MAX_CURSOR_BYTES
 from duemq.client.lag import LagReader
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.cursor import encode_cursor
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.proxy.response.topic_cursor import encode_cursor
 from tests.functional.kafka_bus import WITHIN_S, frames, options, secure, target
 from tests.kafka_rights import deny_group
 from tests.real_servers import need_servers

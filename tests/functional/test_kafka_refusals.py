@@ -11,9 +11,9 @@ from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest
 
 from duemq.bus.base import TargetRefused, TopicRefused, UnknownTopic
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import pack_record
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import WITHIN_S, frames, options, own_log, target, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
@@ -79,7 +79,7 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
     bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Soon: an abort would wait for the answer to its batch, which never comes, and all other targets with it."""
-    monkeypatch.setattr("duemq.bus.kafka.commit._ABORT_S", 3_600.0)
+    monkeypatch.setattr("duemq.bus.kafka.produce.transaction._ABORT_S", 3_600.0)
     ledger, topic, other = await own_log(bus), await target(bus), await target(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})

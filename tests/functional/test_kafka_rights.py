@@ -9,7 +9,7 @@ import pytest
 
 from duemq.bus.base import TargetRefused
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.dev.servers.kafka import KafkaServers
 from tests.functional.kafka_bus import WITHIN_S, frames, own_log, secure, target, values
 from tests.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 

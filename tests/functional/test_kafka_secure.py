@@ -6,8 +6,8 @@ import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import BadConfig, Unavailable
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import frames, own_log, secure, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]

@@ -10,9 +10,9 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from duemq.bus.base import wall_clock
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.kafka_bus import options, values
 from tests.functional.target_site import TargetSite, target_site
 from tests.real_servers import need_servers

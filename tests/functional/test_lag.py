@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka.structs import TopicPartition
 
-from duemq.client.consumer.names import retry_topic
-from duemq.client.consumer.positions import metadata_of
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.retry.names import retry_topic
 from duemq.client.lag import LagReader, PartitionLag, Sampling, State
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.local.kafka import KafkaServers
 from tests.functional.lag_site import WITHIN_S, LagSite
 from tests.functional.new_member import join
 

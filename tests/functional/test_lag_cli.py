@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duemq.client.consumer.positions import metadata_of
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.dev.servers.kafka import KafkaServers
 from tests.functional.lag_site import WITHIN_S, LagSite
 
 DUEMQ = Path(sys.executable).with_name("duemq")

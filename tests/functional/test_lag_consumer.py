@@ -9,9 +9,9 @@ import pytest
 
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.names import retry_topic
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import Delays
+from duemq.client.consumer.retry.names import retry_topic
+from duemq.client.consumer.retry.policy import Delays
 from duemq.client.lag import GroupLag, LagReader
 from tests.consumer_site import new_group, new_topic, read_all, send, until
 from tests.functional.lag_site import LagSite

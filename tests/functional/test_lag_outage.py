@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from duemq.client.consumer.positions import metadata_of
+from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.lag import LagReader
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Unavailable
-from duemq.proxy.local.kafka import KafkaServers
 from tests.consumer_site import new_group, new_topic, send, until
 from tests.functional.lag_site import LagSite
 from tests.real_servers import need_servers

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from duemq.election import link as links
-from duemq.election.link import Link, Peer, Talk, talk_to
+from duemq.election.zookeeper import failure_detector
+from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, talk_to
 from duemq.model.errors import BadConfig
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_what_a_peer_says_beyond_its_greeting_is_not_kept() -> None:
 
 
 async def test_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_MOST_CALLERS", 2)
+    monkeypatch.setattr(failure_detector, "_MOST_CALLERS", 2)
     own = Link("own", "own", nobody)
     port = await own.open("127.0.0.1", 0)
     opened = [await asyncio.open_connection("127.0.0.1", port)]

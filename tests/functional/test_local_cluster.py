@@ -1,4 +1,4 @@
-"""`make cluster` and `make cluster-down`, by the module that they call."""
+"""`duemq dev-cluster`, which `make cluster` and `make cluster-down` call."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-from duemq.proxy.local.process import Identity
+from duemq.dev.servers.process import Identity
+from tests.e2e.server import BIN
 from tests.real_servers import need_servers
 
 SMALL = ("--brokers", "1", "--zookeepers", "1", "--nodes", "1", "--proxies", "1", "--port", "0")
 
 
 def command(verb: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-P", "-m", "duemq.proxy.local", verb, "--data", str(folder), *options]
+    arguments = [str(BIN / "duemq"), "dev-cluster", verb, "--data", str(folder), *options]
     return subprocess.run(arguments, capture_output=True, text=True, timeout=180)
 
 
@@ -45,7 +45,8 @@ def test_up_is_repeatable_and_down_ends_exactly_what_it_started(tmp_path: Path) 
         second = processes(tmp_path)
         assert second["node-1"].lives() and second["node-1"] != first["node-1"]
         assert {name for name in first if first[name] == second[name]} == first.keys() - {"node-1"}
-        assert command("status", tmp_path).returncode == 0
+        listed = command("status", tmp_path, "--json")
+        assert listed.returncode == 0 and json.loads(listed.stdout).keys() == second.keys()
 
         other = command("up", tmp_path, *SMALL, "--nodes", "2")
         assert other.returncode == 1 and "holds another cluster (brokers 1," in other.stderr

@@ -13,12 +13,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kazoo.client import KazooClient
 
-from duemq.proxy.local import jars as fetching
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.proxy.local.kafka_security import User
-from duemq.proxy.local.problem import LocalError, NotAvailable
-from duemq.proxy.local.process import Process
-from duemq.proxy.local.zookeeper import ZooKeeperServers
+from duemq.dev.servers import jars
+from duemq.dev.servers.errors import LocalError, NotAvailable
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.kafka_security import User
+from duemq.dev.servers.process import Process
+from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.real_servers import need_servers
 
 
@@ -147,12 +147,12 @@ def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> N
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = hashlib.sha256(b"wrong").hexdigest()
 
-    def fetch(folder: Path, wanted: tuple[fetching.Jar, ...]) -> None:
+    def fetch(folder: Path, wanted: tuple[jars.Jar, ...]) -> None:
         for jar in wanted:
             (folder / jar.file_name).write_bytes(b"wrong")
 
-    monkeypatch.setattr(fetching, "_by_maven", fetch)
-    monkeypatch.setattr(fetching, "_by_jgo", fetch)
+    monkeypatch.setattr(jars, "_by_maven", fetch)
+    monkeypatch.setattr(jars, "_by_jgo", fetch)
     with pytest.raises(NotAvailable, match=f"is not the pinned one: its SHA-256 is {wrong}"):
-        fetching.jars(tmp_path)
+        jars.jars(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]

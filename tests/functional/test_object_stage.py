@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.errors import Unavailable
-from duemq.pipeline.bulk.object_stage import ObjectStage
-from duemq.pipeline.bulk.stage import FolderStage, Stage
+from duemq.pipeline.bulk_schedule.object_stage import ObjectStage
+from duemq.pipeline.bulk_schedule.stage import FolderStage, Stage
 from duemq.pipeline.errors import BadInput
-from duemq.proxy.local.ports import HOST, free_port
 from tests.s3_site import ACCESS_KEY, REGION, SECRET_KEY, S3Site
 
 

@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.client import Client
-from duemq.client.errors import BadDelayFile as Refused
-from duemq.client.errors import BadField, Forbidden
-from duemq.client.errors import Unavailable as Away
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.adopter import Adopter
-from duemq.delay.work import lines_of
+from duemq.client.http.errors import BadDelayFile as Refused
+from duemq.client.http.errors import BadField, Forbidden
+from duemq.client.http.errors import Unavailable as Away
+from duemq.delay.imports.file_importer import Adopter
+from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.errors import BadDelayFile
-from duemq.proxy.local.ports import HOST, free_port
-from duemq.storage import intake_process
-from duemq.storage.exchange import SCHEMA, is_normal
-from duemq.storage.intake import glance
-from duemq.storage.intake_rules import AdoptLimits
-from duemq.storage.object_store import ObjectStore, StoreAway, fetched, outside, wrong_uri
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.imports import import_process
+from duemq.storage.imports.columns import SCHEMA, is_normal
+from duemq.storage.imports.importer import glance
+from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetched, outside, wrong_uri
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.jobs.parent import lines_of
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, wait_for
 from tests.exchange_files import WINDOW, file_of, message
@@ -47,7 +47,7 @@ def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> dic
 
 def told(job: dict[str, Any]) -> dict[str, Any]:
     answers: list[dict[str, Any]] = []
-    intake_process.intake(job, answers.append)
+    import_process.intake(job, answers.append)
     return next(one for one in answers if "done" not in one)
 
 
@@ -98,7 +98,7 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     assert (answer["final"], answer["away"]) == (False, True) and "cannot be had of its store" in answer["reason"]
     job = job_of(s3, uri, path, target) | {"store": asdict(nobody)}
     answers: list[dict[str, Any]] = []
-    intake_process.intake(job | {"files": job["files"] * 3}, answers.append)
+    import_process.intake(job | {"files": job["files"] * 3}, answers.append)
     tried = [one for one in answers if "done" not in one]
     assert ["skipped" in one for one in tried] == [False, True, True] and len({one["reason"] for one in tried}) == 1
     with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
@@ -149,7 +149,7 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
     def adopter() -> Adopter:
         made = Adopter(
             SHARD, lambda: node.replica, policy, lambda: clock, asyncio.Lock(),
-            lines_of("duemq.storage.intake_process", 30.0),
+            lines_of("duemq.storage.imports.import_process", 30.0),
         )  # fmt: skip
         made.lead()
         return made

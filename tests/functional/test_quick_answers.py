@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 from duemq.bus.memory import MemoryLog
-from duemq.delay.commands import CommandGateway
-from duemq.delay.gateway import Receipt
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft
 from duemq.model.timing import LAST_MS
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
 from tests.proxy_site import running_node
 
 _GATHERS_S = 4.0

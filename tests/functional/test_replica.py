@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.pace import Pace
-from duemq.delay.topics import BUFFER, LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.core.limits import Pace
 from duemq.model.errors import CorruptStore, Diverged, Fatal
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.record import pack_record
-from duemq.storage.rows import ROW
+from duemq.storage.shard.keyspace import ROW
 from tests.shard_world import SHARD, START, World
 
 

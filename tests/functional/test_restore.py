@@ -13,9 +13,9 @@ import pytest
 
 from duemq.cluster.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
-from duemq.storage.backup import Progress, check
-from duemq.storage.folder import Folder, take_lock
-from duemq.storage.restore import restore
+from duemq.storage.backup.manifest import Progress, check
+from duemq.storage.backup.restore import restore
+from duemq.storage.data_folder import Folder, take_lock
 from tests.backup_world import (
     NOW,
     Crash,
@@ -206,7 +206,7 @@ def test_a_server_that_was_quicker_keeps_the_folder(
         Folder.open(path).close()
         return take_lock(path)
 
-    monkeypatch.setattr("duemq.storage.restore.take_lock", later)
+    monkeypatch.setattr("duemq.storage.backup.restore.take_lock", later)
     with pytest.raises(FolderRefused, match="not empty"):
         restore(made[0], tmp_path / "data", nothing)
     Folder.open(tmp_path / "data").close()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from duemq.proxy.openapi import describe
-from duemq.proxy.routes.table import ENDPOINTS
+from duemq.proxy.api.openapi import describe
+from duemq.proxy.api.table import ENDPOINTS
 
 pytestmark = pytest.mark.xdist_group("server")
 # What is refused for its size or type gets a 413 or 415, which schemathesis does not count as a refusal by itself.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.rocks import Memory
+from duemq.storage.shard.rocksdb import Memory
 from tests.seeds import SEEDS
 from tests.shard_schedule import Schedule
 

@@ -13,18 +13,18 @@ import pytest
 
 from duemq.bus.base import Partition
 from duemq.bus.memory import MemoryBus
-from duemq.delay import batch
-from duemq.delay.batch import Batch, Lookups, View
-from duemq.delay.master import Master
-from duemq.delay.outbox import Outbox
-from duemq.delay.replica import Replica
-from duemq.delay.rules import Cycle
-from duemq.delay.topics import BUFFER, LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.core import command_batch as batch
+from duemq.delay.core.command_batch import Batch, Lookups, View
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.core.outbox import Outbox
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.replica import Replica
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry
 from duemq.model.plain import ByName, Place, command_of
-from duemq.storage.rocks import Memory
+from duemq.storage.shard.rocksdb import Memory
 from tests.shard_schedule import Schedule
 
 MEMORY = Memory(8 << 20, 8 << 20)

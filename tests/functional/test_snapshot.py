@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay import snapshot
-from duemq.delay.snapshot import SnapshotGone, fetch
+from duemq.delay.recovery import replica_snapshot
+from duemq.delay.recovery.replica_snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.checkpoint import CheckpointFile, Manifest
-from duemq.storage.partial import Partial, settle, settle_all
+from duemq.storage.backup.checkpoint import CheckpointFile, Manifest
+from duemq.storage.backup.replica_swap import Partial, settle, settle_all
 from tests.snapshot_world import SHARD, Peer, Wire, contents
 
 PART = 4096
@@ -28,7 +28,7 @@ class Crash(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "PART_BYTES", PART)
+    monkeypatch.setattr(replica_snapshot, "PART_BYTES", PART)
 
 
 @pytest.fixture

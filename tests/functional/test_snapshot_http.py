@@ -11,15 +11,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from duemq.delay.pace import Pace
-from duemq.delay.snapshot import SnapshotGone, SnapshotServer, fetch
-from duemq.delay.topics import BUFFER, LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.api import snapshots
+from duemq.delay.api.snapshots import PATH, HttpSnapshotSource, routes
+from duemq.delay.core.limits import Pace
+from duemq.delay.recovery.replica_snapshot import SnapshotGone, SnapshotServer, fetch
 from duemq.model.errors import Behind, Unavailable
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, Change, Draft
-from duemq.proxy import snapshots
-from duemq.proxy.snapshots import PATH, HttpSnapshotSource, routes
-from duemq.storage.checkpoint import make_checkpoint
+from duemq.storage.backup.checkpoint import make_checkpoint
 from tests.http_site import served
 from tests.shard_world import SHARD, START, SimNode, World
 from tests.snapshot_world import Peer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duemq.model.errors import BadDelayFile
-from duemq.storage.source import Source
+from duemq.storage.imports.source import Source
 
 SECRET = b"of somebody else"
 

@@ -16,7 +16,7 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
-from duemq.pipeline.logs import commands
+from duemq.pipeline.sources.logs import commands
 from tests.log_frames import kafka_frame, record
 from tests.spark_site import spark_tests
 

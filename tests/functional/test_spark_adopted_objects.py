@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.client import Client
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.message import Draft
-from duemq.pipeline.audit import adopted as module
+from duemq.pipeline.audit import adopted
 from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
-from duemq.pipeline.s3a import store_of
-from duemq.proxy.local.kafka import KafkaServers
-from duemq.proxy.local.ports import HOST, free_port
-from duemq.storage.object_store import ObjectStore
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.files.s3a import store_of
+from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.audit_site import make_topics
 from tests.e2e.server import Server, wait_for
@@ -94,7 +94,7 @@ def test_a_store_that_is_away_is_asked_once(
     settings.conf.set("spark.hadoop.fs.s3a.bucket.away.endpoint", f"http://{HOST}:{free_port()}")
     away = [replace(files[0], offset=n, path=f"s3://away/{n}.parquet") for n in range(10, 30)]
     asked: list[str] = []
-    reasons = module._reasons
+    reasons = adopted._reasons
 
     def counting(
         spark: SparkSession, some: list[AdoptedFile], stores: dict[str, ObjectStore]
@@ -102,7 +102,7 @@ def test_a_store_that_is_away_is_asked_once(
         asked.extend(file.path for file in some)
         return reasons(spark, some, stores)
 
-    monkeypatch.setattr(module, "_reasons", counting)
+    monkeypatch.setattr(adopted, "_reasons", counting)
     told = looked_at(settings, [*files, *away])
     settings.conf.unset("spark.hadoop.fs.s3a.bucket.away.endpoint")
     assert [file.why_not for file in told[:3]] == ["", "", ""]

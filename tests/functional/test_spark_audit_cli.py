@@ -15,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.audit_site import Past, make_topics
 from tests.consumer_site import until
 from tests.e2e.server import DUEMQ, environment

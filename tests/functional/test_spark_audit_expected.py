@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.ledger import Answer
-from duemq.pipeline import decode
 from duemq.pipeline.audit.checks import expected
 from duemq.pipeline.audit.job import Gathered, conclude
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.sources import decode
 from tests.audit_site import Past
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.audit_faults import FAULTS, TOGETHER, Fault
 from tests.audit_site import ADOPTED
 from tests.audit_worlds import Found, Worlds

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.model.ledger import Answer
-from duemq.pipeline import decode
 from duemq.pipeline.audit.checks import letters
+from duemq.pipeline.sources import decode
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests
 

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.record import pack_record
-from duemq.pipeline import decode
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, _notes, conclude
 from duemq.pipeline.audit.report import verdict
-from duemq.pipeline.logs import entries as read_entries
+from duemq.pipeline.sources import decode
+from duemq.pipeline.sources.logs import entries as read_entries
 from tests.functional.test_spark_audit_review import FAR, LAST, Row, T, cancel, entry, record, schedule
 from tests.log_frames import frame_of, kafka_frame
 from tests.log_frames import record as kafka_record

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer
-from duemq.pipeline import decode
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, conclude
 from duemq.pipeline.audit.report import verdict
+from duemq.pipeline.sources import decode
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests
 

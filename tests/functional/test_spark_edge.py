@@ -11,17 +11,17 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
-from duemq.bus.kafka.frames import to_kafka
+from duemq.bench.spark.audit import fill
+from duemq.bus.kafka.fetch.frames import to_kafka
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Unavailable
 from duemq.model.message import Draft, schedule_frame
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import audit
 from duemq.pipeline.audit.read import MARGIN_MS, target_ranges
 from duemq.pipeline.audit.report import verdict
-from duemq.pipeline.bench.audit import fill
-from duemq.pipeline.kafka import configured
-from duemq.pipeline.ranges import Logs, Retention
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.pipeline.sources.kafka import configured
+from duemq.pipeline.sources.ranges import Logs, Retention
 from tests.consumer_site import new_topic, send
 from tests.spark_site import spark_tests
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from duemq.model.message import Draft, fingerprint, schedule_frame
 from duemq.model.record import pack_headers, pack_record
-from duemq.pipeline.logs import commands
+from duemq.pipeline.sources.logs import commands
 from tests.log_frames import kafka_frame, record
 from tests.spark_site import spark_tests
 

@@ -13,9 +13,9 @@ from pyspark.testing import assertDataFrameEqual
 
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.imports import RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
-from duemq.pipeline.imports.files import read_csv, read_documents
-from duemq.pipeline.imports.redis import read_redis
+from duemq.pipeline.migrate import RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
+from duemq.pipeline.migrate.files import read_csv, read_documents
+from duemq.pipeline.migrate.redis import read_redis
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests

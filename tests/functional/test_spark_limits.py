@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
-from duemq.client.values import Limits
-from duemq.pipeline.bulk.job import Options, RowsRejected, schedule
-from duemq.pipeline.bulk.rules import Rules
+from duemq.client.http.values import Limits
+from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
+from duemq.pipeline.bulk_schedule.rules import Rules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.server import Server
-from duemq.storage.rows import WINDOW_MS
+from duemq.pipeline.sources.server import Server
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server as Process
 from tests.spark_site import spark_tests
 

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.adoption import Adopt, adopt_frame
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
@@ -34,10 +35,9 @@ from duemq.model.plain import dead_letter
 from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shortened
 from duemq.model.row import changed, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.kafka import configured, reading
-from duemq.pipeline.logs import commands, dead_letters, deliveries, entries, read_topics
-from duemq.pipeline.ranges import Logs
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.pipeline.sources.kafka import configured, reading
+from duemq.pipeline.sources.logs import commands, dead_letters, deliveries, entries, read_topics
+from duemq.pipeline.sources.ranges import Logs
 from tests.consumer_site import new_topic, send
 from tests.log_frames import kafka_frame, record
 from tests.spark_site import spark_tests
@@ -160,7 +160,7 @@ def test_ids_of_other_spellings_are_none(spark: SparkSession) -> None:
 def test_a_topic_of_one_partition_is_read_by_many_tasks(
     spark: SparkSession, kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.logs._MOST_RECORDS", 10)
+    monkeypatch.setattr("duemq.pipeline.sources.logs._MOST_RECORDS", 10)
     topic = asyncio.run(new_topic(kafka.bootstrap))
     asyncio.run(send(kafka.bootstrap, topic, [b"%d" % n for n in range(95)], partition=0))
     frame = read_topics(spark, kafka.bootstrap, Logs(kafka.bootstrap).ranges([topic]).values())

@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.client import Client
-from duemq.client.drafts import Draft
+from duemq.client.http.requests import Draft
+from duemq.pipeline.bulk_change import Server, Targets, mass_cancel, mass_move
+from duemq.pipeline.bulk_change.changing import in_order, new_times
+from duemq.pipeline.bulk_change.targets import TARGET
 from duemq.pipeline.cli.mass import _tell_dry
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.mass import Server, Targets, mass_cancel, mass_move
-from duemq.pipeline.mass.changing import in_order, new_times
-from duemq.pipeline.mass.targets import TARGET
-from duemq.pipeline.progress import Silent
+from duemq.pipeline.spark.progress import Silent
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests

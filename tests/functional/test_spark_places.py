@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from duemq.client import Client
-from duemq.pipeline import session
 from duemq.pipeline.cli.app import app
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.page.place import check_page, write_page
-from duemq.pipeline.storage import pattern_of, uri_of
-from duemq.pipeline.tables import read_table
+from duemq.pipeline.files.uris import pattern_of, uri_of
+from duemq.pipeline.report.place import check_page, write_page
+from duemq.pipeline.sources.tables import read_table
+from duemq.pipeline.spark import session
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests

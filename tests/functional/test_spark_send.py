@@ -14,14 +14,14 @@ from pyspark.sql import types as T
 from duemq.model import plain
 from duemq.model.message import CLIENT_NAME, shard_of_name
 from duemq.model.plain import Malformed
-from duemq.pipeline.bulk.rules import REASON, Rules, judged, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
 from duemq.pipeline.send.rules import TIME_HEADERS
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import look, without_ambiguous
+from duemq.pipeline.sources.kafka import configured
 from tests.bulk_rows import LIMITS, SCHEMA
 from tests.send_rows import NOW, meant, rows, wished, written_down
 from tests.spark_site import spark_tests

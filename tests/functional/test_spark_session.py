@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.connector import JARS_VARIABLE, fetch, from_folder, is_configured
+from duemq.dev.servers.kafka import KafkaServers
 from duemq.pipeline.errors import SparkUnavailable
-from duemq.pipeline.java import check_java
-from duemq.pipeline.progress import step
-from duemq.pipeline.session import session
-from duemq.proxy.local.kafka import KafkaServers
+from duemq.pipeline.spark.connector import JARS_VARIABLE, fetch, from_folder, is_configured
+from duemq.pipeline.spark.java import check_java
+from duemq.pipeline.spark.progress import step
+from duemq.pipeline.spark.session import session
 from tests.consumer_site import new_topic, send
 from tests.spark_site import SETTINGS, RecordingTeller, spark_tests
 
@@ -58,7 +58,7 @@ def test_the_connector_is_that_of_a_folder_or_what_is_configured(
 
 
 def test_a_connector_that_cannot_be_fetched_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.pipeline.connector.PACKAGES", ("no-coordinate",))
+    monkeypatch.setattr("duemq.pipeline.spark.connector.PACKAGES", ("no-coordinate",))
     with pytest.raises(SparkUnavailable, match=f"no-coordinate.*{JARS_VARIABLE}"):
         fetch(spark)
 
@@ -69,10 +69,10 @@ def test_a_connector_on_the_class_path_of_a_platform_is_not_fetched_again(
 ) -> None:
     fetched: list[SparkSession] = []
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr("duemq.pipeline.session.is_configured", lambda _: False)
-    monkeypatch.setattr("duemq.pipeline.session.fetch", fetched.append)
+    monkeypatch.setattr("duemq.pipeline.spark.session.is_configured", lambda _: False)
+    monkeypatch.setattr("duemq.pipeline.spark.session.fetch", fetched.append)
     if not there:
-        monkeypatch.setattr("duemq.pipeline.session.has_connector", lambda _: False)
+        monkeypatch.setattr("duemq.pipeline.spark.session.has_connector", lambda _: False)
     found = session("tests", kafka=True, master="local[2]", settings=SETTINGS)
     assert found.sparkContext is spark.sparkContext and bool(fetched) != there
 

@@ -19,12 +19,12 @@ from duemq.model.ids import peek
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.send import fields_of, shards_at
-from duemq.pipeline.server import Server
 from duemq.pipeline.source import DuemqSource
 from duemq.pipeline.source.fields import check
 from duemq.pipeline.source.listing import SCHEMA
 from duemq.pipeline.source.options import Writing
 from duemq.pipeline.source.posting import answered, settle, write
+from duemq.pipeline.sources.server import Server
 from tests.proxy_site import SHARDS, proxy_site
 from tests.spark_site import spark_tests
 
@@ -199,7 +199,7 @@ class Refuses:
         self.sent: list[Draft] = []
 
     def __call__(self, drafts: Any) -> Any:
-        from duemq.client.values import MessageState
+        from duemq.client.http.values import MessageState
 
         self.sent += drafts
         return [Message(None, MessageState("i", "scheduled", "t", 1)) for _ in drafts]  # type: ignore[arg-type]

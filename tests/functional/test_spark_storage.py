@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.pipeline.bulk.job import Options, schedule
-from duemq.pipeline.bulk.manifest import JobFolder
-from duemq.pipeline.bulk.rules import Rules
-from duemq.pipeline.bulk.stages import stage_of
+from duemq.pipeline.bulk_schedule.job import Options, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder
+from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.server import Server
-from duemq.pipeline.storage import destination, uri_of
+from duemq.pipeline.files.uris import destination, uri_of
+from duemq.pipeline.sources.server import Server
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests

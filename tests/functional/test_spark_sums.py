@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from duemq.model.key import checksum, make_key
 from duemq.model.ledger import Answer
-from duemq.pipeline import decode
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, conclude, judge
 from duemq.pipeline.audit.window import windows
-from duemq.pipeline.ranges import TopicRange
+from duemq.pipeline.sources import decode
+from duemq.pipeline.sources.ranges import TopicRange
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.tables import fingerprint, jdbc_table, read_table
+from duemq.pipeline.sources.tables import fingerprint, jdbc_table, read_table
 from tests.spark_site import spark_tests
 
 pytestmark = spark_tests

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.imports import divided, from_csv
-from duemq.pipeline.imports.files import read_csv
-from duemq.pipeline.tables import jdbc_table, read_table
+from duemq.pipeline.migrate import divided, from_csv
+from duemq.pipeline.migrate.files import read_csv
+from duemq.pipeline.sources.tables import jdbc_table, read_table
 from tests.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.usefixtures("session_zone")]

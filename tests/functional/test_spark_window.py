@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Fates
-from duemq.pipeline import decode
 from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
 from duemq.pipeline.audit.window import Finding, Window, idle, of_range, standing, windows
+from duemq.pipeline.sources import decode
 from tests.log_frames import frame_of
 from tests.spark_site import spark_tests
 

@@ -13,9 +13,21 @@ import pytest
 from duemq.model.errors import FolderRefused
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, make_key
 from duemq.model.ledger import START, Answer, Deferred, Entry, Fates
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import APPLIED, CURSOR, DEAD, ENDED, ROW, U64, WHEN, WINDOW_MS, Ended, Position, window_of
-from duemq.storage.store import Puts, ShardStore
+from duemq.storage.shard.keyspace import (
+    APPLIED,
+    CURSOR,
+    DEAD,
+    ENDED,
+    ROW,
+    U64,
+    WHEN,
+    WINDOW_MS,
+    Ended,
+    Position,
+    window_of,
+)
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import Puts, ShardStore
 
 KEYS = [make_key(1_000 + number // 2, number, 0) for number in range(10)]
 MEMORY = Memory(1 << 20, 1 << 20)

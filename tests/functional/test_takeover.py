@@ -10,8 +10,8 @@ import pytest
 
 from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.copies import NoPeers
-from duemq.delay.topics import BUFFER, LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.imports.copies import NoPeers
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer

@@ -12,22 +12,22 @@ import pytest
 from prometheus_client import CollectorRegistry
 from rocksdict import WriteBatch
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.commands import CommandGateway
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Receipt
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.delay.core.disk_watermarks import NEVER
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.verify import Check, verify
-from duemq.delay.watermarks import NEVER
+from duemq.delay.recovery.verify import Check, verify
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
-from duemq.storage.adoptions import ADOPTED
-from duemq.storage.folder import Folder
-from duemq.storage.rocks import Memory
-from duemq.storage.rows import DROPPED, DROPS, ENDED, MOVED, ROW, U64, WINDOW_MS
-from duemq.storage.store import ShardStore
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder
+from duemq.storage.imports.records import ADOPTED
+from duemq.storage.shard.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64, WINDOW_MS
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
 from tests.adopt_schedule import write_messages
 from tests.backup_world import running
 

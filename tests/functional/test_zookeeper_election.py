@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
+from duemq.dev.servers.ports import free_port
+from duemq.dev.servers.zookeeper import ZooKeeperServers
 from duemq.election.base import Member, NodeState, Standing
-from duemq.election.options import ZooKeeperOptions
-from duemq.election.registry import Registry
-from duemq.election.zookeeper import ZooKeeperElection
+from duemq.election.zookeeper.election import ZooKeeperElection
+from duemq.election.zookeeper.options import ZooKeeperOptions
+from duemq.election.zookeeper.registry import Registry
 from duemq.model.errors import BadConfig, Rejected, Unavailable
-from duemq.proxy.local.ports import free_port
-from duemq.proxy.local.zookeeper import ZooKeeperServers
 from tests.zookeeper_nodes import READY, Cluster, cluster
 
 pytestmark = pytest.mark.anyio

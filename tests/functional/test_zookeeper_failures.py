@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from duemq.election.options import ZooKeeperOptions
-from duemq.proxy.local.zookeeper import ZooKeeperServers
+from duemq.dev.servers.zookeeper import ZooKeeperServers
+from duemq.election.zookeeper.options import ZooKeeperOptions
 from tests.real_servers import need_servers
 from tests.zookeeper_nodes import child, cluster
 

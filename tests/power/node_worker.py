@@ -19,23 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.commands import CommandGateway
-from duemq.delay.far_policy import FarPolicy
-from duemq.delay.gateway import Receipt
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.delay.core.disk_watermarks import NEVER
+from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.watermarks import NEVER
 from duemq.election.single import SingleElection
 from duemq.model.adoption import Adopt
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
-from duemq.storage.adoptions import ADOPTED
-from duemq.storage.exchange import SCHEMA
-from duemq.storage.folder import Folder
-from duemq.storage.intake import glance
-from duemq.storage.rows import WINDOW_MS, window_of
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.data_folder import Folder
+from duemq.storage.imports.columns import SCHEMA
+from duemq.storage.imports.importer import glance
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import ADOPTED
+from duemq.storage.shard.keyspace import WINDOW_MS, window_of
 
 TOPIC, SHARDS = "orders", 2
 FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from duemq.model.errors import DuemqError, FolderRefused
-from duemq.storage.backup import check, names
-from duemq.storage.folder import Folder, read_info
-from duemq.storage.restore import restore
+from duemq.storage.backup.manifest import check, names
+from duemq.storage.backup.restore import restore
+from duemq.storage.data_folder import Folder, read_info
 from tests.backup_world import FAR, back_up, nothing, now, running, send, wrong
 from tests.power.layer import Layer
 
@@ -38,9 +38,9 @@ _OF_RESTORES = (
 WORK = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from duemq.storage.backups import Backups
-    from duemq.storage.folder import Folder, read_info
-    from duemq.storage.restore import restore
+    from duemq.storage.backup.backups import Backups
+    from duemq.storage.data_folder import Folder, read_info
+    from duemq.storage.backup.restore import restore
 
     root = Path(sys.argv[1])
     data, into = root / "new" / "data", root / "backups"

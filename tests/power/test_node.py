@@ -16,11 +16,11 @@ from random import Random
 
 import pytest
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.delay.verify import verify
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.delay.recovery.verify import verify
 from duemq.model.record import unpack_record
-from duemq.storage.folder import Folder
-from duemq.storage.rocks import Memory
+from duemq.storage.data_folder import Folder
+from duemq.storage.shard.rocksdb import Memory
 from tests.power.layer import Layer
 from tests.power.node_worker import TOPIC
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.snapshot import fetch
+from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.model.errors import DuemqError
-from duemq.storage.partial import settle_all
+from duemq.storage.backup.replica_swap import settle_all
 from tests.power.layer import Layer
 from tests.snapshot_world import SHARD, Peer, Wire, contents
 
@@ -26,7 +26,7 @@ WORK = textwrap.dedent("""
     import asyncio
     import sys
     from pathlib import Path
-    from duemq.delay.snapshot import fetch
+    from duemq.delay.recovery.replica_snapshot import fetch
     from tests.snapshot_world import SHARD, Peer, Wire
 
     root, peer = Path(sys.argv[1]), Peer(Path(sys.argv[2]))

@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from duemq.proxy.bench.load import ACCEPTED, OPEN, Sent
-from duemq.proxy.bench.reader import Received
+from duemq.bench.clients.load import ACCEPTED, OPEN, Sent
+from duemq.bench.clients.reader import Received
 from tests.abuse.account import Account
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept

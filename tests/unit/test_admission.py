@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from duemq.delay.gateway import Receipt
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.message import Draft
-from duemq.proxy.admission import Admission, Share
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.base import Receipt
+from duemq.web.admission import Admission, Share
+from duemq.web.settings import HttpSettings
 from tests.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 MIB = 1 << 20

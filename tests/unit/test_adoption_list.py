@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.delay.reader import LocalReader
+from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.adoption import Adopt
-from duemq.proxy.reply import in_slices
-from duemq.storage.adoptions import ADOPTED, REFUSED, WANTED, Adoption, Adoptions
-from duemq.storage.rows import ADOPTION
+from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED, Adoption, Adoptions
+from duemq.storage.shard.keyspace import ADOPTION
+from duemq.web.reply import in_slices
 
 COUNT = 2_300
 

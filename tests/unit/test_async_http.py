@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from duemq.client import AsyncClient, Unreachable
-from duemq.client.async_http import AsyncHttp
+from duemq.client.http.async_http import AsyncHttp
 
 _TRIES = 100
 

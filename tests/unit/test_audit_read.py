@@ -10,7 +10,7 @@ import pytest
 from duemq.pipeline.audit import read
 from duemq.pipeline.audit.read import FOREVER, MARGIN_MS, dropped_before, ledger_range, target_ranges
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.ranges import Retention
+from duemq.pipeline.sources.ranges import Retention
 from tests.fake_kafka import FakeKafka, FakePartition, records
 
 HOUR, DAY = 3_600_000, 86_400_000

@@ -10,7 +10,7 @@ from duemq.pipeline.audit.job import FATES, Result
 from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict
 from duemq.pipeline.audit.window import Window
-from duemq.pipeline.ranges import TopicRange
+from duemq.pipeline.sources.ranges import TopicRange
 
 WINDOW = Window(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, Fates(20), 20)
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
-from duemq.proxy.bench.load import ACCEPTED, REJECTED, Job, Window, fill, send_singly, send_steadily
-from duemq.proxy.bench.reader import read
-from duemq.proxy.bench.workers import Link
+from duemq.bench.clients.load import ACCEPTED, REJECTED, Job, Window, fill, send_singly, send_steadily
+from duemq.bench.clients.reader import read
+from duemq.bench.harness.workers import Link
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

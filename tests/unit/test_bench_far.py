@@ -15,22 +15,24 @@ from aiohttp import web
 from rich.console import Console
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import adoptable, delay_files
-from duemq.proxy.bench.adoptable import WINDOW_MS, Columns, Plan, write
-from duemq.proxy.bench.cancels import CANCELLED, DELIVERED, PENDING, REFUSED, cancel_many
-from duemq.proxy.bench.delay_files import Span
-from duemq.proxy.bench.lookups import get_singly
-from duemq.proxy.bench.payloads import SEQUENCE
-from duemq.proxy.bench.plan import Step
-from duemq.proxy.bench.reader import Received
-from duemq.proxy.bench.scenarios.adopt import judged
-from duemq.proxy.bench.scenarios.stream import during, joined, ratio
-from duemq.proxy.bench.scenarios.waiting import sample
-from duemq.proxy.bench.scenarios.wheel import wheel
-from duemq.proxy.bench.screen import Screen
-from duemq.proxy.bench.tally import Tally
-from duemq.proxy.cli import bench, bench_far
-from duemq.proxy.cli.bench_far import counts
+from duemq.bench import command as bench
+from duemq.bench import command_far
+from duemq.bench.clients import import_files
+from duemq.bench.clients.cancels import CANCELLED, DELIVERED, PENDING, REFUSED, cancel_many
+from duemq.bench.clients.import_files import WINDOW_MS, Columns, Plan, write
+from duemq.bench.clients.lookups import get_singly
+from duemq.bench.clients.payloads import SEQUENCE
+from duemq.bench.clients.reader import Received
+from duemq.bench.command_far import counts
+from duemq.bench.far.imports import judged
+from duemq.bench.far.stream import during, joined, ratio
+from duemq.bench.far.waiting import sample
+from duemq.bench.far.wheel import wheel
+from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.harness.reconciliation import Tally
+from duemq.bench.plans.plan import Step
+from duemq.bench.system import delay_files
+from duemq.bench.system.delay_files import Span
 from tests.unit.test_bench_clients import Unpiped, serve
 
 FIRST = 1_000_000 * WINDOW_MS
@@ -60,7 +62,7 @@ def test_commands_make_their_steps(
 ) -> None:
     steps: list[Step] = []
     monkeypatch.setattr(bench, "_bench", lambda some, common: steps.extend(some))
-    done = CliRunner().invoke(bench_far.app, command)
+    done = CliRunner().invoke(command_far.app, command)
     assert done.exit_code == 0, done.output
     assert [(step.name, step.parameters["count"]) for step in steps] == expected
 
@@ -90,12 +92,12 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
     files = [pq.ParquetFile(write(plan, tmp_path, number)) for number in range(2)]
     assert [file.metadata.num_rows for file in files] == [10_000] * 2
     assert all(
-        file.metadata.row_group(group).num_rows <= adoptable.ROWS_PER_GROUP
+        file.metadata.row_group(group).num_rows <= import_files.ROWS_PER_GROUP
         for file in files
         for group in range(file.num_row_groups)
     )
     tables = [file.read() for file in files]
-    assert tables[0].schema.equals(adoptable.SCHEMA)
+    assert tables[0].schema.equals(import_files.SCHEMA)
     for number, table in enumerate(tables):
         dues = table["due_ms"].to_pylist()
         assert all(one <= other for one, other in pairwise(dues))
@@ -105,8 +107,8 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
     seqs = [int(payload[SEQUENCE]) for table in tables for payload in table["payload"].to_pylist()]
     assert seqs == list(range(20_000))
     complete = pq.read_table(write(replace(plan, complete=True), tmp_path, 0))
-    assert complete.schema.equals(adoptable.COMPLETE)
-    assert complete.select(adoptable.SCHEMA.names).equals(tables[0])
+    assert complete.schema.equals(import_files.COMPLETE)
+    assert complete.select(import_files.SCHEMA.names).equals(tables[0])
     assert [complete[name].null_count for name in complete.column_names] == [0] * 3 + [10_000] * 4
     notes = [set(payload[20:] for payload in table["payload"].to_pylist()) for table in tables]
     assert len(notes[0] & notes[1]) < 100

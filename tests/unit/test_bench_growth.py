@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import growth, markdown, report
-from duemq.proxy.bench.figures import Figure, Outcome, Result, Target, vital
-from duemq.proxy.bench.plot import write_plot
-from duemq.proxy.bench.stage import Setup
-from duemq.proxy.cli.bench_far import app
+from duemq.bench.command_far import app
+from duemq.bench.harness.harness import Setup
+from duemq.bench.report import growth, markdown, report
+from duemq.bench.report.figures import Figure, Outcome, Result, Target, vital
+from duemq.bench.report.plot import write_plot
 
 
 def pending(count: int, disk: float, *more: float) -> Result:

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import plan, plan_kafka
-from duemq.proxy.bench.figures import Figure
-from duemq.proxy.bench.kafka_reader import Books
-from duemq.proxy.bench.report import machine
-from duemq.proxy.bench.scenarios.ceiling import share
-from duemq.proxy.bench.stage import Setup
-from duemq.proxy.bench.usage import Meter, Part, Usage, cpu_s, holder
-from duemq.proxy.cli.bench_far import app
+from duemq.bench.clients.kafka_reader import Books
+from duemq.bench.command_far import app
+from duemq.bench.harness.harness import Setup
+from duemq.bench.plans import kafka, plan
+from duemq.bench.report.figures import Figure
+from duemq.bench.report.report import machine
+from duemq.bench.scenarios.ceiling import share
+from duemq.dev.servers.usage import Meter, Part, Usage, cpu_s, holder
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_the_plan_fits_its_scenarios(brokers: int) -> None:
-    steps = plan_kafka.everything(quick=False, brokers=brokers)
+    steps = kafka.everything(quick=False, brokers=brokers)
     for step in steps:
         wanted = plan.SCENARIOS[step.name].__code__
         names = wanted.co_varnames[1 : wanted.co_argcount + wanted.co_kwonlyargcount]

@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from duemq.proxy.bench import plan, plan_far, plan_kafka, report
-from duemq.proxy.bench.figures import Figure, Outcome, Result, Target, Trace, vital
-from duemq.proxy.bench.plot import write_plot
-from duemq.proxy.bench.stage import Setup
-from duemq.proxy.cli.bench_far import app
+from duemq.bench.command_far import app
+from duemq.bench.harness.harness import Setup
+from duemq.bench.plans import far, kafka, plan
+from duemq.bench.report import report
+from duemq.bench.report.figures import Figure, Outcome, Result, Target, Trace, vital
+from duemq.bench.report.plot import write_plot
 
 
 def trace(seconds: float = 30.0) -> Trace:
@@ -94,8 +95,8 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_plans_fit_their_scenarios(quick: bool) -> None:
-    on_kafka = [*plan_kafka.everything(quick, 1), *plan_kafka.everything(quick, 3)]
-    steps = [*plan.everything(quick), *plan_far.everything(quick), *on_kafka]
+    on_kafka = [*kafka.everything(quick, 1), *kafka.everything(quick, 3)]
+    steps = [*plan.everything(quick), *far.everything(quick), *on_kafka]
     scenarios = plan.SCENARIOS | plan.ALONE
     assert {step.name for step in steps} == set(scenarios)
     for step in steps:

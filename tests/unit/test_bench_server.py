@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.proxy.bench.server import Server
-from duemq.proxy.bench.site import SiteError
+from duemq.bench.system.server import Server
+from duemq.bench.system.system import SiteError
 
 
 class Stub(Server):

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from duemq.bench.clients import cancels
+from duemq.bench.clients.cancels import Answers
+from duemq.bench.clients.load import ACCEPTED, OPEN, REJECTED, Sent
+from duemq.bench.clients.payloads import SEQUENCE, Payloads
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.reconciliation import out_of_order, spread, tally
+from duemq.bench.scenarios.cancel_race import judge
 from duemq.model.ids import IdCodec
-from duemq.proxy.bench import cancels
-from duemq.proxy.bench.cancels import Answers
-from duemq.proxy.bench.load import ACCEPTED, OPEN, REJECTED, Sent
-from duemq.proxy.bench.payloads import SEQUENCE, Payloads
-from duemq.proxy.bench.reader import Received
-from duemq.proxy.bench.scenarios.cancel_race import judge
-from duemq.proxy.bench.tally import out_of_order, spread, tally
 
 
 def sent(dues: list[int], fate: list[int]) -> Sent:

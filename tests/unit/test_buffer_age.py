@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.buffer_age import BufferAge
-from duemq.delay.topics import BUFFER
+from duemq.cluster.internal_topics import BUFFER
+from duemq.proxy.gateway.buffer_age import BufferAge
 from tests.memory_nodes import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.chunk import MAX_BYTES, MAX_FRAMES, Chunk, cut, pack_chunk, read_head, take, unpack_chunk
-from duemq.bus.tail import FRAME_OVERHEAD_BYTES, Tail, TailCache
+from duemq.bus.embedded.chunk import MAX_BYTES, MAX_FRAMES, Chunk, cut, pack_chunk, read_head, take, unpack_chunk
+from duemq.bus.embedded.tail import FRAME_OVERHEAD_BYTES, Tail, TailCache
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(0, 2**40))

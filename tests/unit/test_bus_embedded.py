@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.bus import layout
-from duemq.bus.compaction import Compactor
-from duemq.bus.embedded import EmbeddedBus
-from duemq.bus.rocks import log_options, open_log
+from duemq.bus.embedded import layout
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.bus.embedded.compaction import Compactor
+from duemq.bus.embedded.rocksdb_log import log_options, open_log
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
 
 Scenario = Callable[[EmbeddedBus], Awaitable[None]]
@@ -24,7 +24,7 @@ T0 = ("t", 0)
 DYING = """
 import os, sys
 from pathlib import Path
-from duemq.bus.rocks import open_log
+from duemq.bus.embedded.rocksdb_log import open_log
 db = open_log(Path(sys.argv[1]))
 for at in range(50):
     db.put(b"x%d" % at, os.urandom(1_000))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.bus.embedded import EmbeddedBus
-from duemq.bus.wal import cut_torn_end
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.bus.embedded.wal import cut_torn_end
 from duemq.model.errors import CorruptStore
 from tests.bus_batches import frames_of
 
@@ -21,7 +21,7 @@ COUNT, FRAME = 3, b"x" * 100_000
 DYING = f"""
 import asyncio, os, sys
 from pathlib import Path
-from duemq.bus.embedded import EmbeddedBus
+from duemq.bus.embedded.bus import EmbeddedBus
 
 async def main():
     bus = await EmbeddedBus.open(Path(sys.argv[1]))

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from duemq.bus.base import Stored
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.candidates import Candidates
-from duemq.delay.rules import Cycle
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.core.import_candidates import Candidates
 from duemq.model.adoption import Adopt, adopt_frame
 from duemq.model.ids import IdCodec
 from duemq.model.ledger import START, Adopted, Answer, Entry
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.adoptions import WANTED, Adoption
-from duemq.storage.rows import Ended
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import WANTED, Adoption
+from duemq.storage.shard.keyspace import Ended
 
 NOW = 1_000_000 * WINDOW_MS
 POLICY = AdoptPolicy(furthest_ms=100 * WINDOW_MS)

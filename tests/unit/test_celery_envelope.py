@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from duemq.client.celery.envelope import Envelope, named_queue, queue_of
-from duemq.client.relay import NotPublishable
+from duemq.client.relay.relay import NotPublishable
 
 PLAIN: dict[str, Any] = {
     "content_type": "application/json",

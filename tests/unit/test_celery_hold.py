@@ -17,9 +17,9 @@ from kombu.exceptions import OperationalError
 from duemq.client.celery import NotHeld, hold_of, install
 from duemq.client.celery.envelope import Envelope
 from duemq.client.celery.outlet import BrokerOutlet
-from duemq.client.errors import BadWhen, Unavailable
-from duemq.client.held import Holder
-from duemq.client.values import Record
+from duemq.client.http.errors import BadWhen, Unavailable
+from duemq.client.http.values import Record
+from duemq.client.relay.deferred import Holder
 from tests.fake_duemq import FakeDuemq
 
 

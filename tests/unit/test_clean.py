@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay import clean
-from duemq.delay.clean import forget_before, horizon_for
-from duemq.delay.pace import Pace
+from duemq.delay.core.limits import Pace
+from duemq.delay.shard import retention
+from duemq.delay.shard.retention import forget_before, horizon_for
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.storage.rows import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
-from duemq.storage.store import ShardStore
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
+from duemq.storage.shard.store import ShardStore
 from tests.shard_world import START, World
 
 BASE = window_of(START)
@@ -61,7 +61,7 @@ def left(store: ShardStore) -> tuple[set[bytes], int, int, int]:
 
 @pytest.mark.parametrize("part", [1, 5_000])
 def test_windows_are_forgotten_one_after_the_other(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clean, "_PART", part)
+    monkeypatch.setattr(retention, "_PART", part)
 
     async def run() -> None:
         world = await history(tmp_path)

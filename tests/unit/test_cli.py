@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import duemq.client
+from duemq.cli.app import app
 from duemq.client import Client
-from duemq.proxy.cli.app import app
 
 STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}
 CANCELLED = {"id": "m1", "status": "cancelled", "cancelled_at": "…", "cancelled_at_ms": 5}
@@ -221,7 +221,7 @@ def test_the_command_itself(shell: Shell) -> None:
 
 
 def test_the_command_starts_without_what_only_servers_need() -> None:
-    script = "import sys, duemq.proxy.cli.app; print(*sys.modules)"
+    script = "import sys, duemq.cli.app; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout.split()
     )

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import duemq.client
+from duemq.cli.operate import cluster_status, nodes
 from duemq.client import Client
-from duemq.proxy.cli import cluster, node
 
 NODES: list[dict[str, Any]] = [
     {"name": "a", "state": "ready", "reason": "", "rack": "r1", "master_of": [0, 1, 2, 4], "lag": {"0": 0}},
@@ -39,8 +39,8 @@ def answers() -> list[Any]:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> Run:
     app = typer.Typer()
-    app.add_typer(node.app, name="node")
-    app.command()(cluster.cluster)
+    app.add_typer(nodes.app, name="node")
+    app.command()(cluster_status.cluster)
 
     def answer(request: httpx.Request) -> httpx.Response:
         found = answers.pop(0)
@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> Run:
         return httpx.Response(200, json=found)
 
     monkeypatch.setattr(duemq.client, "Client", lambda url: Client(url, transport=httpx.MockTransport(answer)))
-    monkeypatch.setattr(node, "_LOOK_S", 0)
+    monkeypatch.setattr(nodes, "_LOOK_S", 0)
 
     def invoke(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, words, catch_exceptions=False)

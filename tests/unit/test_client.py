@@ -24,9 +24,9 @@ from duemq.client import (
     PendingError,
     Unavailable,
     Unreachable,
-    plans,
 )
-from duemq.client.errors import NameConflict, NegativeDelay
+from duemq.client.http import operations
+from duemq.client.http.errors import NameConflict, NegativeDelay
 
 RECEIPT = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000}
 STATE = RECEIPT | {"key": "k", "labels": ["a"], "headers": {"h": "v"}, "attempt": 0, "payload_base64": "/w=="}
@@ -174,7 +174,7 @@ def test_a_batch_that_breaks_off_tells_what_was_answered(server: Scripted) -> No
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "REPEAT_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(operations, "REPEAT_PAUSES_S", (0.0, 0.0))
 
 
 UNKNOWN = {"code": "outcome_unknown", "detail": "it may have been accepted", "status": 504}

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.client.drafts import Draft, filter_fields, message_body, when_fields
-from duemq.client.errors import NaiveTimeError
-from duemq.client.plans import BATCH_BYTES, batch_body, batch_requests
-from duemq.client.values import Record
+from duemq.client.http.errors import NaiveTimeError
+from duemq.client.http.operations import BATCH_BYTES, batch_body, batch_requests
+from duemq.client.http.requests import Draft, filter_fields, message_body, when_fields
+from duemq.client.http.values import Record
 
 
 def body_of(draft: Draft) -> Any:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from duemq.client import errors
-from duemq.client.exchange import error_of
+from duemq.client.http import errors
+from duemq.client.http.exchange import error_of
 from duemq.model.errors import DuemqError, Rejected
-from duemq.proxy.problem import CODES as SERVER_CODES
+from duemq.web.problem import CODES as SERVER_CODES
 
 CODES = set(
     """missing_topic bad_field bad_query bad_cursor bad_topic both_times bad_time naive_time negative_delay

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from duemq.client import AsyncClient, Client, Unavailable, Unreachable
-from duemq.client.errors import UnknownTopic
-from duemq.client.follow import Follow
+from duemq.client.http.errors import UnknownTopic
+from duemq.client.http.tail import Follow
 
 
 def event(offset: int, payload: str = "p", end: str = "\n") -> bytes:
@@ -47,7 +47,7 @@ def test_records_are_whole_however_the_stream_is_cut(size: int, end: str) -> Non
 
 
 def test_a_broken_stream_resumes_after_the_last_whole_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.client.follow._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("duemq.client.http.tail._FIRST_PAUSE_S", 0.0)
     answers: list[httpx.Response | Exception] = [
         stream(event(0), event(1)[:9], httpx.ReadError("reset")),
         httpx.ConnectError("restarting"),
@@ -71,7 +71,7 @@ def test_a_broken_stream_resumes_after_the_last_whole_record(monkeypatch: pytest
 
 
 def test_the_asynchronous_tail_resumes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.client.follow._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("duemq.client.http.tail._FIRST_PAUSE_S", 0.0)
     answers = [stream(event(0), httpx.ReadError("reset")), stream(event(1))]
 
     async def read_two() -> list[int]:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.delay.clock_watch import ClockWatch
-from duemq.delay.standing import StandingKeeper
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.delay.health import StandingKeeper
 from duemq.election.base import NodeState
 from tests.clock_world import HOUR, Brokers, Machine, measured
 

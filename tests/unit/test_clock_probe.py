@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from duemq.bus.kafka.probe import ClockProbe
+from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from tests.clock_world import HOUR, Machine
 
 

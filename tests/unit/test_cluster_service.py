@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.node_process import run_node
 from duemq.model.errors import BadConfig
-from duemq.proxy.config import Settings
-from duemq.proxy.node_process import run_node
 
 
 @pytest.mark.parametrize(

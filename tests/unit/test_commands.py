@@ -14,15 +14,10 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Batches, Target
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.shard_reader import Found, MessageState, Named, Query, Status
-from duemq.delay.backend import ProxyBackend
-from duemq.delay.clock_watch import ClockWatch
-from duemq.delay.commands import CommandGateway
-from duemq.delay.follower import LedgerFollower
-from duemq.delay.gateway import Outcome, Receipt
-from duemq.delay.selection import ByKey
-from duemq.delay.targets import Targets
-from duemq.delay.topics import BUFFER, LEDGER
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
@@ -30,7 +25,12 @@ from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
 from duemq.model.message import CANCEL, MOVE, Draft, read_change, shard_of_name
 from duemq.model.row import direct_frame
-from duemq.storage.adoptions import Adoption
+from duemq.proxy.gateway.base import Outcome, Receipt
+from duemq.proxy.gateway.cluster_backend import ProxyBackend
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.gateway.shard_router import ByKey
+from duemq.storage.imports.records import Adoption
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 """ms; shards; the largest record (bytes) that topic `small` takes."""

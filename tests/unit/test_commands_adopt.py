@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duemq.bus.base import Batches
-from duemq.delay.topics import BUFFER
+from duemq.cluster.internal_topics import BUFFER
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.errors import Unavailable
 from duemq.model.timing import WINDOW_MS

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from duemq.cli.run import startup
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring import log_format
+from duemq.cli.wiring.parts import adopt_policy, node_options
+from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.node import cleaning_trigger
-from duemq.delay.watermarks import Watermarks
 from duemq.model.errors import BadConfig
-from duemq.proxy import logs
-from duemq.proxy.cli import starting
-from duemq.proxy.config import Settings
-from duemq.proxy.ingress import Limits
-from duemq.proxy.wiring import adopt_policy, node_options
-from duemq.storage.object_store import ObjectStore
+from duemq.proxy.request.ingress import Limits
+from duemq.storage.imports.object_store import ObjectStore
 
 TOP = Path(__file__).resolve().parents[2]
 SHIPPED = TOP / "conf" / "duemq.toml"
@@ -204,10 +204,10 @@ def test_a_variable_of_a_section_is_a_setting_or_wrong(monkeypatch: pytest.Monke
 def test_a_server_warns_once_of_each_strange_variable(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "set_up", lambda level, form: None)
+    monkeypatch.setattr(log_format, "set_up", lambda level, form: None)
     for name, value in (services("duemq-node") | {"DUEMQ_VERSION": "1", "DUEMQ_HTTP_API_KEYS": "a"}).items():
         monkeypatch.setenv(name, value)
-    starting.begin(None, {}, ())
+    startup.begin(None, {}, ())
     assert [record.message.split()[3] for record in caplog.records] == ["DUEMQ_VERSION", "DUEMQ_HTTP_API_KEYS"]
 
 

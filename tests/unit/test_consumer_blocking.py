@@ -27,7 +27,7 @@ async def test_whatever_a_handler_in_a_thread_raises_is_a_failure(error: BaseExc
 
 
 async def test_a_message_that_waits_for_a_thread_uses_up_no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.client.consumer.lanes._WATCH_S", 0.001)
+    monkeypatch.setattr("duemq.client.consumer.work.worker_pool._WATCH_S", 0.001)
     blocking = BlockingConsumer("g", options=ConsumerOptions(concurrency=1, timeout_s=0.02))
     gate, looked, attempts = threading.Event(), list[int](), list[tuple[int, int]]()
 

@@ -9,8 +9,8 @@ from aiokafka.structs import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.client.consumer.book import Book
-from duemq.client.consumer.offsets import FileOffsets
+from duemq.client.consumer.kafka.offsets import FileOffsets
+from duemq.client.consumer.work.offset_tracker import Book
 from duemq.model.errors import CorruptStore, StoreFailed
 
 

@@ -13,7 +13,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.client.consumer.groups import Mismatch, Seat, assignor, mismatches, shares
+from duemq.client.consumer.kafka.assignors import Mismatch, Seat, assignor, mismatches, shares
 from duemq.election.allocation import StrategyName
 from duemq.model.errors import Rejected
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from duemq.client.consumer.book import Book
-from duemq.client.consumer.lanes import Lanes, Route, Work
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
+from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from tests.unit.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from duemq.client.consumer.book import Book
-from duemq.client.consumer.lanes import Lanes, Route
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
+from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.worker_pool import Lanes, Route
 from tests.unit.test_consumer_lanes import Owner, running, works
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.policy import (
+from duemq.client.consumer.retry.policy import (
     Dead,
     Delays,
     Exponential,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.room import Room, reserved, shared
+from duemq.client.consumer.work.room import Room, reserved, shared
 
 
 @settings(max_examples=40)

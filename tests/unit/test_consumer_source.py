@@ -19,11 +19,11 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.offsets import FileOffsets
+from duemq.client.consumer.kafka.offsets import FileOffsets
+from duemq.client.consumer.kafka.parking import ANEW
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.source import Place, Source
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.parking import ANEW
-from duemq.client.consumer.positions import metadata_of
-from duemq.client.consumer.source import Place, Source
 from duemq.model.errors import Rejected, Unavailable
 from tests.fake_group import RETRY, T0, T1, Group, changes, with_source
 
@@ -205,7 +205,7 @@ def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
         assert source._parking.parked == {T0: None, T1: 7}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duemq.client.consumer.source._AGAIN_S", 0.0)
+        patch.setattr("duemq.client.consumer.kafka.source._AGAIN_S", 0.0)
         with_source(kafka, use)
 
 
@@ -235,7 +235,7 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         assert await source._identity.compare() and not source._parking.parked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duemq.client.consumer.parking._AGAIN_S", (0.0,))
+        patch.setattr("duemq.client.consumer.kafka.parking._AGAIN_S", (0.0,))
         with_source(kafka, use)
 
 
@@ -314,7 +314,7 @@ def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
 def test_a_look_for_topics_goes_on_whatever_it_meets(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.client.consumer.source._LOOK_SOON_S", (0.0,) * 9)
+    monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.0,) * 9)
     answers: list[Any] = [
         KafkaConnectionError(), KeyError("a bug"), asyncio.CancelledError(), frozenset({"t"}), frozenset(),
     ]  # fmt: skip

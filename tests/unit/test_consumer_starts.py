@@ -13,11 +13,11 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.starts import Starts
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.parking import ANEW, Parking
-from duemq.client.consumer.positions import metadata_of
-from duemq.client.consumer.starts import Starts
 from tests.fake_group import RETRY, T0, T1, Group, changes
 
 
@@ -95,7 +95,7 @@ def parked(kafka: Group, partitions: Mapping[TopicPartition, int | None], lost: 
 def test_a_partition_begins_when_brokers_are_back(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("duemq.client.consumer.parking._AGAIN_S", (0.0,))
+    monkeypatch.setattr("duemq.client.consumer.kafka.parking._AGAIN_S", (0.0,))
     kafka = Group()
     kafka.fails = [error] * 3
     parked(kafka, {T0: None, T1: None}, [])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from duemq.client.consumer import topics as topics_module
+from duemq.client.consumer.kafka import topics as topics_module
+from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.topics import prepare
 from duemq.model.errors import Rejected, Unavailable
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from duemq.client.consumer.headers import Headers, Origin, error_text, origin_in, returned
+from duemq.client.consumer.kafka.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.message import message_of
-from duemq.client.consumer.names import checked_group, dead_letter_topic, retry_topic
-from duemq.client.consumer.positions import is_of, metadata_of, pull_in, says_of, topics_in
-from duemq.client.consumer.tags import TagFilter
+from duemq.client.consumer.retry.headers import Headers, Origin, error_text, origin_in, returned
+from duemq.client.consumer.retry.names import checked_group, dead_letter_topic, retry_topic
+from duemq.client.consumer.work.tags import TagFilter
 from duemq.model.errors import Rejected
 
 

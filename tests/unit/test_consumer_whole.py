@@ -10,9 +10,9 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
-from duemq.client.consumer.headers import Origin, returned
-from duemq.client.consumer.policy import Dead, Policy, Wait
-from duemq.client.consumer.source import Place
+from duemq.client.consumer.kafka.source import Place
+from duemq.client.consumer.retry.headers import Origin, returned
+from duemq.client.consumer.retry.policy import Dead, Policy, Wait
 from tests.unit.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ from typing import Any
 from duemq.bus.base import NO_LEADER, Target
 from duemq.bus.memory import MemoryBus
 from duemq.bus.partitioner import partition_of
-from duemq.delay.pace import Pace
-from duemq.delay.topics import BUFFER
+from duemq.cluster.internal_topics import BUFFER
+from duemq.delay.core.limits import Pace
 from duemq.model.message import Draft
 from duemq.model.record import Record, pack_record, shortened, unpack_record
 from tests.shard_world import SHARD, START, World

@@ -17,18 +17,18 @@ from starlette.routing import Route
 
 from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.codec import TOKEN_HEADER
+from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import Query
+from duemq.delay.api.internal_http import create_door
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.progress import Progress
-from duemq.delay.reader import LocalReader
-from duemq.delay.topics import BUFFER
+from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
 from duemq.model.record import pack_record
-from duemq.proxy.door import create_door
-from duemq.proxy.wire import TOKEN_HEADER
-from duemq.storage.far import FarFiles
+from duemq.storage.delay_files.catalog import FarFiles
 
 KEY = make_key(1, 0, 0)
 COMMAND = pack_record(None, (), b"command")

@@ -11,10 +11,10 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import BrokerConnectionError
 
 from duemq.client.dramatiq import BrokerOutlet, Hold, NotHeld, hold_of, install
-from duemq.client.errors import BadWhen, Unavailable
-from duemq.client.held import Holder
-from duemq.client.relay import NotPublishable
-from duemq.client.values import Record
+from duemq.client.http.errors import BadWhen, Unavailable
+from duemq.client.http.values import Record
+from duemq.client.relay.deferred import Holder
+from duemq.client.relay.relay import NotPublishable
 from tests.fake_duemq import FakeDuemq
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay import far_policy
-from duemq.delay.far_policy import FarPolicy, Settled, runs_of
+from duemq.delay.core import tiering_policy
+from duemq.delay.core.tiering_policy import FarPolicy, Settled, runs_of
 from duemq.model.key import make_key
-from duemq.storage.delay_file import About
-from duemq.storage.far import FarFiles, Sealed
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.delay_files.catalog import FarFiles, Sealed
+from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.shard.keyspace import WINDOW_MS
 
 NOW = 1_000 * WINDOW_MS + 7
 POLICY = FarPolicy(rows=100, windows=2, rewrite_rows=10)
@@ -82,8 +82,8 @@ def test_windows_settle_once_they_hardly_grow() -> None:
 
 
 def test_one_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_policy, "_MOST_WINDOWS", 2)
-    monkeypatch.setattr(far_policy, "_MOST_ROWS", 100)
+    monkeypatch.setattr(tiering_policy, "_MOST_WINDOWS", 2)
+    monkeypatch.setattr(tiering_policy, "_MOST_ROWS", 100)
     settled = Settled(0)
     assert settled.among({3: 10, 1: 10, 2: 10}, 0) == [1, 2]
     assert settled.among({1: 60, 2: 41}, 0) == [1]

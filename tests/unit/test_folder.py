@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import FolderRefused
-from duemq.storage.folder import VERSION, Folder, Identity, disk_bytes, read_info
+from duemq.storage.data_folder import VERSION, Folder, Identity, disk_bytes, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:

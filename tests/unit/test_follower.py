@@ -9,12 +9,12 @@ import pytest
 
 from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.follower import LedgerFollower
-from duemq.delay.topics import LEDGER
+from duemq.cluster.internal_topics import LEDGER
 from duemq.model.errors import CorruptStore, LogFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.record import pack_record
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
 
 
 class GappyBus(MemoryBus):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.delay.gather import Gather, Gathering
+from duemq.delay.core.linger import Gather, Gathering
 
 DEAR = Gathering(0.004, 1e-6)
 

@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
-from duemq.proxy.cli.health import LISTEN, NODE_LISTEN, health
-from duemq.proxy.config import Settings
+from duemq.cli.health import LISTEN, NODE_LISTEN, health
+from duemq.cli.settings.settings import Settings
 
 READY = b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"status":"ready"}'
 NOT_READY = b'HTTP/1.1 503 Service Unavailable\r\n\r\n{"detail":"shard 3 is stopped","status":503}'
@@ -135,7 +135,7 @@ def test_an_address_that_nobody_can_be_reached_at_is_refused(capsys: pytest.Capt
 
 
 def test_a_probe_starts_without_what_other_commands_need(serve: Serve) -> None:
-    script = "import sys, duemq.proxy.cli.main as it\ntry: it.main()\nfinally: print(*sys.modules)"
+    script = "import sys, duemq.cli.main as it\ntry: it.main()\nfinally: print(*sys.modules)"
     words = ["health", "--listen", f"127.0.0.1:{serve(READY).port}"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=True, text=True)
     assert done.stdout.startswith("ready\n")

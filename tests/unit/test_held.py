@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from duemq.client.errors import NameConflict, RejectedError, Unavailable, Unreachable
-from duemq.client.held import REPEATS, RETRIES_ASKED, Held, Holder
-from duemq.client.values import CancelReport
+from duemq.client.http.errors import NameConflict, RejectedError, Unavailable, Unreachable
+from duemq.client.http.values import CancelReport
+from duemq.client.relay.deferred import REPEATS, RETRIES_ASKED, Held, Holder
 from tests.fake_duemq import FakeDuemq
 
 FAR = 9_000_000

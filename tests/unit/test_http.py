@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from duemq.cluster.shard_reader import MessageState, Query
-from duemq.delay.gateway import Outcome, Page
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.proxy.gateway.base import Outcome, Page
 from tests.http_site import FORM, NOW, NOW_TEXT, ORDER, STATE, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
 

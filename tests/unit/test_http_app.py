@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.delay.gateway import Gateway
 from duemq.model.errors import DiskFull, Unavailable
 from duemq.proxy.app import create_app
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.web.settings import HttpSettings
 from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 

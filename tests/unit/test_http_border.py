@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.parts import front_door, registry
+from duemq.delay.api.internal_http import create_door
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
-from duemq.proxy import open_files
-from duemq.proxy.config import Settings
-from duemq.proxy.connections import DRAINING
-from duemq.proxy.door import create_door
-from duemq.proxy.endpoint import Endpoint
-from duemq.proxy.http_server import Stop
-from duemq.proxy.openapi import describe
-from duemq.proxy.routes.table import ENDPOINTS
-from duemq.proxy.sections import HttpSettings
-from duemq.proxy.wiring import front_door, registry
+from duemq.proxy.api.endpoint import Endpoint
+from duemq.proxy.api.openapi import describe
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.web import open_files
+from duemq.web.connections import DRAINING
+from duemq.web.server import Stop
+from duemq.web.settings import HttpSettings
 from tests.http_site import ORDER, Ask, FakeGateway, app_over, refused, with_app
 
 EVIL = {"Origin": "https://evil.example"}

@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 from duemq.client import Client
-from duemq.client.values import Limits as Told
+from duemq.client.http.values import Limits as Told
 from duemq.model.timing import TimePolicy
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.server import limits_of, message_limits
-from duemq.proxy.ingress import Limits
-from duemq.storage.intake_rules import AdoptLimits
+from duemq.pipeline.sources.server import limits_of, message_limits
+from duemq.proxy.request.ingress import Limits
+from duemq.storage.imports.row_rules import AdoptLimits
 from tests.http_site import Ask, FakeGateway, with_app
 
 OWN = Limits(10, 2, 30, 4, 50, 6000, ("orders.*", "mails"), TimePolicy(max_delay_ms=7_000_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 
-from duemq.proxy.http_server import listen_on
+from duemq.web.server import listen_on
 
 _CLIENT_KEEPS = 64 << 10  # the kernel doubles it
 

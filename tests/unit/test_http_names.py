@@ -8,7 +8,7 @@ import pytest
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, LogFailed, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.timing import TimePolicy
-from duemq.proxy.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, Limits
 from tests.http_site import NOW, ORDER, Ask, FakeGateway, refused, with_app
 
 KEY = {"Idempotency-Key": "k"}

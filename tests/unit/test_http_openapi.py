@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from duemq.proxy.ingress import FIELDS, Ingress, Limits
-from duemq.proxy.openapi import NOWHERE, describe
-from duemq.proxy.problem import CODES, MEDIA_TYPE
-from duemq.proxy.routes.table import ENDPOINTS
+from duemq.proxy.api.openapi import NOWHERE, describe
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.request.ingress import FIELDS, Ingress, Limits
+from duemq.web.problem import CODES, MEDIA_TYPE
 
 DOCUMENT = orjson.loads(orjson.dumps(describe(ENDPOINTS)))
 OPERATIONS = [operation for methods in DOCUMENT["paths"].values() for operation in methods.values()]

@@ -13,11 +13,11 @@ from duemq.bus.base import Stored, TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.errors import LogFailed
 from duemq.model.record import pack_record
-from duemq.proxy.admission import Admission, Share
-from duemq.proxy.cursor import decode_cursor
-from duemq.proxy.page import PageResponse, read_piece
-from duemq.proxy.render import records_bytes
-from duemq.proxy.topic_reader import TopicReader
+from duemq.proxy.response.record_page import PageResponse, read_piece
+from duemq.proxy.response.render import records_bytes
+from duemq.proxy.response.topic_cursor import decode_cursor
+from duemq.proxy.response.topic_reader import TopicReader
+from duemq.web.admission import Admission, Share
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -134,7 +134,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         turns.append(sum(len(one.frame) for one in some))
         return records_bytes(partition, some)
 
-    monkeypatch.setattr("duemq.proxy.page.records_bytes", counted)
+    monkeypatch.setattr("duemq.proxy.response.record_page.records_bytes", counted)
     return turns
 
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.delay.gateway import Outcome
 from duemq.model.errors import Rejected
-from duemq.proxy.border import Border
-from duemq.proxy.endpoint import Endpoint
-from duemq.proxy.problem import CODES
-from duemq.proxy.routes.table import ENDPOINTS
+from duemq.proxy.api.endpoint import Endpoint
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.gateway.base import Outcome
+from duemq.proxy.request.unread import Border
+from duemq.web.problem import CODES
 from tests.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
 BODIES = [one for one in ENDPOINTS if one.body is not None]
@@ -205,7 +205,7 @@ def test_whatever_headers_say_they_are_taken_or_refused(headers: list[tuple[byte
 
 
 def test_a_small_body_of_very_many_values_is_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.proxy.json_body.parse_json", None)
+    monkeypatch.setattr("duemq.proxy.request.json_body.parse_json", None)
     for path, values in (("messages:batch", 510_000), ("messages:cancel", 60_000), ("adoptions:batch", 210_000)):
         endpoint = next(one for one in ENDPOINTS if one.path == f"/v1/{path}")
         content = b'{"messages":[' + b",".join([b"[]"] * values) + b"]}"

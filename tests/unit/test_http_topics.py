@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Stored, TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.gateway import Gateway
 from duemq.model.errors import Rejected
 from duemq.model.record import pack_record
 from duemq.proxy.app import create_app
-from duemq.proxy.cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
-from duemq.proxy.ingress import Ingress, Limits
-from duemq.proxy.render import records_bytes
-from duemq.proxy.sections import HttpSettings
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.response.render import records_bytes
+from duemq.proxy.response.topic_cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
+from duemq.web.settings import HttpSettings
 
 ID = "Aa0-_" + "z" * 27
 SYSTEM = {"duemq-id": ID, "duemq-due": "1795255200000", "duemq-attempt": "1"}

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.client.consumer.policy import Pause, Reject, RetryLater
-from duemq.client.errors import Unreachable
+from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
+from duemq.client.http.errors import Unreachable
 from duemq.client.idempotency.base import Busy, InDoubt, NothingHappened, Running
 from tests.idempotency_world import BRIEF, KEEP, LEASE, T0, Mail, World
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duemq.client.consumer.policy import Dead, Levels, Reject, RetryLater, Wait, decide
+from duemq.client.consumer.retry.policy import Dead, Levels, Reject, RetryLater, Wait, decide
 from duemq.client.idempotency.base import Busy, InDoubt
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency.base import Busy, InDoubt
 from duemq.model.errors import CorruptStore, Unavailable
 from tests.idempotency_world import BRIEF, KEEP, LEASE, Mail, World

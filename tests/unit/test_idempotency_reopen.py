@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from rocksdict import Options, Rdict
 
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency.base import Done, Fresh, InDoubt, Running
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.rocks import RocksStore

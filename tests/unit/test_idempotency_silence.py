@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from duemq.client.consumer.policy import Pause
+from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore
 from duemq.model.errors import Unavailable

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.pipeline.imports.celery import CeleryOptions
-from duemq.pipeline.imports.rabbitmq import RabbitOptions
-from duemq.pipeline.imports.rocketmq import RocketOptions
-from duemq.pipeline.imports.rows import Pending, Rejected, _rows
+from duemq.pipeline.migrate.celery import CeleryOptions
+from duemq.pipeline.migrate.rabbitmq import RabbitOptions
+from duemq.pipeline.migrate.rocketmq import RocketOptions
+from duemq.pipeline.migrate.rows import Pending, Rejected, _rows
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "imports"
 TAKEN = 1_795_326_100_000

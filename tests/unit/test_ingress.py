@@ -10,8 +10,8 @@ from duemq.model.message import Draft, fingerprint, schedule_frame
 from duemq.model.record import unpack_headers
 from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
-from duemq.proxy.ingress import Ingress, Limits, check_idempotency_key, check_name
-from duemq.proxy.json_body import parse_json
+from duemq.proxy.request.ingress import Ingress, Limits, check_idempotency_key, check_name
+from duemq.proxy.request.json_body import parse_json
 
 NOW = 1_795_255_200_123
 MIB = 1 << 20

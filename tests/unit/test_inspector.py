@@ -11,10 +11,10 @@ import httpx
 import orjson
 import pytest
 
-from duemq.delay.adopt_policy import AdoptPolicy
-from duemq.delay.work import Job
 from duemq.model.errors import OutcomeUnknown, Rejected, StoreFailed, Unavailable
-from duemq.proxy.inspector import Inspector
+from duemq.proxy.request.file_check import Inspector
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.jobs.parent import Job
 from tests.http_site import FakeGateway, app_over
 
 FOUND = {"sha256": "0" * 64, "size": 1, "window": 0, "rows": 1}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import Rejected
-from duemq.proxy import json_body
-from duemq.proxy.json_body import check_values
+from duemq.proxy.request import json_body
+from duemq.proxy.request.json_body import check_values
 
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(0, 99) | st.text('ab"\\,[{', max_size=6),

@@ -11,11 +11,11 @@ import pytest
 from aiokafka.errors import MessageSizeTooLargeError
 
 from duemq.bus.base import Appended, Partition
-from duemq.bus.kafka import append
-from duemq.bus.kafka.append import Appender
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.catalog import Catalog, Known
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce import append
+from duemq.bus.kafka.produce.append import Appender
+from duemq.bus.kafka.topics.catalog import Catalog, Known
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.record import pack_record
 

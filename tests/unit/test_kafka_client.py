@@ -12,13 +12,13 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 
 from duemq.bus.kafka.client import mend_timeouts
-from duemq.client.consumer.changes import Changes
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.returns import Returns
-from duemq.client.consumer.source import Source
+from duemq.client.consumer.retry.publisher import Returns
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
-from duemq.pipeline.ranges import Logs
+from duemq.pipeline.sources.ranges import Logs
 
 CONNECTION = (1, ConnectionGroup.DEFAULT)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.bus.kafka.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 
 P, Q = ("a", 0), ("b", 0)
 

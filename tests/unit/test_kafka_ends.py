@@ -15,7 +15,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from duemq.bus.base import Partition
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.wire import Wire
+from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
 
 COMMITTED = 2_075

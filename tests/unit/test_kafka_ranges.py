@@ -6,8 +6,8 @@ import pytest
 
 from duemq.model.errors import BadConfig
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.kafka import JavaKafka, client, configured, options_of, reading
-from duemq.pipeline.ranges import Logs, Retention, TopicRange
+from duemq.pipeline.sources.kafka import JavaKafka, client, configured, options_of, reading
+from duemq.pipeline.sources.ranges import Logs, Retention, TopicRange
 from tests.fake_kafka import FakeKafka, records
 
 

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ProducerClosed
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka import stop as module
-from duemq.bus.kafka.stop import stop
+from duemq.bus.kafka.produce import stop as module
+from duemq.bus.kafka.produce.stop import stop
 
 pytestmark = pytest.mark.anyio
 

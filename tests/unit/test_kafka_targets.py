@@ -11,15 +11,15 @@ import pytest
 from aiokafka import errors
 
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Partition, Stored, TargetRefused
-from duemq.bus.kafka import catalog as catalog_module
-from duemq.bus.kafka.catalog import Catalog, Known, Replicas
-from duemq.bus.kafka.chunks import Chunk
-from duemq.bus.kafka.ends import Ends
-from duemq.bus.kafka.failures import worst
-from duemq.bus.kafka.reader import Reader
-from duemq.bus.kafka.topics import _refusal
-from duemq.bus.kafka.wire import Wire
-from duemq.delay.targets import PASSING
+from duemq.bus.kafka.fetch.ends import Ends
+from duemq.bus.kafka.fetch.reader import Reader
+from duemq.bus.kafka.fetch.runs import Chunk
+from duemq.bus.kafka.produce.failures import worst
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics import catalog as catalog_module
+from duemq.bus.kafka.topics.catalog import Catalog, Known, Replicas
+from duemq.bus.kafka.topics.topics import _refusal
+from duemq.cluster.destinations import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
 
 OWN = ("duemq.ledger",)

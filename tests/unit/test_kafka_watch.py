@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from duemq.bus.base import Partition
-from duemq.bus.kafka import watch
-from duemq.bus.kafka.catalog import Catalog
-from duemq.bus.kafka.watch import Watch
-from duemq.bus.kafka.wire import Wire
+from duemq.bus.kafka.fetch import watch
+from duemq.bus.kafka.fetch.watch import Watch
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog
 
 
 class Brokers:

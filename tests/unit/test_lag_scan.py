@@ -12,7 +12,7 @@ from aiokafka import errors
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
-from duemq.client.consumer.tags import TagFilter
+from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Fetched, Group, Topics
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.sampling import Sampling, counted

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from duemq.cli.operate.lag_table import age_text, echo_lag
 from duemq.client.lag import Estimate, GroupLag, LagReader, PartitionLag, State
 from duemq.client.lag.document import document
 from duemq.client.lag.metrics import LagMetrics, keep_reading
 from duemq.client.lag.values import by_topic
 from duemq.model.errors import BadConfig, DuemqError, Rejected, Unavailable
-from duemq.proxy.cli.lag_table import age_text, echo_lag
 
 ORDERS = PartitionLag(
     "orders", 0, State.OK, 0, 2500, 500, 900, 2000, 400, 1600, 7_260_000, 7_260_000, 61_000,

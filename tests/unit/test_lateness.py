@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness
-from duemq.delay.observe import Observer
-from duemq.delay.outbox import Outbox
+from duemq.delay.metrics import Observer
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
 

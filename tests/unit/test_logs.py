@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from duemq.proxy.logs import set_up
+from duemq.cli.wiring.log_format import set_up
 
 
 @pytest.fixture(autouse=True)

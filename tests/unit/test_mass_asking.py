@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from duemq.client.errors import NaiveTimeError, Unauthorised, Unavailable, Unreachable
-from duemq.client.values import CancelResult
-from duemq.pipeline.mass.asking import Result, Told, answers
+from duemq.client.http.errors import NaiveTimeError, Unauthorised, Unavailable, Unreachable
+from duemq.client.http.values import CancelResult
+from duemq.pipeline.bulk_change.asking import Result, Told, answers
 
 Answer = Sequence[Result] | Exception
 

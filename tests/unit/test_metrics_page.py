@@ -20,9 +20,12 @@ from prometheus_client.samples import Sample
 from starlette.requests import Request
 
 import duemq.bus.base
-import duemq.bus.kafka.topics
-import duemq.delay.targets
-from duemq.delay.observe import (
+import duemq.bus.kafka.topics.topics
+import duemq.cluster.destinations
+from duemq.cli.wiring import parts
+from duemq.delay.core.disk_watermarks import Level
+from duemq.delay.core.outbox import Outbox
+from duemq.delay.metrics import (
     DEAD_REASONS,
     DEFERRED_REASONS,
     DiskGauges,
@@ -31,19 +34,16 @@ from duemq.delay.observe import (
     Observer,
     ShardGauges,
 )
-from duemq.delay.outbox import Outbox
-from duemq.delay.watermarks import Level
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
-from duemq.proxy import wiring
-from duemq.proxy.routes.service import Told, metrics
-from duemq.storage.folder import DiskUse
+from duemq.storage.data_folder import DiskUse
+from duemq.web.status import StatusSource, metrics
 
-ROOT = Path(duemq.delay.targets.__file__).resolve().parents[1]
+ROOT = Path(duemq.cluster.destinations.__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/operations.md").read_text()
 CONSTANTS = {
     name: value
-    for module in (duemq.bus.base, duemq.bus.kafka.topics, duemq.delay.targets)
+    for module in (duemq.bus.base, duemq.bus.kafka.topics.topics, duemq.cluster.destinations)
     for name, value in vars(module).items()
     if name.isupper() and isinstance(value, str)
 }
@@ -81,7 +81,7 @@ def reasons_in(path: Path) -> Iterator[str]:
 
 def test_the_code_knows_no_other_reasons_than_those_it_lists() -> None:
     files = [*ROOT.glob("bus/**/*.py"), *(ROOT / "delay" / f"{name}.py" for name in ("targets", "dispatch", "rules"))]
-    found = {reason for path in files for reason in reasons_in(path)} | duemq.delay.targets.PASSING
+    found = {reason for path in files for reason in reasons_in(path)} | duemq.cluster.destinations.PASSING
     assert found == (DEFERRED_REASONS | DEAD_REASONS) - {"malformed"}
 
 
@@ -173,14 +173,14 @@ def test_a_scrape_leaves_the_loop_to_deliveries() -> None:
     registry.register(Shown())
     encoded_in.clear()
     request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
-    told = cast(Told, SimpleNamespace(registry=registry))
+    told = cast(StatusSource, SimpleNamespace(registry=registry))
     assert b"duemq_slow" in bytes(asyncio.run(metrics(told, request)).body)
     assert encoded_in and threading.get_ident() not in encoded_in
 
 
 def test_no_series_says_when_a_counter_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus_client.metrics, "_use_created", True)
-    registry = wiring.registry()
+    registry = parts.registry()
     Counter("duemq_some", "Some", registry=registry).inc()
     assert b"duemq_some_total 1" in generate_latest(registry)
     assert b"_created" not in generate_latest(registry)

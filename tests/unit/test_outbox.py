@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from duemq.bus.partitioner import partition_of
-from duemq.delay.outbox import Outbox
-from duemq.delay.rules import Due
+from duemq.delay.core.cycle import Due
+from duemq.delay.core.outbox import Outbox
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.message import Draft, schedule_frame

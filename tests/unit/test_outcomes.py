@@ -9,14 +9,14 @@ from typing import TypeVar
 import pytest
 
 from duemq.bus.base import Batches
+from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.shard_reader import MessageState, Named
-from duemq.delay.commands import CommandGateway
-from duemq.delay.gateway import Outcome, Receipt
-from duemq.delay.topics import BUFFER
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.message import CANCEL, Draft, shard_of_name
+from duemq.proxy.gateway.base import Outcome, Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
 from tests.unit.test_commands import NOW, SHARDS, Site, at_site, later
 from tests.unit.test_commands_adopt import FILES
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from duemq.pipeline.page.chart import Axis, Chart, decades, instants, linear, short
-from duemq.pipeline.page.document import COLOURS, Html, document, keys, table
+from duemq.pipeline.report.chart import Axis, Chart, decades, instants, linear, short
+from duemq.pipeline.report.document import COLOURS, Html, document, keys, table
 
 DAY_MS = 86_400_000
 NOW = 1_830_297_600_000  # 2028-01-01T00:00:00Z

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.storage import below, local_path, uri_of
+from duemq.pipeline.files.uris import below, local_path, uri_of
 
 
 @pytest.mark.parametrize(

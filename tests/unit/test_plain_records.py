@@ -18,7 +18,7 @@ from duemq.model.message import CANCEL, COMMAND_BODY, MOVE, Change, read_name, r
 from duemq.model.plain import ByName, Malformed, Place, command_of
 from duemq.model.record import pack_record
 from duemq.model.row import read_row, row_of
-from duemq.pipeline.plain_records import Meaning, metadata, read
+from duemq.pipeline.sources.plain_records import Meaning, metadata, read
 
 AT = 1_700_000_000_000  # 2023-11-14T22:13:20Z
 SHARD = 3

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from duemq.delay.progress import Progress
+from duemq.cluster.progress import Progress
 from duemq.model.errors import Unavailable
 from duemq.model.ledger import Answer, Entry
 

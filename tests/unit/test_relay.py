@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from duemq.client.errors import BadHeader, DiskFull, Forbidden, Unreachable
-from duemq.client.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
-from duemq.client.relay import TRIES, BrokerAway, NoPlace, NotPublishable, Relay, Start
-from duemq.client.values import Record
+from duemq.client.http.errors import BadHeader, DiskFull, Forbidden, Unreachable
+from duemq.client.http.values import Record
+from duemq.client.relay.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
+from duemq.client.relay.relay import TRIES, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from tests.fake_duemq import FakeDuemq
 
 GONE = Unreachable("gone", outcome_unknown=True)
@@ -347,7 +347,7 @@ def test_the_place_in_a_topic_that_was_made_anew_is_none(duemq: FakeDuemq) -> No
 def test_the_place_is_stored_now_and_then_though_nothing_comes(
     duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.client.relay.STORE_EVERY_S", 40.0)
+    monkeypatch.setattr("duemq.client.relay.relay.STORE_EVERY_S", 40.0)
     put(duemq, 1)
     outlet = Outlet()
     made = relay(duemq, outlet, 9)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-CODE = "import logging, duemq.client.relay_command as r; r.log_in_utc('info'); logging.getLogger('a').info('hello')"
+CODE = "import logging, duemq.client.relay.command as r; r.log_in_utc('info'); logging.getLogger('a').info('hello')"
 
 
 def test_a_relay_logs_times_in_utc_that_say_so_wherever_it_runs() -> None:

@@ -10,13 +10,13 @@ import httpx
 import orjson
 import pytest
 
+from duemq.cluster.codec import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
 from duemq.cluster.paging import merge, shortened
 from duemq.cluster.shard_reader import Found, MessageState, Query
 from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import make_key
-from duemq.proxy.remote import RemoteReader, node_client
-from duemq.proxy.wire import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
+from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
 
 KEY = make_key(1000, 7, 0)
 READY, OUT, JOINING = NodeState.READY, NodeState.OUT, NodeState.JOINING

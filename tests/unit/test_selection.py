@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from duemq.bus.partitioner import partition_of
-from duemq.delay.selection import ByKey, LeastLatency, RoundRobin, selection_of
+from duemq.proxy.gateway.shard_router import ByKey, LeastLatency, RoundRobin, selection_of
 
 
 def test_round_robin_takes_every_shard_in_turn() -> None:

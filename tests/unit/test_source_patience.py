@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from duemq.client import Client, Draft, Message, Unavailable, Unreachable
-from duemq.client.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
-from duemq.client.values import MessageState
-from duemq.pipeline.server import patiently
+from duemq.client.http.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
+from duemq.client.http.values import MessageState
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, posted
+from duemq.pipeline.sources.server import patiently
 
 
 class Time:

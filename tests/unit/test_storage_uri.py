@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.pipeline.storage import uri_of
+from duemq.pipeline.files.uris import uri_of
 
 
 @pytest.mark.parametrize(

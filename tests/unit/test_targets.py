@@ -10,7 +10,7 @@ import pytest
 
 from duemq.bus.base import NO_LEADER, Target, TargetRefused, TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.delay.targets import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, Targets
+from duemq.cluster.destinations import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, Targets
 from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
 
 WAITS = (1_000, 5_000, 10_000, 30_000)

@@ -10,7 +10,7 @@ import pytest
 # The parent inherits orphans, as process 1 of a container does. A worker waits to be told.
 _BEGIN = """
 import ctypes, os, signal, subprocess, sys, time
-from duemq.proxy.workers import run_workers
+from duemq.cli.wiring.workers import run_workers
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 def orphan(code):

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 
 from duemq.model.ids import DIRECT
 from duemq.model.ledger import Answer
-from duemq.pipeline import logs
 from duemq.pipeline.audit.violations import listed
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.sources import logs
 
 COLUMN: Final = "id"
 RULES: dict[str, str] = {

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.pipeline.history.rows import DELIVERIES, FATES
-from duemq.pipeline.session import override
+from duemq.pipeline.spark.session import override
 
 SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
 """The two kinds of rows, each a table of its own."""

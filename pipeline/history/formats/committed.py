@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.fault import Fault
-from duemq.pipeline.connector import JARS_VARIABLE
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
-from duemq.pipeline.patterns import exact
-from duemq.pipeline.storage import hadoop_path
+from duemq.pipeline.spark.connector import JARS_VARIABLE
 
 KEPT_MS: Final = 7 * 86_400_000
 """How long what was replaced can still be read by who began before."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from duemq.model.fault import Fault
+from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import Committed, DataFile, need
-from duemq.pipeline.storage import hadoop_path
 
 APPLICATION: Final = "duemq-history"
 PACKAGE: Final = "io.delta:delta-kernel-api:4.4.0,io.delta:delta-kernel-defaults:4.4.0"

@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.model.fault import Fault
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
 from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
-from duemq.pipeline.patterns import exact
 
 _STAGING, _MERGING = "_staging", "_merging"
 _ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # a folder is renamed at once or not at all

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from duemq.proxy.local.duemq_process import DuemqProcess
+from duemq.dev.cluster.duemq_process import DuemqProcess
 from tests.chaos.cluster import clock_of
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World

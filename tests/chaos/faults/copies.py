@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from duemq.proxy.local.duemq_process import DuemqProcess
+from duemq.dev.cluster.duemq_process import DuemqProcess
 from tests.chaos.pace import SLOW
 from tests.chaos.topics import end_offsets, start_offsets
 from tests.chaos.world import BUFFER, World

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from duemq.pipeline.connector import JARS_VARIABLE
+from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.chaos.pace import SLOW
 from tests.e2e.load import now_ms
 from tests.e2e.server import DUEMQ, environment

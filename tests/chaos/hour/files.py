@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from duemq.model.message import Draft
-from duemq.storage.rows import WINDOW_MS
+from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.adopt_schedule import write_messages
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from duemq.proxy.local.ports import HOST, free_port, is_open
-from duemq.proxy.local.process import Process
+from duemq.dev.servers.ports import HOST, free_port, is_open
+from duemq.dev.servers.process import Process
 from tests.chaos.network.sources import OTHERS
 
 _READY_WITHIN_S = 300.0

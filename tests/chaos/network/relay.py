@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from duemq.proxy.local.ports import HOST
+from duemq.dev.servers.ports import HOST
 from tests.chaos.network import paths
 from tests.chaos.network.paths import Paths
 from tests.chaos.network.sources import Sources

@@ -1,0 +1,99 @@
+"""Ways to consume a topic, each with a handler that does nothing: how many messages a second go through one process."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+
+from duemq.bench.harness.workers import Link
+from duemq.client.consumer import Consumer, ConsumerOptions, Message
+
+_AT_ONCE = 1_000
+_SHOWN_EVERY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """From the first message to the last: seconds, and CPU seconds of the process."""
+
+    count: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.count / self.seconds
+
+
+class _Counter:
+    """The handler of all ways."""
+
+    def __init__(self, link: Link, count: int) -> None:
+        self._link, self._count, self._seen = link, count, 0
+        self._began = self._ended = (0.0, 0.0)
+        self.done = asyncio.Event()
+
+    async def handle(self, message: object) -> None:
+        if not self._seen:
+            self._began = time.perf_counter(), time.process_time()
+        self._seen += 1
+        if self._seen % _SHOWN_EVERY == 0:
+            self._link.progress(self._seen)
+        if self._seen == self._count:
+            self._ended = time.perf_counter(), time.process_time()
+            self.done.set()
+
+    def result(self) -> Consumed:
+        return Consumed(self._count, self._ended[0] - self._began[0], self._ended[1] - self._began[1])
+
+
+def _plain(bootstrap: str, topic: str, group: str) -> Any:
+    return AIOKafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )  # fmt: skip
+
+
+async def by_getmany(link: Link, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+    """aiokafka alone, the fastest way: a loop over what `getmany` gives, commits in the background."""
+    counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
+    await consumer.start()
+    try:
+        while not counter.done.is_set():
+            for records in (await consumer.getmany(timeout_ms=500, max_records=_AT_ONCE)).values():
+                for record in records:
+                    await counter.handle(record)
+    finally:
+        await consumer.stop()
+    return counter.result()
+
+
+async def by_iterator(link: Link, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+    """aiokafka alone, the way most programs use it: `async for record in consumer`."""
+    counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
+    await consumer.start()
+    try:
+        async for record in consumer:
+            await counter.handle(record)
+            if counter.done.is_set():
+                break
+    finally:
+        await consumer.stop()
+    return counter.result()
+
+
+async def by_consumer(link: Link, bootstrap: str, topic: str, group: str, count: int, per_key: int | None) -> Consumed:
+    """duemq's consumer."""
+    counter = _Counter(link, count)
+    consumer = Consumer(group, bootstrap, ConsumerOptions(start="first", per_key=per_key))
+
+    @consumer.on(topic)
+    async def handle(message: Message) -> None:
+        await counter.handle(message)
+
+    async with consumer:
+        await counter.done.wait()
+    return counter.result()

@@ -1,0 +1,93 @@
+"""The consuming side on Kafka: a plain read-committed consumer, which stamps records when its application gets them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from duemq.bench.clients.payloads import SEQUENCE
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.session import now_ms
+from duemq.bench.harness.workers import Link
+
+_AT_ONCE = 1000  # records per stamp: a consumer gives them when all of them are decoded
+_LOOK_S = 0.2  # how soon the wish to stop is seen
+_FETCH_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Books:
+    """Columns of what was read."""
+
+    keep_ids: bool
+    seq: list[bytes] = field(default_factory=list)
+    due: list[bytes] = field(default_factory=list)
+    ids: list[bytes] = field(default_factory=list)
+    # per group of records: when it came, its partition, how many
+    groups: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def add(self, partition: int, records: Sequence[Any]) -> None:
+        self.groups.append((now_ms(), partition, len(records)))
+        headers = [dict(record.headers) for record in records]
+        self.seq.extend([record.value[SEQUENCE] for record in records])
+        self.due.extend([each["duemq-due"] for each in headers])
+        if self.keep_ids:
+            self.ids.extend([each["duemq-id"] for each in headers])
+
+    def received(self, breaks: int) -> Received:
+        at, partition, size = np.array(self.groups, np.float64).reshape(-1, 3).T
+        return Received(
+            seq=np.array([int(each) for each in self.seq], np.int64),
+            due=np.array([int(each) for each in self.due], np.int64),
+            at=np.repeat(at, size.astype(np.int64)),
+            partition=np.repeat(partition, size.astype(np.int64)).astype(np.int64),
+            ids=[each.decode() for each in self.ids],
+            answers=len(self.groups),
+            breaks=breaks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Records as Kafka gives them, read-committed, from all partitions of a topic at once and without a group."""
+
+    bootstrap: str
+    partitions: int
+
+    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+        """Read `topic` from its start until told to stop, then up to its last stable offset."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=_FETCH_BYTES,
+        )
+        await consumer.start()
+        try:
+            places = [TopicPartition(topic, number) for number in range(self.partitions)]
+            consumer.assign(places)
+            books, breaks = Books(keep_ids), 0
+            while not link.stopped.is_set():
+                breaks += not await _take(consumer, books, link)
+            ends = await consumer.end_offsets(places)
+            while [place for place in places if await consumer.position(place) < ends[place]]:
+                breaks += not await _take(consumer, books, link)
+            return books.received(breaks)
+        finally:
+            await consumer.stop()
+
+
+async def _take(consumer: Any, books: Books, link: Link) -> bool:
+    try:
+        found = await consumer.getmany(timeout_ms=int(_LOOK_S * 1000), max_records=_AT_ONCE)
+    except KafkaError:
+        return False
+    for place, records in found.items():
+        books.add(place.partition, records)
+    if found:
+        link.progress(len(books.seq))
+    return True

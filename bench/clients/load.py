@@ -1,0 +1,238 @@
+"""The sending side: batches on a schedule that waits for nobody, batches as fast as they are taken, or single POSTs."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from duemq.bench.clients.payloads import Payloads
+from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
+from duemq.bench.harness.workers import Link
+
+REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the fate of a message as its sender knows it; open: no answer came
+
+TICKS_PER_S = 50
+LATE_SEND_MS = 5.0
+_RETRY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Due times drawn uniformly from [low, high) ms, or all of them `low` when the two are equal."""
+
+    low_ms: int
+    high_ms: int
+
+    def draw(self, random: np.random.Generator, count: int, base_ms: int = 0) -> npt.NDArray[np.int64]:
+        """`count` due times, epoch ms, counted from `base_ms`."""
+        return base_ms + random.integers(self.low_ms, max(self.high_ms, self.low_ms + 1), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a sending process is to send: `count` messages with the sequence numbers 0..count-1.
+
+    `keep_every`: keep the id of every so many-th message; 0 keeps none.
+    """
+
+    url: str
+    topic: str
+    count: int
+    window: Window
+    payload_bytes: int = 256
+    seed: int = 1
+    keep_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of the messages.
+
+    By sequence number: `dues` (epoch ms), `fate`, and `ids` of every so many-th. By request: when it was answered
+    (epoch ms), how long that took (ms), how many messages it carried. A problem is the first rejection or failure.
+    """
+
+    dues: npt.NDArray[np.int64]
+    fate: npt.NDArray[np.int8]
+    ids: list[str]
+    answered_ms: npt.NDArray[np.float64]
+    wait_ms: npt.NDArray[np.float64]
+    size: npt.NDArray[np.int64]
+    began_ms: float
+    ended_ms: float
+    late_sends: int
+    retries: int
+    problem: str | None
+
+    @property
+    def accepted(self) -> int:
+        """Messages the server said yes to."""
+        return int(np.count_nonzero(self.fate == ACCEPTED))
+
+    @property
+    def seconds(self) -> float:
+        """From the first request to the last answer."""
+        return max((self.ended_ms - self.began_ms) / 1000, 1e-6)
+
+    @property
+    def rate(self) -> float:
+        """Messages accepted per second."""
+        return self.accepted / self.seconds
+
+
+@dataclass(slots=True)
+class _Sender:
+    """Builds requests, sends them and keeps the books of one sending process."""
+
+    job: Job
+    http: aiohttp.ClientSession
+    link: Link
+    payloads: Payloads = field(init=False)
+    random: np.random.Generator = field(init=False)
+    dues: npt.NDArray[np.int64] = field(init=False)
+    fate: npt.NDArray[np.int8] = field(init=False)
+    ids: list[str] = field(default_factory=list)
+    requests: list[tuple[float, float, int]] = field(default_factory=list)
+    done: int = 0
+    late_sends: int = 0
+    retries: int = 0
+    problem: str | None = None
+
+    def __post_init__(self) -> None:
+        self.payloads = Payloads(self.job.payload_bytes, self.job.seed)
+        self.random = np.random.default_rng(self.job.seed + 1)
+        self.dues = np.zeros(self.job.count, np.int64)
+        self.fate = np.full(self.job.count, OPEN, np.int8)
+        every = self.job.keep_every
+        self.ids = [""] * (-(-self.job.count // every) if every else 0)
+
+    def drafts(self, first: int, count: int, base_ms: int) -> list[dict[str, Any]]:
+        dues = self.job.window.draw(self.random, count, base_ms)
+        self.dues[first : first + count] = dues
+        topic = self.job.topic
+        return [
+            {"topic": topic, "payload": payload, "deliver_at": due}
+            for payload, due in zip(self.payloads.make(first, count), dues.tolist(), strict=True)
+        ]
+
+    async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:
+        """Send one batch. `again`: a server that asks to come back later is asked again, as a patient producer does."""
+        body = orjson.dumps({"messages": self.drafts(first, count, base_ms)})
+        await self._post("/v1/messages:batch", body, first, count, again)
+
+    async def single(self, seq: int) -> None:
+        body = orjson.dumps(self.drafts(seq, 1, 0)[0])
+        await self._post("/v1/messages", body, seq, 1, again=True)
+
+    async def _post(self, path: str, body: bytes, first: int, count: int, again: bool) -> None:
+        while True:
+            began = now_ms()
+            try:
+                async with self.http.post(path, data=body, headers=JSON) as answer:
+                    text = await answer.read()
+            except TROUBLE as error:
+                self._note(f"{type(error).__name__}: {error}")
+                return
+            if not (again and answer.status in (429, 503)):
+                break
+            self.retries += 1
+            await asyncio.sleep(_RETRY_S)
+        ended = now_ms()
+        self.requests.append((ended, ended - began, count))
+        if answer.status >= 300:
+            self.fate[first : first + count] = REJECTED
+            self._note(f"HTTP {answer.status} {text[:200].decode(errors='replace')}")
+            return
+        self._book(orjson.loads(text), first, count)
+        self.done += count
+        self.link.progress(self.done)
+
+    def _book(self, said: dict[str, Any], first: int, count: int) -> None:
+        results = said.get("results", [said])
+        self.fate[first : first + count] = ACCEPTED
+        every = self.job.keep_every
+        for seq, receipt in enumerate(results, first):
+            if "error" in receipt:
+                self.fate[seq] = REJECTED
+                self._note(str(receipt["error"])[:200])
+            elif every and seq % every == 0:
+                self.ids[seq // every] = receipt["id"]
+
+    def _note(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+    def sent(self, began_ms: float) -> Sent:
+        columns = np.array(self.requests, np.float64).reshape(-1, 3)
+        ended = float(columns[:, 0].max()) if len(columns) else now_ms()
+        return Sent(
+            dues=self.dues,
+            fate=self.fate,
+            ids=self.ids,
+            answered_ms=columns[:, 0],
+            wait_ms=columns[:, 1],
+            size=columns[:, 2].astype(np.int64),
+            began_ms=began_ms,
+            ended_ms=ended,
+            late_sends=self.late_sends,
+            retries=self.retries,
+            problem=self.problem,
+        )
+
+
+async def send_steadily(link: Link, job: Job, rate: float, connections: int = 64) -> Sent:
+    """Open loop: a batch every 20 ms by the clock, whether or not earlier ones were answered.
+
+    Due times count from the moment a batch should leave. A batch that leaves more than 5 ms late is counted.
+    """
+    async with session(job.url, connections) as http:
+        sender = _Sender(job, http, link)
+        loop = asyncio.get_running_loop()
+        start, began_ms = loop.time() + 0.1, now_ms() + 100
+        async with asyncio.TaskGroup() as tasks:
+            first, tick = 0, 0
+            while first < job.count and not link.stopped.is_set():
+                until = min(int((tick + 1) * rate / TICKS_PER_S), job.count)
+                at_s = tick / TICKS_PER_S
+                if (ahead := start + at_s - loop.time()) > 0:
+                    await asyncio.sleep(ahead)
+                if until > first:
+                    sender.late_sends += (loop.time() - start - at_s) * 1000 > LATE_SEND_MS
+                    tasks.create_task(sender.batch(first, until - first, int(began_ms + at_s * 1000)))
+                first, tick = until, tick + 1
+        return sender.sent(began_ms)
+
+
+async def fill(link: Link, job: Job, batch: int = 1000, connections: int = 4) -> Sent:
+    """Closed loop: batches as fast as the server takes them."""
+    async with session(job.url, connections) as http:
+        sender = _Sender(job, http, link)
+        starts = iter(range(0, job.count, batch))
+        began_ms = now_ms()
+        await _together(
+            connections, starts, lambda first: sender.batch(first, min(batch, job.count - first), again=True)
+        )
+        return sender.sent(began_ms)
+
+
+async def send_singly(link: Link, job: Job, connections: int = 32) -> Sent:
+    """Closed loop: one POST per message over `connections` connections."""
+    async with session(job.url, connections) as http:
+        sender = _Sender(job, http, link)
+        began_ms = now_ms()
+        await _together(connections, iter(range(job.count)), sender.single)
+        return sender.sent(began_ms)
+
+
+async def _together(lanes: int, work: Iterable[int], do: Callable[[int], Any]) -> None:
+    async def lane() -> None:
+        for item in work:
+            await do(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(lanes):
+            tasks.create_task(lane())

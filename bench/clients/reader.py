@@ -1,0 +1,222 @@
+"""The consuming side: reads a topic as any consumer would and stamps every answer when its last byte is there.
+
+A short answer is parsed while the next request is already under way. A full one means that there is more to fetch, so
+it is kept as bytes and parsed when the reading is over: on a machine that server and reader share, the reader's JSON
+must not take the time that is to be measured.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from duemq.bench.clients.payloads import SEQUENCE
+from duemq.bench.harness.session import TROUBLE, now_ms, session
+from duemq.bench.harness.workers import Link
+
+PAGE = 10_000
+_HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once
+_MARK = b'"duemq-id"'  # stands once in every record, never in our payloads (their quotes are escaped)
+_CURSOR = re.compile(rb'"cursor"\s*:\s*"([^"]+)"')
+_EVENT_ID = re.compile(rb"^id: ?(\S+)", re.MULTILINE)
+_EVENT_DATA = re.compile(rb"^data: ?(.+?)\r?$", re.MULTILINE)
+_RETRY_S = 0.02
+_WAIT = "5s"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Every record that was read, in the order of reading; duplicates included.
+
+    `seq`, `due` (epoch ms, as the record says), `at` (epoch ms, when its answer was complete) and `partition` are
+    arrays of one length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records,
+    `breaks` the connections that broke.
+    """
+
+    seq: npt.NDArray[np.int64]
+    due: npt.NDArray[np.int64]
+    at: npt.NDArray[np.float64]
+    partition: npt.NDArray[np.int64]
+    ids: list[str]
+    answers: int
+    breaks: int
+
+
+@dataclass(slots=True)
+class _Pages:
+    """Answers in order, parsed now or later."""
+
+    keep_ids: bool
+    raw: list[tuple[float, bytes, bool]] = field(default_factory=list)
+    parsed: dict[int, tuple[npt.NDArray[np.int64], list[str]]] = field(default_factory=dict)
+    held: int = 0
+
+    def add(self, at_ms: float, body: bytes, events: bool) -> int:
+        """Take an answer in; returns how many records it holds."""
+        self.raw.append((at_ms, body, events))
+        self.held += len(body)
+        return body.count(_MARK)
+
+    def parse(self, index: int) -> None:
+        at_ms, body, events = self.raw[index]
+        records = _events(body) if events else orjson.loads(body)["records"]
+        columns = np.array(
+            [
+                (int(record["payload"][SEQUENCE]), int(record["headers"]["duemq-due"]), record["partition"])
+                for record in records
+            ],
+            np.int64,
+        ).reshape(-1, 3)
+        self.parsed[index] = columns, [record["headers"]["duemq-id"] for record in records] if self.keep_ids else []
+        self.raw[index] = (at_ms, b"", events)
+        self.held -= len(body)
+
+    def received(self, breaks: int) -> Received:
+        for index in range(len(self.raw)):
+            if index not in self.parsed:
+                self.parse(index)
+        pages = [self.parsed[index] for index in range(len(self.raw))]
+        at = [np.full(len(page[0]), raw[0]) for page, raw in zip(pages, self.raw, strict=True)]
+        columns = np.concatenate([np.zeros((0, 3), np.int64), *(columns for columns, _ in pages)])
+        return Received(
+            seq=columns[:, 0],
+            due=columns[:, 1],
+            at=np.concatenate([np.zeros(0), *at]),
+            partition=columns[:, 2],
+            ids=[each for _, ids in pages for each in ids],
+            answers=len(pages),
+            breaks=breaks,
+        )
+
+
+def _events(body: bytes) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = orjson.loads(b"[" + b",".join(_EVENT_DATA.findall(body)) + b"]")
+    return records
+
+
+def _cursor(body: bytes, before: str | None) -> str | None:
+    found = _CURSOR.search(body[-400:]) or _CURSOR.search(body[:400])
+    if found is None:
+        value = orjson.loads(body).get("cursor")
+        return value if isinstance(value, str) else before
+    return found.group(1).decode()
+
+
+@dataclass(slots=True)
+class _Reader:
+    http: aiohttp.ClientSession
+    link: Link
+    topic: str
+    pages: _Pages
+    cursor: str | None = None
+    count: int = 0
+    breaks: int = 0
+
+    async def poll(self, wait: str) -> tuple[float, bytes] | None:
+        """One long poll; None when the connection broke or the server has no answer yet."""
+        query = {"max": str(PAGE), "wait": wait} | ({"after": self.cursor} if self.cursor else {})
+        try:
+            async with self.http.get(f"/v1/topics/{self.topic}/records", params=query) as answer:
+                body = await answer.read()
+        except TROUBLE:
+            self.breaks += 1
+            return None
+        return (now_ms(), body) if answer.status == 200 else None
+
+    def take(self, at_ms: float, body: bytes) -> int | None:
+        """Book an answer. Returns its place among the pages when it can be parsed right away."""
+        self.cursor = _cursor(body, self.cursor)
+        if not (found := self.pages.add(at_ms, body, events=False)):
+            self.pages.raw.pop()
+            self.pages.held -= len(body)
+            return None
+        self.count += found
+        self.link.progress(self.count)
+        return len(self.pages.raw) - 1 if found < PAGE or self.pages.held > _HELD_BYTES else None
+
+    async def polls(self) -> None:
+        to_parse: int | None = None
+        stopped = asyncio.ensure_future(self.link.stopped.wait())
+        while not stopped.done():
+            request = asyncio.ensure_future(self.poll(_WAIT))
+            if to_parse is not None:
+                await asyncio.sleep(0)  # lets the request leave first
+                self.pages.parse(to_parse)
+                to_parse = None
+            await asyncio.wait((request, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                request.cancel()
+            elif (answer := request.result()) is not None:
+                to_parse = self.take(*answer)
+            else:
+                await asyncio.sleep(_RETRY_S)
+        for _ in range(1000):
+            if (last := await self.poll("0s")) is None or _MARK not in last[1]:
+                return
+            self.take(*last)
+
+    async def stream(self) -> None:
+        stopped = asyncio.ensure_future(self.link.stopped.wait())
+        reading = asyncio.ensure_future(self._follow())
+        await asyncio.wait((reading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (reading, stopped):
+            task.cancel()
+        if not reading.cancelled() and reading.done():
+            reading.result()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for at_ms, events in self._chunks():
+                    if not (found := self.pages.add(at_ms, events, events=True)):
+                        self.pages.raw.pop()
+                        self.pages.held -= len(events)
+                        continue
+                    if place := _EVENT_ID.findall(events):
+                        self.cursor = place[-1].decode()
+                    self.count += found
+                    self.link.progress(self.count)
+            except TROUBLE:
+                self.breaks += 1
+            await asyncio.sleep(_RETRY_S)
+
+    async def _chunks(self) -> AsyncIterator[tuple[float, bytes]]:
+        """Whole events, as they come."""
+        query = {"after": self.cursor} if self.cursor else {}
+        endless = aiohttp.ClientTimeout(total=None)
+        path, accept = f"/v1/topics/{self.topic}/records", {"Accept": "text/event-stream"}
+        async with self.http.get(path, params=query, headers=accept, timeout=endless) as answer:
+            if answer.status != 200:
+                return
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                at_ms = now_ms()
+                whole, gap, rest = (rest + chunk).rpartition(b"\n\n")
+                if whole:
+                    yield at_ms, whole + gap
+
+
+async def read(link: Link, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> Received:
+    """Read `topic` from its start until told to stop, then whatever is still there. Broken connections are replaced."""
+    async with session(url, connections=1, timeout_s=30) as http:
+        reader = _Reader(http, link, topic, _Pages(keep_ids))
+        await (reader.stream() if sse else reader.polls())
+        return reader.pages.received(reader.breaks)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """Records as the HTTP API gives them: by long poll, or by server-sent events."""
+
+    url: str
+    sse: bool = False
+
+    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+        """As `read`."""
+        return await read(link, self.url, topic, self.sse, keep_ids)

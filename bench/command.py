@@ -1,0 +1,279 @@
+"""`duemq bench`: measure a running system as its users see it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from duemq.bench.plans.plan import Step
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    help="Measure duemq as its users see it: open loop, every message counted, lateness = receive time - due.",
+    epilog="Exit code 1: something was lost, doubled, early or answered wrongly. A missed speed is only shown.",
+)
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that every scenario has."""
+
+    on: Annotated[
+        Literal["embedded", "kafka", "kafka3"],
+        typer.Option(help="What to start: one process, or a cluster with one or three Kafka brokers."),
+    ] = "embedded"
+    shards: Annotated[int | None, typer.Option(min=1, help="Shards of what it starts. Default: one per node.")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster it starts.")] = None
+    url: Annotated[str | None, typer.Option(help="Measure this server. Default: start one, and stop it again.")] = None
+    data: Annotated[Path | None, typer.Option(help="Data folder of what it starts (kept).")] = None
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the logs.")] = False
+    payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
+    sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
+    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
+    further: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of what it starts.", metavar="KEY=VALUE")
+    ] = None
+    runs: Annotated[int, typer.Option(min=1, help="Repeat; report lowest, median and highest.")] = 1
+    json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw to this file: .png, or .html for a page.")] = None
+
+
+def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., None]]:
+    """A sub-command from a function that returns its steps; the common options are added to its own.
+
+    A parameter that is called like a common option gets that option's value.
+    """
+
+    def register(steps_of: Callable[..., "list[Step]"]) -> Callable[..., None]:
+        @wraps(steps_of)
+        def run(**options: Any) -> None:
+            common = Common(**{each.name: options[each.name] for each in fields(Common)})
+            _bench(steps_of(**{name: options[name] for name in parameters}), common)
+
+        parameters = inspect.signature(steps_of, eval_str=False).parameters
+        common_names = {each.name for each in fields(Common)}
+        own = [each for each in parameters.values() if each.name not in common_names]
+        shared = [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+            for each in fields(Common)
+        ]
+        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
+        del run.__dict__["__wrapped__"]  # or typer would look through to the bare function
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+def _bench(steps: "list[Step]", common: Common) -> None:
+    import signal
+
+    from rich.console import Console
+
+    from duemq.bench.harness.harness import Setup
+    from duemq.bench.harness.progress_bar import Screen
+    from duemq.bench.harness.workers import WorkerError
+    from duemq.bench.plans import plan
+    from duemq.bench.report import report
+    from duemq.bench.report.plot import write_plot
+    from duemq.bench.system.system import SiteError
+    from duemq.dev.servers.usage import filesystem
+
+    if common.plot is not None and common.plot.suffix not in (".png", ".html"):
+        raise typer.BadParameter("say a file that ends in .png or .html", param_hint="--plot")
+    if common.data is not None and common.data.exists() and any(common.data.iterdir()):
+        raise typer.BadParameter(f"{common.data} is not empty; a bench starts with nothing", param_hint="--data")
+    if common.data is not None and (common.runs > 1 or len(steps) > 1):
+        raise typer.BadParameter("one folder serves one run; leave it away for several", param_hint="--data")
+    _refuse_what_does_not_go_together(common)
+    console = Console()
+    setup = Setup(
+        common.url,
+        common.data,
+        common.keep,
+        common.payload_bytes,
+        common.sse,
+        common.seed,
+        common.on,
+        common.shards,
+        common.nodes,
+        _settings(common.further or []),
+    )
+    where = report.machine(setup, filesystem(common.data or Path(_temporary())))
+    if common.url is None and where["filesystem"] == "tmpfs":
+        console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the server it started must not stay behind
+    results = []
+    try:
+        for step in steps:
+            results.append(plan.run(step, setup, common.runs, Screen(console)))
+            report.show(console, results[-1])
+    except (SiteError, WorkerError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        if results and common.json is not None:
+            report.write_json(common.json, results, where)
+        if results and common.plot is not None:
+            write_plot(common.plot, results, where)
+    if len(results) > 1:
+        report.summary(console, results)
+    if not all(result.sound for result in results):
+        raise typer.Exit(1)
+
+
+def _refuse_what_does_not_go_together(common: Common) -> None:
+    if common.url is not None and (common.on != "embedded" or common.shards is not None or common.further):
+        raise typer.BadParameter(
+            "a server that runs already is what it is: leave --on, --shards and --set away", param_hint="--url"
+        )
+    if common.on == "embedded" and common.nodes is not None:
+        raise typer.BadParameter("there is one process on the embedded bus; say --on kafka", param_hint="--nodes")
+    if common.on != "embedded" and common.sse:
+        raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--sse")
+
+
+def _settings(further: list[str]) -> dict[str, str]:
+    settings = {}
+    for text in further:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+        settings[key] = value
+    return settings
+
+
+def _temporary() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
+@command("steady")
+def steady(
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second.")] = 5000,
+    seconds: Annotated[int, typer.Option(min=1, help="How long to send.")] = 60,
+    due_from: Annotated[float, typer.Option(help="Soonest due, seconds ahead.")] = 5.0,
+    due_to: Annotated[float, typer.Option(help="Latest due, seconds ahead.")] = 20.0,
+) -> "list[Step]":
+    """A constant stream on a fixed schedule; due times uniform in a range."""
+    from duemq.bench.plans.plan import Step
+
+    parameters = {"rate": rate, "seconds": seconds, "due_from_s": due_from, "due_to_s": due_to}
+    title = f"steady: {rate:,} msg/s for {seconds} s, due {due_from:g} to {due_to:g} s ahead"
+    return [Step("steady", title, parameters)]
+
+
+@command("hot-second")
+def hot_second(
+    count: Annotated[int, typer.Option(min=1, help="Messages due in the same second.")] = 100_000,
+    ahead: Annotated[float | None, typer.Option(help="Seconds until then; default: enough to fill.")] = None,
+    kill_at: Annotated[float | None, typer.Option(help="kill -9 once this many percent are read.")] = None,
+) -> "list[Step]":
+    """Very many messages due at one whole second."""
+    from duemq.bench.plans.plan import Step
+
+    title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:g} %" if kill_at is not None else "")
+    return [Step("hot-second", title, {"count": count, "ahead_s": ahead, "kill_at": kill_at})]
+
+
+@command("drain")
+def drain(
+    count: Annotated[int, typer.Option(min=1, help="Messages overdue at start.")] = 100_000,
+    kill: Annotated[bool, typer.Option("--kill", help="kill -9 instead of a clean stop.")] = False,
+    away: Annotated[bool, typer.Option("--away", help="Of a cluster: stop the nodes before anything is sent.")] = False,
+) -> "list[Step]":
+    """Messages fall due while the server is down; how soon is the backlog gone?"""
+    from duemq.bench.plans.plan import Step
+
+    title = f"drain: {count:,} overdue at start" + (" after kill -9" if kill else "")
+    title += ", sent while the nodes were away" if away else ""
+    return [Step("drain", title, {"count": count, "kill": kill, "away": away})]
+
+
+@command("cancel-race")
+def cancel_race(
+    count: Annotated[int, typer.Option(min=1, help="Messages, each cancelled once.")] = 5000,
+    spread: Annotated[float, typer.Option(help="Cancels are sent within so many ms of due.")] = 200.0,
+    over: Annotated[float, typer.Option(help="Due times are spread over so many seconds.")] = 5.0,
+    connections: Annotated[int, typer.Option(min=1)] = 64,
+) -> "list[Step]":
+    """Cancels around the moment of delivery; every answer is checked."""
+    from duemq.bench.plans.plan import Step
+
+    parameters = {"count": count, "spread_ms": spread, "over_s": over, "connections": connections}
+    return [Step("cancel-race", f"cancel race: {count:,} within ±{spread:g} ms of due", parameters)]
+
+
+@command("accept")
+def accept(
+    singles: Annotated[int, typer.Option(min=1, help="Messages sent one by one.")] = 20_000,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for those.")] = 32,
+    count: Annotated[int, typer.Option(min=1, help="Messages sent in batches.")] = 400_000,
+    batch: Annotated[int, typer.Option(min=1, max=10_000)] = 1000,
+    batch_connections: Annotated[int, typer.Option(min=1, help="Connections for batches.")] = 4,
+) -> "list[Step]":
+    """How many messages per second are taken in: single POSTs, then batches."""
+    from duemq.bench.plans.plan import batches_step, singles_step
+
+    return [singles_step(singles, {}, connections), batches_step(count, {}, batch, batch_connections)]
+
+
+@command("cancel")
+def cancel(
+    count: Annotated[int, typer.Option(min=10, help="Messages pending.")] = 200_000,
+    singles: Annotated[int, typer.Option(min=1, help="Cancelled one after another.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Ids per bulk request.")] = 1000,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for bulk cancels.")] = 4,
+) -> "list[Step]":
+    """How long a single cancel takes on an idle node, and bulk cancels per second."""
+    from duemq.bench.plans.plan import cancel_step
+
+    if singles >= count - 1:
+        raise typer.BadParameter("some have to be left for the bulk cancels", param_hint="--singles")
+    return [cancel_step(count, {}, singles, batch, connections)]
+
+
+@command("consume")
+def consume(
+    count: Annotated[int, typer.Option(min=1_000, help="Messages in the topic.")] = 500_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each way takes them all.")] = 5,
+) -> "list[Step]":
+    """One process that consumes with duemq's consumer, beside plain aiokafka (with --on kafka)."""
+    from duemq.bench.plans.kafka import consume_step
+
+    return [consume_step(count, rounds)]
+
+
+@command("targets")
+def targets(
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
+    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad target.")] = 30,
+    on: str = "embedded",
+) -> "list[Step]":
+    """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
+    from duemq.bench.plans.kafka import targets_step
+    from duemq.bench.system.system import LAYOUTS
+
+    if on not in LAYOUTS:
+        raise typer.BadParameter("bad targets are Kafka's: say kafka or kafka3", param_hint="--on")
+    return [targets_step(rate, seconds, LAYOUTS[on].brokers)]
+
+
+@command("all")
+def everything(
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
+    on: str = "embedded",
+) -> "list[Step]":
+    """Every figure of docs/benchmarks.md but those of the far future, with a summary against the targets."""
+    from duemq.bench.plans import kafka, plan
+    from duemq.bench.system.system import LAYOUTS
+
+    return kafka.everything(quick, LAYOUTS[on].brokers) if on in LAYOUTS else plan.everything(quick)

@@ -1,0 +1,167 @@
+"""`duemq bench`, the far future: messages that wait for weeks, and what has to do with their files."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.bench.command import app, command
+
+if TYPE_CHECKING:
+    from duemq.bench.plans.plan import Step
+
+__all__ = ["app"]  # of the whole group, for the entry point
+
+_TIMES = {"": 1, "K": 1_000, "M": 1_000_000}
+_NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([KM]?)")
+
+
+def counts(text: str) -> list[int]:
+    """Numbers such as 20000, 500K or 1M,5M,20M. Raises typer.BadParameter."""
+    found = []
+    for part in text.split(","):
+        match = _NUMBER.fullmatch(part.strip().upper())
+        if match is None or (number := round(float(match[1].replace("_", "")) * _TIMES[match[2]])) < 1:
+            raise typer.BadParameter(f"{part!r} is not a number such as 20000, 500K or 20M")
+        found.append(number)
+    return found
+
+
+def _read_counts(value: Any) -> Any:
+    return counts(value) if isinstance(value, str) else value
+
+
+def _read_count(value: int | str) -> int:
+    found = counts(str(value))  # a default is a number already
+    if len(found) > 1:
+        raise typer.BadParameter(f"{value!r} is more than one number")
+    return found[0]
+
+
+Counts = Annotated[
+    Any, typer.Option("--count", help="Messages that wait; several with commas.", parser=_read_counts, metavar="COUNTS")
+]
+
+
+@command("pending")
+def pending(
+    count: Counts = "1M,5M,20M",
+    ahead: Annotated[float, typer.Option(help="Hours until the first is due.")] = 24.0,
+    days: Annotated[float, typer.Option(help="Days over which they are due.")] = 60.0,
+) -> "list[Step]":
+    """What a waiting message costs in memory and on disk; a restart, look-ups and cancels with all of them.
+
+    With several counts: each on a new server, and --plot draws how the cost grows.
+    """
+    from duemq.bench.plans.far import pending_step
+
+    return [pending_step(each, ahead, days) for each in _read_counts(count)]
+
+
+@command("load")
+def load(
+    count: Annotated[
+        int, typer.Option(help="Messages in the window.", parser=_read_count, metavar="COUNT")
+    ] = 2_000_000,
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second that are delivered meanwhile.")] = 2_000,
+) -> "list[Step]":
+    """A full window is sealed, and loaded again, while a steady stream is delivered."""
+    from duemq.bench.plans.far import load_step
+
+    return [load_step(count, rate)]
+
+
+@command("wheel")
+def wheel(
+    count: Annotated[
+        int, typer.Option(help="Messages within 30 minutes.", parser=_read_count, metavar="COUNT")
+    ] = 18_000_000,
+) -> "list[Step]":
+    """The memory of the counting wheel, and what a message costs in it: no server, no store."""
+    from duemq.bench.plans.far import wheel_step
+
+    return [wheel_step(count)]
+
+
+@command("adopt")
+def adopt(
+    count: Annotated[
+        int, typer.Option(help="Messages in all files.", parser=_read_count, metavar="COUNT")
+    ] = 100_000_000,
+    days: Annotated[float, typer.Option(min=0.05, help="Days they are due over, a file per half hour.")] = 60.0,
+    deliver: Annotated[
+        float, typer.Option(min=0, help="Seconds of the next window to be read; it may be half an hour away.")
+    ] = 60.0,
+    link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
+) -> "list[Step]":
+    """Very many messages handed over in Parquet files, then look-ups, cancels and delivery."""
+    from duemq.bench.plans.far import adopt_step
+
+    return [adopt_step(count, days, deliver, link)]
+
+
+@command("far")
+def far(
+    quick: Annotated[bool, typer.Option("--quick", help="Some hundred thousand messages: a smoke test.")] = False,
+) -> "list[Step]":
+    """Every figure of the far future in docs/benchmarks.md: pending, load, wheel and adopt."""
+    from duemq.bench.plans.far import everything
+
+    return everything(quick)
+
+
+@app.command("files")
+def files(
+    folder: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.")],
+    topic: Annotated[str, typer.Option(help="Where the messages are to be delivered.")] = "bench.files",
+    files: Annotated[int, typer.Option(min=1, help="How many, one per half hour.")] = 48,
+    rows: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Messages in each.")] = 35_000,
+    ahead: Annotated[float, typer.Option(min=0, help="Hours until the first window begins, at least.")] = 2.0,
+    payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256,
+    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With all columns, so that `duemq adopt --link` can link them.")
+    ] = False,
+) -> None:
+    """Write Parquet files of messages such as `duemq adopt` takes."""
+    import time
+
+    from rich.console import Console
+
+    from duemq.bench.clients.import_files import WINDOW_MS, Plan, write_all
+    from duemq.bench.harness.progress_bar import Screen
+
+    first = int(time.time() * 1000 + ahead * 3_600_000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
+    plan = Plan(first, files, rows, topic, payload_bytes, seed, complete)
+    with Screen(Console(stderr=True)).phase("writing files", files) as advance:
+        for done in write_all(plan, folder):
+            advance(done)
+    typer.echo(f"{files:,} files with {plan.count:,} messages for topic {topic} in {folder}")
+
+
+@app.command("report")
+def report(
+    figures: Annotated[list[Path], typer.Argument(help="What --json wrote; a later file goes before an earlier one.")],
+    into: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw how the cost of pending messages grows (.png).")] = None,
+) -> None:
+    """Tables in Markdown, and the picture, from figures that were taken before.
+
+    A page has marks such as `<!-- bench: pending load -->` and `<!-- end -->`; what stands between them is replaced
+    by the tables of the scenarios that the mark names.
+    """
+    from duemq.bench.report import growth, markdown
+
+    scenarios = markdown.read(figures)
+    if plot is not None:
+        points = growth.points_in(scenarios)
+        if len(points) < 2:
+            raise typer.BadParameter("it takes pending figures of several counts", param_hint="--plot")
+        growth.draw(points).savefig(plot, dpi=140)
+    if into is None:
+        typer.echo(markdown.tables(scenarios))
+    else:
+        picture = os.path.relpath(plot, into.parent) if plot is not None else ""
+        into.write_text(markdown.fill(into.read_text("utf-8"), scenarios, picture), "utf-8")

@@ -1,0 +1,102 @@
+"""`load`: one very full window is sealed, and loaded again, while a steady stream is delivered: how late is that?"""
+
+import math
+import time
+
+from duemq.bench.clients.load import Window
+from duemq.bench.far.stream import Stream, during, joined, lateness_figures, ratio
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import Tally
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.scenarios import parts
+from duemq.bench.system import delay_files
+from duemq.bench.system.delay_files import Span, Work
+from duemq.bench.system.system import SiteError
+
+WINDOW_MS = 1_800_000
+_IDS = 1_000
+_FEWEST_PER_S = 10_000  # filled, sealed or loaded on a slow machine
+_QUIET_S = 15.0  # before the load and after it
+_START_S = 5.0
+_AROUND_MS = 1_000.0  # beside a span that is not called quiet either
+
+
+def load(stage: Stage, *, count: int, rate: float) -> Outcome:
+    """`count` messages for one window half an hour ahead are sealed, then loaded, each while `rate` messages/s are due.
+
+    Between the two is a kill -9, after which the server loads earlier, so that nobody has to wait for the window.
+    """
+    folder = stage.site.folder
+    if folder is None:
+        raise SiteError(f"the server at {stage.site.url} is not ours: its delay files cannot be seen")
+    patience_s = 60 + count / _FEWEST_PER_S
+    # Two windows after the one in which it will be sealed: the first that is far.
+    window = int(now_ms() + patience_s * 1000) // WINDOW_MS * WINDOW_MS + 2 * WINDOW_MS
+    before = stage.site.bill()
+    sent = stage.fill(stage.job(count, Window(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
+    stream = Stream(stage, "sealing", rate)
+    sealed = _watch(stage, "seal", patience_s)
+    stage.sleep_until(now_ms() + _AROUND_MS, "sealed")
+    first = stream.end()
+    disk, files = stage.site.disk_bytes(), delay_files.look(folder).files
+    stage.site.bill()
+    stage.site.kill()
+    load_at_ms = now_ms() + (_START_S + _QUIET_S) * 1000
+    ahead_ms = int(window - load_at_ms)
+    stage.site.start({"far.load_ahead": str(ahead_ms), "far.seal_windows": str(ahead_ms // WINDOW_MS + 1)})
+    stream = Stream(stage, "loading", rate)
+    loaded = _watch(stage, "load", _START_S + _QUIET_S + patience_s)
+    stage.sleep_until(now_ms() + _QUIET_S * 1000, "loaded")
+    second = stream.end()
+    counts = joined(first, second)
+    left = delay_files.look(folder).files
+    cost = parts.cost_figures(stage, before, sent.accepted + counts.accepted)
+    figures = (
+        Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
+        Figure("seal_s", "sealing took", sealed.seconds, "s"),
+        Figure("seal_rate", "  sealed", sent.accepted / sealed.seconds, "msg/s"),
+        Figure("load_s", "loading took", loaded.seconds, "s"),
+        Figure("load_rate", "  loaded", sent.accepted / loaded.seconds, "msg/s"),
+        *_lateness(counts, sealed, loaded),
+        *parts.count_figures(counts),
+        vital("missing", "sealed and loaded, not there", stage.missing(sent.ids)),
+        vital("not_sealed", "windows that were not sealed", int(files == 0)),
+        vital("not_loaded", "delay files left after the load", left),
+        Figure("disk_b", "disk per message, sealed", (disk or math.nan) / max(sent.accepted, 1), "B"),
+        *cost,
+    )
+    return Outcome(figures, parts.notes(sent, cost), parts.lateness_trace(second))
+
+
+def _watch(stage: Stage, work: Work, within_s: float) -> Span:
+    """When this work went on. Raises SiteError where it does not happen."""
+
+    def meanwhile() -> None:
+        stage.hear()
+        stage.site.bill()  # its process counts among the server's memory
+
+    assert stage.site.folder is not None
+    with stage.screen.phase(f"delivering, while a window is to {work}", 1):
+        span = delay_files.watch(stage.site.folder, work, within_s, meanwhile)
+        end = time.monotonic() + _AROUND_MS / 1000
+        while time.monotonic() < end:
+            stage.hear()
+            time.sleep(0.1)
+    if span is None:
+        raise SiteError(f"no window was seen to {work} within {within_s:.0f} s")
+    return span
+
+
+def _lateness(counts: Tally, sealed: Span, loaded: Span) -> tuple[Figure, ...]:
+    late = counts.lateness_ms
+    near = [Span(each.began_ms - _AROUND_MS, each.ended_ms + _AROUND_MS) for each in (sealed, loaded)]
+    quiet = late[~during(counts, near)]
+    sealing, loading = late[during(counts, [sealed])], late[during(counts, [loaded])]
+    return (
+        *lateness_figures("late", "lateness while loading", loading),
+        *lateness_figures("late_seal", "lateness while sealing", sealing),
+        *lateness_figures("late_quiet", "lateness at other times", quiet),
+        Figure("late_ratio", "p99 while loading by that at other times", ratio(loading, quiet), "x"),
+        Figure("due_loading", "messages due while loading", len(loading)),
+    )

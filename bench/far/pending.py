@@ -1,0 +1,56 @@
+"""`pending`: very many messages that wait for weeks: what each costs, a restart with them, look-ups and cancels."""
+
+from duemq.bench.clients.load import Window
+from duemq.bench.far import waiting
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.scenarios import parts
+from duemq.dev.servers.usage import Bill, holder
+
+_IDS = 25_000
+_SINGLES, _BULK = 1_000, 10_000
+_LOOKED_UP_AGAIN = 500
+_FEWEST_SEALED_PER_S = 20_000
+
+
+def pending(stage: Stage, *, count: int, ahead_h: float, days: float) -> Outcome:
+    """`count` messages due within `days` days from `ahead_h` hours ahead on.
+
+    When all sealing and compaction is over, they are weighed; then kill -9, a start, and look-ups and cancels.
+    """
+    low = int(now_ms() + ahead_h * 3_600_000)
+    before = stage.site.bill()
+    job = stage.job(count, Window(low, low + int(days * 86_400_000)), max(count // _IDS, 1))
+    sent = stage.fill(job, "filling")
+    filled = stage.site.bill()
+    spent = parts.cost_figures(stage, before, sent.accepted)
+    quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S)
+    disk, settled = stage.site.disk_bytes(), stage.site.bill()
+    figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)
+    figures += waiting.far_figures(stage)
+    if before is not None and filled is not None and settled is not None and disk is not None:
+        each = max(sent.accepted, 1)
+        figures += (
+            Figure("rss_settled_mib", "server memory, settled", holder(settled).rss_bytes / parts.MIB, "MiB"),
+            Figure("rss_b", "  growth per message", _growth(before, settled) / each, "B"),
+            Figure("rss_full_b", "  growth per message right after filling", _growth(before, filled) / each, "B"),
+            Figure("disk_b", "disk per message, settled", disk / each, "B"),
+            Figure("disk_ratio", "  by payload bytes", disk / each / stage.setup.payload_bytes, "x"),
+        )
+    figures += waiting.restart(stage, sent.ids)
+    missing = stage.missing(sent.ids, _LOOKED_UP_AGAIN)
+    figures += (vital("missing", f"of {_LOOKED_UP_AGAIN:,} looked up after kill -9, not there", missing),)
+    figures += waiting.changes(stage, waiting.sample(sent.ids, _SINGLES, _BULK, stage.setup.seed))
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    whole = {figure.key: figure for figure in cost}
+    # CPU is that of filling: what follows is not done per message.
+    figures += tuple(figure if figure.key.startswith("cpu") else whole[figure.key] for figure in spent)
+    notes = parts.notes(sent, cost)
+    if not quiet:
+        notes = ("the data folder never came to rest: its size is that of a moment", *notes)
+    return Outcome(figures, notes, parts.request_trace(sent))
+
+
+def _growth(before: Bill, after: Bill) -> int:
+    return holder(after).rss_bytes - holder(before).rss_bytes

@@ -1,0 +1,72 @@
+"""A steady stream beside other work: what does that work do to the lateness of what falls due meanwhile?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bench.clients.load import Window, send_steadily
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import Tally, spread, tally
+from duemq.bench.report.figures import Figure
+from duemq.bench.system.delay_files import Span
+
+_SOON = Window(500, 3_000)
+_LASTS_S = 3_600.0
+
+
+class Stream:
+    """Sends and reads from its making on, until `end`. The stage has to be heard meanwhile."""
+
+    def __init__(self, stage: Stage, name: str, rate: float) -> None:
+        self._stage, self._topic = stage, f"{stage.topic}.{name}"
+        stage.site.create_topic(self._topic)
+        self._reader = stage.read(self._topic)
+        job = replace(stage.job(int(rate * _LASTS_S), _SOON), topic=self._topic)
+        self._sender = stage.spawn(send_steadily, job, rate)
+
+    def end(self) -> Tally:
+        """Stop sending, and wait for what is still to come."""
+        self._sender.stop()
+        sent = self._sender.result()
+        received = self._stage.finish(self._reader, sent.accepted, float(sent.dues.max(initial=0)), "reading the rest")
+        return tally(sent, received)
+
+
+def during(counts: Tally, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
+    """Which deliveries were due within one of the spans."""
+    due = counts.at_ms - counts.lateness_ms
+    inside = np.zeros(len(due), np.bool_)
+    for span in spans:
+        inside |= (due >= span.began_ms) & (due <= span.ended_ms)
+    return inside
+
+
+def lateness_figures(prefix: str, text: str, sample: npt.NDArray[np.float64]) -> tuple[Figure, ...]:
+    """p50, p99 and max, ms."""
+    values = spread(sample)
+    return tuple(
+        Figure(f"{prefix}_{key}", f"{text} {key}", getattr(values, key), "ms") for key in ("p50", "p99", "max")
+    )
+
+
+def ratio(sample: npt.NDArray[np.float64], usual: npt.NDArray[np.float64]) -> float:
+    """The p99 of one sample by that of another; NaN without samples."""
+    here, there = spread(sample), spread(usual)
+    return here.p99 / there.p99 if there.p99 > 0 else float("nan")
+
+
+def joined(*tallies: Tally) -> Tally:
+    """Several streams as one."""
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in tallies)
+
+    return Tally(
+        **{
+            name: total(name) for name in ("accepted", "received", "lost", "duplicate", "early", "unasked", "wrong_due")
+        },
+        lateness_ms=np.concatenate([each.lateness_ms for each in tallies]),
+        at_ms=np.concatenate([each.at_ms for each in tallies]),
+    )

@@ -1,0 +1,109 @@
+"""What the scenarios of the far future share: a restart with all of it, look-ups, cancels, and a stream beside them."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bench.clients import cancels
+from duemq.bench.clients.lookups import Found, get_singly
+from duemq.bench.far.stream import Stream, during, lateness_figures
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, vital
+from duemq.bench.scenarios import parts
+from duemq.bench.system import delay_files
+from duemq.bench.system.delay_files import Span
+from duemq.bench.system.metrics import gauge
+
+_STREAM_PER_S = 200
+_ALONE_S = 3.0
+_BATCH, _LANES = 1_000, 4
+_SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Ids of waiting messages for each thing that is done to them; none is in two of them."""
+
+    looked_up: list[str]
+    cancelled: list[str]
+    in_bulk: list[str]
+
+
+def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
+    """Ids at random; fewer of each kind where there are not enough."""
+    known = np.array([each for each in ids if each])
+    drawn = np.random.default_rng(seed).permutation(known).tolist()
+    share = min(1.0, len(drawn) / (2 * singles + bulk))
+    one, many = int(singles * share), int(bulk * share)
+    return Sample(drawn[:one], drawn[one : 2 * one], drawn[2 * one : 2 * one + many])
+
+
+def far_figures(stage: Stage) -> tuple[Figure, ...]:
+    """How much of it lies in delay files. Nothing for a site that is not ours."""
+    if stage.site.folder is None:
+        return ()
+    files = delay_files.look(stage.site.folder).files
+    sealed = gauge(stage.site.url, "duemq_sealed_messages")
+    figures = (Figure("far_files", "delay files", files),)
+    return figures if sealed is None else (Figure("far_messages", "messages in delay files", sealed), *figures)
+
+
+def restart(stage: Stage, ids: list[str]) -> tuple[Figure, ...]:
+    """kill -9 and start again, with how long that took. Nothing for a site that is not ours."""
+    if not stage.site.own:
+        return ()
+    stage.site.bill()
+    stage.site.kill()
+    began = time.monotonic()
+    with stage.screen.phase("starting again after kill -9", 1):
+        ready_s = stage.site.start()
+        found_s = time.monotonic() - began if stage.missing(ids[-1:]) == 0 else math.nan
+    return (
+        Figure("ready_s", "kill -9 to ready", ready_s, "s"),
+        Figure("serving_s", "kill -9 to a known message read", found_s, "s"),
+    )
+
+
+def changes(stage: Stage, chosen: Sample) -> tuple[Figure, ...]:
+    """Look up, cancel one by one and cancel in bulk, beside a stream of 200 messages/s that are due soon."""
+    stream = Stream(stage, "beside", _STREAM_PER_S)
+    stage.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
+    began = now_ms()
+    found: Found = stage.wait(
+        stage.spawn(get_singly, stage.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
+    )
+    worker = stage.spawn(cancels.cancel_singly, stage.site.url, chosen.cancelled, None, 1)
+    single = stage.wait(worker, "single cancels", len(chosen.cancelled))
+    one_by_one = Span(began, now_ms())
+    many = stage.spawn(cancels.cancel_many, stage.site.url, chosen.in_bulk, _BATCH, _LANES, True)
+    bulk = stage.wait(many, "bulk cancels", len(chosen.in_bulk))
+    ended_ms = float((bulk.asked_ms + bulk.wait_ms).max(initial=one_by_one.ended_ms))
+    in_bulk = Span(float(bulk.asked_ms.min(initial=ended_ms, where=bulk.asked_ms > 0)), ended_ms)
+    counts = stream.end()
+    words = np.concatenate([single.word, bulk.word])
+    late = counts.lateness_ms
+    return (
+        *_waits("get", "get by id", found.wait_ms),
+        *_waits("cancel", "cancel by id", single.wait_ms),
+        Figure("bulk_rate", "bulk cancels, until all were decided", _rate(bulk.word, in_bulk), "cancels/s"),
+        vital("not_found", "looked up, not there as scheduled", int(np.count_nonzero(~found.scheduled))),
+        vital("not_cancelled", "answered other than cancelled", int(np.count_nonzero(words != cancels.CANCELLED))),
+        Figure("answered_202", "cancels answered 202 pending at first", single.pending + bulk.pending),
+        *lateness_figures("beside", "due meanwhile, lateness", late[during(counts, [one_by_one])]),
+        *lateness_figures("beside_bulk", "due during bulk cancels, lateness", late[during(counts, [in_bulk])]),
+        *parts.count_figures(counts),
+    )
+
+
+def _waits(prefix: str, text: str, sample_ms: npt.NDArray[np.float64]) -> tuple[Figure, ...]:
+    waits = spread(sample_ms)
+    return tuple(Figure(f"{prefix}_{key}", f"{text} {name}", getattr(waits, key), "ms") for key, name in _SHOWN)
+
+
+def _rate(words: npt.NDArray[np.int8], span: Span) -> float:
+    return np.count_nonzero(words == cancels.CANCELLED) / span.seconds if span.seconds > 0 else math.nan

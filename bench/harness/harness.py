@@ -1,0 +1,186 @@
+"""Where a scenario plays: a site, a topic of its own, and the processes that send and read."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import orjson
+
+from duemq.bench.clients import load
+from duemq.bench.clients.load import Job, Sent, Window
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.harness.session import now_ms
+from duemq.bench.harness.workers import Link, Worker
+from duemq.bench.system import delay_files
+from duemq.bench.system.server import Server
+from duemq.bench.system.system import LAYOUTS, Layout, Site, get
+from duemq.dev.servers.usage import Neighbours
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOOK_EVERY_S = 0.05
+_LINGER_S = 2.0  # after the last expected message, for those that come twice
+_PATIENCE_S = 15.0  # without any progress after the last one was due: the rest is lost
+_SETTLED_S = 15.0  # a window that has not grown for ten seconds is sealed: less would end before that began
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given.
+
+    `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default;
+    `settings` its further settings, by `section.key`.
+    """
+
+    url: str | None = None
+    data: Path | None = None
+    keep: bool = False
+    payload_bytes: int = 256
+    sse: bool = False
+    seed: int = 1
+    on: str = "embedded"
+    shards: int | None = None
+    nodes: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _site(setup: Setup) -> Site:
+    if setup.on == "embedded":
+        return Server(setup.url, setup.data, setup.keep, setup.shards, setup.sse, setup.settings)
+    from duemq.bench.system.cluster import Cluster
+
+    return Cluster(layout(setup), setup.data, setup.keep, setup.shards, setup.settings)
+
+
+def layout(setup: Setup) -> Layout:
+    """The cluster that a setup asks for. Raises KeyError for the embedded bus."""
+    chosen = LAYOUTS[setup.on]
+    return chosen if setup.nodes is None else replace(chosen, nodes=setup.nodes)
+
+
+class Stage:
+    """A context manager around one run: entered, the site takes messages; left, it and all workers are gone."""
+
+    def __init__(self, setup: Setup, screen: Screen) -> None:
+        self.setup, self.screen = setup, screen
+        self.site = _site(setup)
+        self.topic = f"bench.{secrets.token_hex(6)}"
+        self.neighbours = Neighbours()
+        self._workers: list[Worker[Any]] = []
+
+    def __enter__(self) -> "Stage":
+        with self.screen.phase(f"starting {self.site}" if self.site.own else f"using {self.site}", 1):
+            self.site.__enter__()
+        try:
+            self.site.create_topic(self.topic)
+        except BaseException as error:
+            self.site.__exit__(type(error), error, error.__traceback__)
+            raise
+        self.neighbours = Neighbours()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+        self.site.__exit__(kind, error, trace)
+
+    def job(self, count: int, window: Window, keep_every: int = 0) -> Job:
+        """The messages to send to this run's topic."""
+        setup = self.setup
+        return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
+
+    def spawn(self, job: Callable[Concatenate[Link, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Worker[R]:
+        """Start a process; it is ended with the stage."""
+        worker = Worker(job, *args, **kwargs)
+        self._workers.append(worker)
+        return worker
+
+    def wait(self, worker: Worker[R], text: str, total: int) -> R:
+        """Show a worker's progress until it is done; its result."""
+        with self.screen.phase(text, total) as advance:
+            while not worker.poll(_LOOK_EVERY_S):
+                advance(worker.count)
+                self.hear()
+        return worker.result()
+
+    def hear(self) -> None:
+        """Take in what all workers say meanwhile: a pipe that nobody reads is full one day, and holds its worker up."""
+        for worker in self._workers:
+            worker.poll()
+
+    def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> Sent:
+        """Send all of a job as fast as the server takes it."""
+        return self.wait(self.spawn(load.fill, job, batch, connections), text, job.count)
+
+    def reader(self, keep_ids: bool = False) -> Worker[Received]:
+        """Start the consumer of this run's topic."""
+        return self.read(self.topic, keep_ids)
+
+    def read(self, topic: str, keep_ids: bool = False) -> Worker[Received]:
+        """Start a consumer of any topic."""
+        return self.spawn(self.site.source.read, topic, keep_ids)
+
+    def watch(self, reader: Worker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
+        """Show what the reader has until the condition holds. Raises WorkerError when the reader died."""
+        with self.screen.phase(text, total) as advance:
+            while not until():
+                if reader.poll(_LOOK_EVERY_S):
+                    reader.result()
+                    return
+                advance(reader.count)
+                self.hear()
+
+    def finish(self, reader: Worker[Received], expected: int, last_due_ms: float, text: str = "reading") -> Received:
+        """Wait until everything expected has come, and a little longer for duplicates; what was read."""
+        seen, moved_at = -1, time.monotonic()
+
+        def over() -> bool:
+            nonlocal seen, moved_at
+            if reader.count != seen or now_ms() < last_due_ms:
+                seen, moved_at = reader.count, time.monotonic()
+            quiet_s = time.monotonic() - moved_at
+            return quiet_s > (_LINGER_S if seen >= expected else _PATIENCE_S)
+
+        self.watch(reader, text, expected, over)
+        reader.stop()
+        return reader.result()
+
+    def sleep_until(self, at_ms: float, text: str) -> None:
+        """Let time pass, visibly."""
+        total = max(int(at_ms - now_ms()), 0)
+        with self.screen.phase(f"{text} (ms)", total) as advance:
+            while (left := at_ms - now_ms()) > 0:
+                advance(total - int(left))
+                time.sleep(min(left / 1000, 0.2))
+
+    def settle(self, within_s: float = 180.0) -> bool:
+        """Wait until the data folder has kept its size (within 1 %) for 15 s and nothing is sealed; False if not."""
+        size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
+        give_up_at = since + within_s
+        with self.screen.phase("waiting until sealing and compaction have ended", 1):
+            while (quiet_s := time.monotonic() - since) < _SETTLED_S and time.monotonic() < give_up_at:
+                time.sleep(0.5)
+                self.hear()
+                self.site.bill()  # of the processes that seal, too
+                now, far = self.site.disk_bytes() or 0, delay_files.look(self.site.folder)
+                if abs(now - size) > size / 100 or far.work or far.files != files:
+                    size, files, since = now, far.files, time.monotonic()
+        return quiet_s >= _SETTLED_S
+
+    def missing(self, ids: list[str], at_most: int = 500) -> int:
+        """How many of a sample of accepted messages the site does not know as scheduled."""
+        known = [each for each in ids if each]  # a refused one has no id
+        sample = known[:: max(len(known) // at_most, 1)]
+        return sum(not self._scheduled(each) for each in sample)
+
+    def _scheduled(self, message: str) -> bool:
+        status, body = get(self.site.url, f"/v1/messages/{message}")
+        return status == 200 and bool(orjson.loads(body)["status"] == "scheduled")

@@ -1,0 +1,85 @@
+"""Counting: what was sent against what was read. Nothing is sampled and nothing is left out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bench.clients.load import ACCEPTED, REJECTED, Sent
+from duemq.bench.clients.reader import Received
+from duemq.model.ids import peek
+
+QUANTILES = (50.0, 90.0, 99.0, 99.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Quantiles of a sample, in the sample's unit. Each is a value that really occurred, never one between two."""
+
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What became of the messages, and how late those that came were.
+
+    `lateness_ms` and `at_ms` belong to first deliveries, in the order of reading. `lost`: accepted, never read.
+    `duplicate`: readings beyond the first. `early`: read before due. `unasked`: read although it was refused or never
+    sent. `wrong_due`: the record names another due time than the one asked for.
+    """
+
+    accepted: int
+    received: int
+    lost: int
+    duplicate: int
+    early: int
+    unasked: int
+    wrong_due: int
+    lateness_ms: npt.NDArray[np.float64]
+    at_ms: npt.NDArray[np.float64]
+
+
+def spread(sample: npt.NDArray[np.float64]) -> Spread:
+    """p50, p90, p99, p99.9 and max; all NaN for an empty sample."""
+    if not len(sample):
+        return Spread(*[float("nan")] * 5)
+    p50, p90, p99, p999 = np.percentile(sample, QUANTILES, method="higher").tolist()
+    return Spread(p50, p90, p99, p999, float(sample.max()))
+
+
+def tally(sent: Sent, received: Received) -> Tally:
+    """Compare by sequence number. A message whose acceptance is not known may come or not, but only once."""
+    ours = (received.seq >= 0) & (received.seq < len(sent.dues))
+    seq, due, at = received.seq[ours], received.due[ours], received.at[ours]
+    times = np.bincount(seq, minlength=len(sent.dues))
+    asked = sent.dues[seq]
+    first = np.sort(np.unique(seq, return_index=True)[1])
+    return Tally(
+        accepted=int(np.count_nonzero(sent.fate == ACCEPTED)),
+        received=len(received.seq),
+        lost=int(np.count_nonzero((sent.fate == ACCEPTED) & (times == 0))),
+        duplicate=int(np.maximum(times - 1, 0).sum()),
+        early=int(np.count_nonzero(at < asked)),
+        unasked=int(np.count_nonzero(~ours)) + int(np.count_nonzero(sent.fate[seq] == REJECTED)),
+        wrong_due=int(np.count_nonzero(due != asked)),
+        lateness_ms=at[first] - asked[first],
+        at_ms=at[first],
+    )
+
+
+def out_of_order(received: Received) -> int:
+    """How many records came after one of their shard, on their partition, with a higher key (due, offset, row)."""
+    highest: dict[tuple[int, int], tuple[int, int, int]] = {}
+    wrong = 0
+    for partition, text in zip(received.partition.tolist(), received.ids, strict=True):
+        shard, due, offset, row = peek(text)
+        key = (due, offset, row)
+        if key < highest.get((partition, shard), key):
+            wrong += 1
+        else:
+            highest[partition, shard] = key
+    return wrong

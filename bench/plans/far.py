@@ -1,0 +1,59 @@
+"""What `duemq bench far` runs: messages that wait for weeks, and the targets there."""
+
+from duemq.bench.plans.plan import Step
+from duemq.bench.report.figures import Target
+
+DAYS = 60.0
+_AHEAD_H = 24.0
+_WAITING = {"get_p99": Target(20), "cancel_p99": Target(20), "serving_s": Target(5)}
+
+
+def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> Step:
+    """Messages that came one batch after another."""
+    targets = {
+        "fill_rate": Target(50_000, at_least=True),
+        "rss_peak_mib": Target(600),
+        "disk_ratio": Target(0.6),
+        **_WAITING,
+    }
+    title = f"pending: {count:,} over {days:.3g} days"
+    return Step("pending", title, {"count": count, "ahead_h": ahead_h, "days": days}, targets)
+
+
+def load_step(count: int, rate: float = 2_000) -> Step:
+    """A full window."""
+    title = f"load: a window of {count:,}, while {rate:,.0f} msg/s are delivered"
+    # One window ahead in place of two, so that as little as possible of the half hours has to be waited for.
+    settings = {"far.seal_windows": "1", "far.seal_rows": str(max(count // 2, 1))}
+    return Step("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
+
+
+def wheel_step(count: int) -> Step:
+    """The wheel alone."""
+    return Step("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
+
+
+def adopt_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
+    """Messages that came in files."""
+    title = f"adopt: {count:,} from files, over {days:.3g} days"
+    title += ", linked" if link else ""
+    parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
+    return Step("adopt", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
+
+
+def everything(quick: bool) -> list[Step]:
+    """All figures of the far future in docs/benchmarks.md; `quick`: hundreds of thousands in place of millions."""
+    if quick:
+        return [
+            pending_step(50_000, days=1 / 24),
+            pending_step(200_000, days=1 / 24),
+            load_step(200_000),
+            wheel_step(1_800_000),
+            adopt_step(200_000, days=0.5, deliver_s=0.0),
+        ]
+    return [
+        *(pending_step(count) for count in (1_000_000, 5_000_000, 20_000_000)),
+        load_step(2_000_000),
+        wheel_step(18_000_000),
+        adopt_step(100_000_000),
+    ]

@@ -1,0 +1,62 @@
+"""What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
+
+from duemq.bench.clients.bad_destination import KINDS, OF_THREE
+from duemq.bench.plans.plan import (
+    Step,
+    batches_step,
+    cancel_step,
+    drain_step,
+    hot_step,
+    race_step,
+    singles_step,
+    steady_step,
+)
+from duemq.bench.report.figures import Target
+
+
+def everything(quick: bool, brokers: int) -> list[Step]:
+    """All steps on one broker; on three the same as measured, 16 shards and bad targets.
+
+    `quick`: a tenth of the messages.
+    """
+    part, seconds = (10, 10) if quick else (1, 60)
+    backlog = 500_000 // part
+    steps = [
+        steady_step(2_000, seconds, {"late_p50": Target(10), "late_p99": Target(35)}),
+        steady_step(10_000, seconds, {"late_p99": Target(60), "flow_us": Target(45), "flow_all_us": Target(75)}),
+        hot_step(100_000 // part, {"last_s": Target(1.1)}),
+        hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(400)}),
+        drain_step(backlog, {"plain_share": Target(0.5, at_least=True)}),
+        Step(
+            "drain",
+            f"drain: {backlog:,} overdue, sent while the nodes were away",
+            {"count": backlog, "away": True},
+        ),
+        singles_step(20_000 // part, {}),
+        batches_step(400_000 // part, {}),
+        race_step(5_000 // part),
+        cancel_step(200_000 // part, {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)}),
+        consume_step(500_000 // part),
+    ]
+    if brokers == 1:
+        return steps
+    many = steady_step(2_000, seconds, {})
+    on_16 = Step(many.name, f"{many.title}, 16 shards", many.parameters, many.targets, shards=16)
+    return [*(_as_measured(step) for step in steps), on_16, targets_step(2_000, seconds, brokers)]
+
+
+def consume_step(count: int, rounds: int = 5) -> Step:
+    """One process that consumes, by all ways."""
+    targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
+    return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
+
+
+def targets_step(rate: int, seconds: int, brokers: int) -> Step:
+    """All kinds of bad targets that can be had on so many brokers."""
+    kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
+    title = f"beside bad targets: {rate:,} msg/s to a good one for {seconds} s"
+    return Step("targets", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
+
+
+def _as_measured(step: Step) -> Step:
+    return Step(step.name, step.title, step.parameters)

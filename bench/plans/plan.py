@@ -1,0 +1,138 @@
+"""Which scenarios run with which parameters, and the targets that duemq has set itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.markup import escape
+
+from duemq.bench.far.imports import adopt
+from duemq.bench.far.load_window import load
+from duemq.bench.far.pending import pending
+from duemq.bench.far.wheel import wheel
+from duemq.bench.harness.harness import Setup, Stage
+from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.report.figures import Outcome, Result, Target
+from duemq.bench.scenarios.accept import accept_batches, accept_singles
+from duemq.bench.scenarios.cancel import cancel
+from duemq.bench.scenarios.cancel_race import cancel_race
+from duemq.bench.scenarios.consume import consume
+from duemq.bench.scenarios.destinations import targets
+from duemq.bench.scenarios.drain import drain
+from duemq.bench.scenarios.hot_second import hot_second
+from duemq.bench.scenarios.steady import steady
+
+SCENARIOS: dict[str, Callable[..., Outcome]] = {
+    "steady": steady,
+    "hot-second": hot_second,
+    "drain": drain,
+    "cancel-race": cancel_race,
+    "pending": pending,
+    "accept-singles": accept_singles,
+    "accept-batches": accept_batches,
+    "cancel": cancel,
+    "consume": consume,
+    "targets": targets,
+    "load": load,
+    "adopt": adopt,
+}
+ALONE: dict[str, Callable[..., Outcome]] = {"wheel": wheel}
+"""Scenarios that need no site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One scenario with its parameters (keyword arguments of its function) and targets by figure key."""
+
+    name: str
+    title: str
+    parameters: Mapping[str, Any]
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    shards: int | None = None  # of what the bench starts for this step, whatever the setup says
+    settings: Mapping[str, str] = field(default_factory=dict)  # the same; those of the setup go before
+
+
+def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
+    """Run a step `runs` times, each on a new site and folder unless the setup names them."""
+    setup = replace(setup, shards=step.shards or setup.shards, settings={**step.settings, **setup.settings})
+    outcomes = []
+    for number in range(1, runs + 1):
+        title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"
+        screen.console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
+        if step.name in ALONE:
+            outcome = ALONE[step.name](screen, **step.parameters)
+        else:
+            with Stage(setup, screen) as stage:
+                outcome = SCENARIOS[step.name](stage, **step.parameters)
+        # A site that is not ours has neither memory nor a restart time: those targets fall away.
+        known = {figure.key for figure in outcome.figures}
+        outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
+    return Result(step.name, step.title, step.parameters, tuple(outcomes))
+
+
+def steady_step(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:
+    """A stream that has to be accepted in full."""
+    parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0}
+    title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
+    return Step("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
+
+
+def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> Step:
+    """A hot second, undisturbed or with a kill -9."""
+    title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:.0f} %" if kill_at else "")
+    return Step("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
+
+
+def drain_step(count: int, targets: Mapping[str, Target]) -> Step:
+    """A backlog that fell due while what delivers was stopped."""
+    return Step("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
+
+
+def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> Step:
+    """Messages taken in one by one."""
+    title = f"accept: single POSTs over {connections} connections"
+    return Step("accept-singles", title, {"count": count, "connections": connections}, targets)
+
+
+def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, connections: int = 4) -> Step:
+    """Messages taken in by the batch."""
+    title = f"accept: batches of {batch:,} over {connections} connections"
+    return Step("accept-batches", title, {"count": count, "batch": batch, "connections": connections}, targets)
+
+
+def race_step(count: int) -> Step:
+    """Cancels around the moment of delivery: every answer has to be true, whatever it is."""
+    parameters = {"count": count, "spread_ms": 200.0, "over_s": 5.0}
+    return Step("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
+
+
+def cancel_step(
+    count: int, targets: Mapping[str, Target], singles: int = 1_000, batch: int = 1_000, connections: int = 4
+) -> Step:
+    """Of `count` pending, some are cancelled one by one, then half of the others in bulk."""
+    parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
+    return Step("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
+
+
+def everything(quick: bool) -> list[Step]:
+    """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
+    part = 10 if quick else 1
+    seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
+    return [
+        steady_step(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
+        steady_step(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
+        hot_step(100_000 // part, {"last_s": Target(1.1)}),
+        hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
+        hot_step(100_000 // part, {}, kill_at=30),
+        drain_step(100_000 // part, {}),
+        singles_step(20_000 // part, {"rate": Target(2_500, at_least=True)}),
+        batches_step(400_000 // part, {"rate": Target(40_000, at_least=True)}),
+        race_step(5_000 // part),
+        cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
+        Step(
+            "pending",
+            f"pending: {pending_count:,} a day ahead",
+            {"count": pending_count, "ahead_h": 24.0, "days": 1 / 24},
+            {"rss_b": Target(100), "disk_ratio": Target(1.3), "serving_s": Target(5)},
+        ),
+    ]

@@ -1,0 +1,103 @@
+"""How the cost of waiting messages grows with their number, from the scenarios of `report.document`."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from duemq.bench.report.style import BLUE, FAINT, INK, ORANGE, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Scenario = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One number of messages: the median of each figure, by key, and the targets that are upper or lower bounds."""
+
+    count: int
+    medians: Mapping[str, float]
+    targets: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`lines`: figure key, colour and legend of each; its target is drawn in the same colour."""
+
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str, str], ...]
+
+
+PANELS = (
+    Panel("Memory", "MiB", (("rss_peak_mib", ORANGE, "peak, with sealing"), ("rss_settled_mib", BLUE, "settled"))),
+    Panel("Disk by payload", "x", (("disk_ratio", BLUE, "whole data folder"),)),
+    Panel("Accepted while filling", "msg/s", (("fill_rate", BLUE, "batches of 1,000"),)),
+    Panel("After kill -9", "s", (("serving_s", ORANGE, "a known message read"), ("ready_s", BLUE, "ready"))),
+    Panel("Look-up and cancel by id, p99", "ms", (("cancel_p99", ORANGE, "cancel"), ("get_p99", BLUE, "get"))),
+    Panel("In delay files", "messages", (("far_messages", BLUE, "messages"),)),
+)
+
+
+def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
+    """The `pending` ones by their number of messages; of several with one number the last."""
+    found = {}
+    for each in scenarios:
+        if each["name"] == "pending":
+            figures, count = each["figures"], int(each["parameters"]["count"])
+            medians = {key: figure["median"] for key, figure in figures.items() if figure["median"] is not None}
+            targets = {
+                key: next(iter(figure["target"].values())) for key, figure in figures.items() if figure["target"]
+            }
+            found[count] = Point(count, medians, targets)
+    return [found[count] for count in sorted(found)]
+
+
+def draw(points: list[Point]) -> "Figure":
+    """At least two points. A target is a dashed line."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(cast(Any, STYLE)):
+        figure = Figure(figsize=(12, 6.4), layout="constrained")
+        figure.suptitle("What waiting messages cost, by their number", x=0.012, ha="left", fontweight="bold")
+        for axes, panel in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+            _panel(axes, panel, points)
+    return figure
+
+
+def _panel(axes: "Axes", panel: Panel, points: list[Point]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    highest = 0.0
+    for key, colour, text in panel.lines:
+        known = [(point.count, point.medians[key]) for point in points if key in point.medians]
+        if not known:
+            continue
+        counts, values = zip(*known, strict=True)
+        axes.plot(counts, values, color=colour, linewidth=1.8, marker="o", markersize=5, label=text)
+        bounds = [point.targets[key] for point in points if key in point.targets]
+        highest = max(highest, *values, *bounds[:1])
+        if bounds:
+            axes.axhline(bounds[0], color=colour, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.7)
+    numbers = [point.count for point in points]
+    axes.set(title=f"{panel.title}, {panel.unit}", xscale="log", ylim=(0, highest * 1.2 or 1), xticks=numbers)
+    axes.set_xlim(numbers[0] / 1.3, numbers[-1] * 1.3)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1000 else short(value)))
+    axes.tick_params(colors=FAINT)
+    if highest:
+        axes.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8.5)
+    else:
+        axes.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
+
+
+def short(value: float) -> str:
+    """1M, 250K, 300."""
+    for size, letter in ((1_000_000, "M"), (1_000, "K")):
+        if value >= size:
+            return f"{value / size:,.4g}{letter}"
+    return f"{value:,.4g}"

@@ -1,0 +1,46 @@
+"""`cancel`: how long a single cancel takes on an idle node, and how many per second are cancelled in bulk."""
+
+import numpy as np
+
+from duemq.bench.clients import cancels
+from duemq.bench.clients.load import Window
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, Outcome, Trace, vital
+from duemq.bench.scenarios import parts
+
+_AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
+
+
+def cancel(stage: Stage, *, count: int, singles: int, batch: int, connections: int) -> Outcome:
+    """Of `count` pending, `singles` are cancelled one after another, then half of the others in batches of `batch`."""
+    low = int(now_ms() + _AHEAD_MS)
+    before = stage.site.bill()
+    sent = stage.fill(stage.job(count, Window(low, low + _WIDTH_MS), 1), "filling")
+    one_by_one, rest = sent.ids[:singles], sent.ids[singles:]
+    in_bulk = rest[::2]
+    worker = stage.spawn(cancels.cancel_singly, stage.site.url, one_by_one, None, 1)
+    single = stage.wait(worker, "single cancels", len(one_by_one))
+    many = stage.spawn(cancels.cancel_many, stage.site.url, in_bulk, batch, connections)
+    bulk = stage.wait(many, "bulk cancels", len(in_bulk))
+    words = np.concatenate([single.word, bulk.word])
+    answered = bulk.asked_ms + bulk.wait_ms
+    seconds = float(answered.max() - bulk.asked_ms[bulk.asked_ms > 0].min()) / 1000
+    waits, again = spread(single.wait_ms), stage.missing(rest[1::2])
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    figures = (
+        Figure("single_p50", "single cancel p50", waits.p50, "ms"),
+        Figure("single_p99", "single cancel p99", waits.p99, "ms"),
+        Figure("single_max", "single cancel max", waits.max, "ms"),
+        Figure("bulk_rate", "bulk cancels", np.count_nonzero(bulk.word == cancels.CANCELLED) / seconds, "cancels/s"),
+        vital("not_cancelled", "answered other than cancelled", int(np.count_nonzero(words != cancels.CANCELLED))),
+        vital("missing", "not cancelled, yet not scheduled any more (sample)", again),
+        Figure("pending", "answered 202 pending at first", single.pending + bulk.pending),
+        *cost,
+    )
+    refusal = single.refusal or bulk.refusal
+    notes = parts.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
+    ones = np.ones(len(single.wait_ms), np.int64)
+    trace = Trace("answer time of a cancel", "single cancels/s", single.wait_ms, single.asked_ms + single.wait_ms, ones)
+    return Outcome(figures, notes, trace)

@@ -1,0 +1,115 @@
+"""`cancel-race`: cancels sent around the very moment of delivery; every answer is held against what was delivered."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bench.clients import cancels
+from duemq.bench.clients.cancels import Answers
+from duemq.bench.clients.load import ACCEPTED, Sent, Window
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, Outcome, Trace, vital
+from duemq.bench.scenarios import parts
+
+_LEAD_S = 5.0
+_IN_TIME_MS = 60.0
+_IN_TIME = "of those asked 60 ms or more before due"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Cancels by what they were told and what then happened. `*_in_time`: of those asked at least 60 ms before due."""
+
+    told_cancelled: int
+    told_delivered: int
+    wrong_cancelled: int
+    wrong_delivered: int
+    wrong_unknown: int
+    refused: int
+    lost: int
+    in_time: int
+    cancelled_in_time: int
+    delivered_in_time: int
+    refused_in_time: int
+
+
+def judge(sent: Sent, answers: Answers, received: Received) -> Verdict:
+    """Hold answers against deliveries. Only a cancelled message may be missing, and it must be."""
+    accepted = sent.fate == ACCEPTED
+    seen = np.bincount(received.seq, minlength=len(sent.dues)) > 0
+    word = answers.word
+    cancelled, delivered = accepted & (word == cancels.CANCELLED), accepted & (word == cancels.DELIVERED)
+    refused = accepted & np.isin(word, (cancels.REFUSED, cancels.PENDING, cancels.OPEN))
+    in_time = accepted & (sent.dues - answers.asked_ms >= _IN_TIME_MS)
+
+    def count(mask: npt.NDArray[np.bool_]) -> int:
+        return int(np.count_nonzero(mask))
+
+    return Verdict(
+        told_cancelled=count(cancelled),
+        told_delivered=count(delivered),
+        wrong_cancelled=count(cancelled & seen),
+        wrong_delivered=count(delivered & ~seen),
+        wrong_unknown=count(accepted & (word == cancels.UNKNOWN)),
+        refused=count(refused),
+        # A cancel that broke off may have been carried out: only one that was clearly refused leaves its message alive.
+        lost=count(accepted & (word == cancels.REFUSED) & ~seen),
+        in_time=count(in_time),
+        cancelled_in_time=count(in_time & cancelled),
+        delivered_in_time=count(in_time & seen),
+        refused_in_time=count(in_time & refused),
+    )
+
+
+def cancel_race(stage: Stage, *, count: int, spread_ms: float, over_s: float, connections: int = 64) -> Outcome:
+    """`count` messages due over `over_s`; one DELETE each, within ±`spread_ms` of its due."""
+    first_due = int(now_ms() + _LEAD_S * 1000 + count / 10)
+    before = stage.site.bill()
+    sent = stage.fill(stage.job(count, Window(first_due, first_due + int(over_s * 1000)), 1), "filling")
+    reader = stage.reader()
+    random = np.random.default_rng(stage.setup.seed + 2)
+    at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
+    racer = stage.spawn(cancels.cancel_singly, stage.site.url, sent.ids, at, connections)
+    answers = stage.wait(racer, "cancelling", count)
+    # Those not cancelled have to come; if fewer do, the reader waits for its patience to end.
+    expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))
+    received = stage.finish(reader, expected, float(sent.dues.max()) + 1000)
+    counts, told = tally(sent, received), judge(sent, answers, received)
+    waits = spread(answers.wait_ms)
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    share = 100 / max(told.in_time, 1)
+    figures = (
+        vital("wrong_answers", "wrong answers", told.wrong_cancelled + told.wrong_delivered + told.wrong_unknown),
+        vital("wrong_cancelled", "  told cancelled, delivered all the same", told.wrong_cancelled),
+        vital("wrong_delivered", "  told delivered, never delivered", told.wrong_delivered),
+        vital("wrong_unknown", "  told unknown", told.wrong_unknown),
+        vital("refused", "not answered (refused, pending for 10 s, broken)", told.refused),
+        vital("lost", "refused a cancel, never delivered", told.lost),
+        vital("duplicate", "read more than once", counts.duplicate),
+        vital("early", "read before due", counts.early),
+        Figure("told_cancelled", "told cancelled", told.told_cancelled),
+        Figure("told_delivered", "told delivered", told.told_delivered),
+        Figure("cancelled_in_time", f"cancelled, {_IN_TIME}", told.cancelled_in_time * share, "%"),
+        Figure("delivered_in_time", f"delivered, {_IN_TIME}", told.delivered_in_time * share, "%"),
+        Figure("refused_in_time", f"refused, {_IN_TIME}", told.refused_in_time * share, "%"),
+        Figure("pending", "first answered 202 pending", answers.pending),
+        Figure("cancel_p50", "cancel answered p50", waits.p50, "ms"),
+        Figure("cancel_p99", "cancel answered p99", waits.p99, "ms"),
+        Figure("cancel_max", "cancel answered max", waits.max, "ms"),
+        *cost,
+    )
+    notes = parts.notes(sent, cost) + ((f"the first refusal: {answers.refusal}",) if answers.refusal else ())
+    if not (told.told_cancelled and told.told_delivered):
+        notes = ("no race: all cancels came on the same side of the delivery, so the answers prove little", *notes)
+    trace = Trace(
+        "answer time of a cancel",
+        "cancels answered/s",
+        answers.wait_ms,
+        answers.asked_ms + answers.wait_ms,
+        np.ones(count, np.int64),
+    )
+    return Outcome(figures, notes, trace)

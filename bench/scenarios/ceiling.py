@@ -1,0 +1,66 @@
+"""What plain Kafka clients reach in the same run, beside the figures of duemq. Nothing on the embedded bus."""
+
+from duemq.bench.clients import plain_kafka
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import spread
+from duemq.bench.report.figures import Figure
+from duemq.dev.servers.usage import cpu_s
+
+_FEWEST, _MOST = 20_000, 200_000
+_AT_MOST_S = 10.0
+
+
+def throughput(stage: Stage, count: int) -> tuple[Figure, ...]:
+    """A pass-through of up to 200,000 messages: one process that consumes, and produces to another topic.
+
+    The faster of two, because the first one finds a cold broker and a ceiling should be one.
+    """
+    bootstrap, setup = stage.site.bootstrap, stage.setup
+    if bootstrap is None:
+        return ()
+    count = min(max(count, _FEWEST), _MOST)
+    source, target = (f"{stage.topic}.plain.{name}" for name in ("in", "out"))
+    stage.site.create_topic(source)
+    stage.site.create_topic(target)
+    filling = stage.spawn(plain_kafka.fill_topic, bootstrap, source, count, setup.payload_bytes, setup.seed)
+    stage.wait(filling, "ceiling: filling a topic", count)
+    runs = []
+    for _ in range(2):
+        before = stage.site.bill() or ()
+        passing = stage.spawn(plain_kafka.pass_through, bootstrap, source, target, count)
+        done = stage.wait(passing, "ceiling: plain pass-through", count)
+        runs.append((done, cpu_s(stage.site.bill() or (), "broker") - cpu_s(before, "broker")))
+    done, broker_s = max(runs, key=lambda run: run[0].rate)
+    return (
+        Figure("plain_rate", "plain pass-through", done.rate, "msg/s"),
+        Figure("plain_cpu_us", "  its CPU per message", done.cpu_s * 1e6 / count, "us"),
+        Figure("plain_all_us", "  with the brokers", (done.cpu_s + broker_s) * 1e6 / count, "us"),
+    )
+
+
+def lateness(stage: Stage, rate: float, seconds: float) -> tuple[Figure, ...]:
+    """The same stream by a plain producer that sends each message at its moment, read by the same consumer."""
+    bootstrap, setup = stage.site.bootstrap, stage.setup
+    if bootstrap is None:
+        return ()
+    seconds = min(seconds, _AT_MOST_S)
+    topic, count = f"{stage.topic}.plain.timed", int(rate * seconds)
+    stage.site.create_topic(topic)
+    reader = stage.read(topic)
+    sender = stage.spawn(plain_kafka.send_on_time, bootstrap, topic, rate, seconds, setup.payload_bytes, setup.seed)
+    stage.watch(reader, "ceiling: plain producer to consumer", count, sender.poll)
+    received = stage.finish(reader, sender.result(), 0.0, "ceiling: reading the rest")
+    late = spread(received.at - received.due)
+    return (
+        Figure("plain_p50", "plain producer to consumer p50", late.p50, "ms"),
+        Figure("plain_p99", "plain producer to consumer p99", late.p99, "ms"),
+    )
+
+
+def share(figures: tuple[Figure, ...], rate: float) -> tuple[Figure, ...]:
+    """A rate (messages/s) as a part of the pass-through's, where there is one."""
+    return tuple(
+        Figure("plain_share", "  by the plain pass-through's", rate / each.value, "x")
+        for each in figures
+        if each.key == "plain_rate"
+    )

@@ -1,0 +1,49 @@
+"""`consume`: how fast one process consumes with a handler that does nothing, beside plain aiokafka in the same run."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from duemq.bench.clients import consumers
+from duemq.bench.clients import plain_kafka as plain
+from duemq.bench.clients.consumers import Consumed
+from duemq.bench.harness.harness import Stage
+from duemq.bench.report.figures import Figure, Outcome
+from duemq.bench.system.system import SiteError
+
+_WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
+    "getmany": ("aiokafka, getmany", consumers.by_getmany, ()),
+    "iterator": ("aiokafka, async for", consumers.by_iterator, ()),
+    "consumer": ("Consumer", consumers.by_consumer, (None,)),
+    "keyed": ("Consumer, one of a key at once", consumers.by_consumer, (1,)),
+}
+
+
+def consume(stage: Stage, *, count: int, rounds: int) -> Outcome:
+    """`count` messages, by each way in turn, `rounds` times; medians, and the ratios within a round."""
+    bootstrap, setup = stage.site.bootstrap, stage.setup
+    if bootstrap is None:
+        raise SiteError("consumers are measured on Kafka: say --on kafka")
+    topic = f"{stage.topic}.consume"
+    stage.site.create_topic(topic)
+    filling = stage.spawn(plain.fill_topic, bootstrap, topic, count, setup.payload_bytes, setup.seed)
+    stage.wait(filling, "filling a topic", count)
+    found: dict[str, list[Consumed]] = {way: [] for way in _WAYS}
+    for number in range(1, rounds + 1):
+        for way, (title, work, more) in _WAYS.items():
+            worker = stage.spawn(work, bootstrap, topic, f"{way}-{number}", count, *more)
+            found[way].append(stage.wait(worker, f"{title} ({number} of {rounds})", count))
+    figures: list[Figure] = []
+    for way, (title, _, _) in _WAYS.items():
+        figures.append(Figure(f"{way}_rate", title, median(each.rate for each in found[way]), "msg/s"))
+        cpu_us = median(each.cpu_s * 1e6 / each.count for each in found[way])
+        figures.append(Figure(f"{way}_cpu_us", "  its CPU per message", cpu_us, "us"))
+    figures += [
+        Figure("share_getmany", "Consumer, by getmany in the same round", _share(found, "getmany"), "x"),
+        Figure("share_iterator", "Consumer, by async for in the same round", _share(found, "iterator"), "x"),
+    ]
+    return Outcome(tuple(figures))
+
+
+def _share(found: dict[str, list[Consumed]], other: str) -> float:
+    return median(ours.rate / plain.rate for ours, plain in zip(found["consumer"], found[other], strict=True))

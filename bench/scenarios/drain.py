@@ -1,0 +1,75 @@
+"""`drain`: what delivers was away while messages fell due; how soon is the backlog gone once it is back?"""
+
+import math
+
+import numpy as np
+
+from duemq.bench.clients.load import Window
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, Outcome
+from duemq.bench.scenarios import ceiling, parts, warm_up
+
+_FILL_PER_S = 15_000
+_SPARE_S = 5.0
+_WIDTH_MS = 2000
+
+
+def drain(stage: Stage, *, count: int, kill: bool = False, away: bool = False) -> Outcome:
+    """`count` messages fall due within 2 s while the server or the nodes are stopped (`kill`: with kill -9).
+
+    A cluster's proxies take messages without nodes. With `away` those are stopped before the first message is sent, and
+    have all of them to take in as well.
+    """
+    plain = ceiling.throughput(stage, count)
+    warm = warm_up.warm_up(stage, warm_up.USUAL_RATE)
+    away = away and stage.site.accepts_while_stopped
+    if away:
+        _end(stage, kill)
+    first_due = int(now_ms() + (count / _FILL_PER_S + _SPARE_S) * 1000)
+    before = stage.site.bill()
+    window = Window(first_due, first_due + _WIDTH_MS)
+    sent = stage.fill(stage.job(count, window), "filling")
+    if not away:
+        _end(stage, kill)
+    early_end = away or now_ms() < first_due
+    stage.sleep_until(first_due + _WIDTH_MS, "waiting until all are overdue")
+    reader = stage.reader()
+    started = now_ms()
+    ready_s = stage.site.start()
+    received = stage.finish(reader, sent.accepted, now_ms())
+    counts = tally(sent, received)
+    first_s, last_s = math.nan, math.nan
+    if len(counts.at_ms):
+        first_s, last_s = ((float(at) - started) / 1000 for at in (counts.at_ms.min(), counts.at_ms.max()))
+    later = np.count_nonzero(
+        counts.at_ms > counts.at_ms.min(initial=math.inf)
+    )  # those that came with the first took 0 s
+    rate = later / (last_s - first_s) if last_s > first_s else math.nan
+    once_ready = counts.received / (last_s - ready_s) if last_s > ready_s else math.nan
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    figures = (
+        Figure("ready_s", "start to ready", ready_s, "s"),
+        Figure("drained_s", "start to the last one read", last_s, "s"),
+        Figure("first_s", "start to the first one read", first_s, "s"),
+        Figure("drain_rate", "from the first one read to the last", rate, "msg/s"),
+        *ceiling.share(plain, rate),
+        Figure("read_rate", "read once ready", once_ready, "msg/s"),
+        *parts.spread_figures("late", "lateness", spread(counts.lateness_ms)),
+        *parts.count_figures(counts),
+        *cost,
+        Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
+        *plain,
+    )
+    notes = (*warm, *parts.notes(sent, cost))
+    if not early_end:
+        notes = ("it was stopped only after the first messages had fallen due", *notes)
+    return Outcome(figures, notes, parts.lateness_trace(counts))
+
+
+def _end(stage: Stage, kill: bool) -> None:
+    if kill:
+        stage.site.kill()
+    else:
+        stage.site.stop()

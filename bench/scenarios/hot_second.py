@@ -1,0 +1,71 @@
+"""`hot-second`: very many messages due at one and the same second; with a kill -9 in the middle of it on request."""
+
+import math
+
+import numpy as np
+
+from duemq.bench.clients.load import Window
+from duemq.bench.clients.reader import Received
+from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.reconciliation import Tally, out_of_order, spread, tally
+from duemq.bench.harness.session import now_ms
+from duemq.bench.harness.workers import Worker
+from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.scenarios import ceiling, parts, warm_up
+
+_FILL_PER_S = 15_000  # how far ahead the second is put, unless it is said: slow enough for a busy machine
+_SPARE_S = 8.0
+
+
+def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_at: float | None = None) -> Outcome:
+    """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after so many % were read."""
+    plain = ceiling.throughput(stage, count)
+    warm = warm_up.warm_up(stage, warm_up.USUAL_RATE)
+    lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
+    second = math.ceil(now_ms() / 1000 + lead_s) * 1000
+    before = stage.site.bill()
+    sent = stage.fill(stage.job(count, Window(second, second)), "filling")
+    reader = stage.reader(keep_ids=True)
+    stage.sleep_until(second - 50, "waiting for the second")
+    killed = _kill(stage, reader, count * kill_at / 100, count) if kill_at is not None else None
+    received = stage.finish(reader, sent.accepted, second)
+    counts = tally(sent, received)
+    last_s = (float(counts.at_ms.max()) - second) / 1000 if len(counts.at_ms) else math.nan
+    rate = counts.received / last_s if last_s > 0 else math.nan
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    figures = (
+        Figure("last_s", "last one read, after the second", last_s, "s"),
+        Figure("read_rate", "read", rate, "msg/s"),
+        *ceiling.share(plain, rate),
+        *parts.spread_figures("late", "lateness", spread(counts.lateness_ms)),
+        *parts.count_figures(counts),
+        vital("disorder", "out of due order within a shard", out_of_order(received)),
+        *(_kill_figures(killed, received, counts) if killed else ()),
+        *cost,
+        Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
+        *plain,
+    )
+    notes = (*warm, *parts.notes(sent, cost))
+    if sent.ended_ms > second:
+        notes = ("filling ended after the second had come: say a larger --ahead", *notes)
+    return Outcome(figures, notes, parts.lateness_trace(counts))
+
+
+def _kill(stage: Stage, reader: Worker[Received], after: float, total: int) -> tuple[float, float]:
+    """Kill the server once `after` messages were read and start it again; when it died, when it was started (ms)."""
+    stage.watch(reader, "reading, then kill -9", total, lambda: reader.count >= after)
+    stage.site.kill()
+    died = now_ms()
+    ready_s = stage.site.start()
+    return died, now_ms() - ready_s * 1000
+
+
+def _kill_figures(killed: tuple[float, float], received: Received, counts: Tally) -> tuple[Figure, ...]:
+    died, started = killed
+    after = received.at[received.at > started]
+    next_s = (float(after.min()) - died) / 1000 if len(after) else math.nan
+    share = np.count_nonzero(counts.at_ms <= started) * 100 / max(len(counts.at_ms), 1)
+    return (
+        Figure("killed_at", "read when it was killed", share, "%"),
+        Figure("next_s", "kill -9 to the next message read", next_s, "s"),
+    )

@@ -1,0 +1,1 @@
+"""The figures of the pipeline: `python -m duemq.bench.spark`."""

@@ -1,0 +1,59 @@
+"""How many files a bulk job becomes where it is far larger than this machine: sizes are scaled, rows are not."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duemq.bench.spark.schedule import generated
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bulk_schedule import files as bulk
+from duemq.pipeline.bulk_schedule.rules import Rules, judged
+from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
+from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.spark.progress import step
+
+_TASK_BYTES = 64 << 20  # what Spark has a task write by default
+
+
+def files(
+    rows: Annotated[int, typer.Option(help="How many are written.")] = 1_000_000,
+    windows: Annotated[int, typer.Option(help="Half hours over which they are due: a year has 17,520.")] = 17_520,
+    as_rows: Annotated[int, typer.Option(help="How many it is to be as if there were.")] = 1_000_000_000,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the files per window of generated rows, with tasks as small for them as those of a larger job would be."""
+    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+    start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
+    columns = Columns("due", "body", topic="topic", key="key")
+    try:
+        with spark_session("bench", master, conf, as_json) as (spark, teller):
+            scaled = max(_TASK_BYTES * rows // as_rows, 1)
+            spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(scaled))
+            told = judged(generated(spark, rows, start, windows * WINDOW_MS), columns, Rules(), start - 3 * WINDOW_MS)
+            began = time.monotonic()
+            with step(spark, teller, "sorting and writing delay files"):
+                bulk.write(bulk.messages(told, columns, "bench"), uri_of(folder / "files"))
+            took = time.monotonic() - began
+        found = Counter(path.parent.name for path in (folder / "files").glob("window=*/*.parquet"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    said = {
+        "rows": rows, "bytes per task": scaled, "windows": len(found), "files": sum(found.values()),
+        "files per window": sum(found.values()) / len(found), "most of one window": max(found.values()),
+        "write, s": took,
+    }  # fmt: skip
+    if as_json:
+        echo_json(said)
+        return
+    for name, value in said.items():
+        typer.echo(f"{name:28}{value:,.2f}" if isinstance(value, float) else f"{name:28}{value:,}")

@@ -1,0 +1,156 @@
+"""How fast a table is scheduled, beside a plain sorted Parquet write of the same rows."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duemq.bench.spark.server import serving
+from duemq.client import Client
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bulk_schedule.job import Options, Scheduled
+from duemq.pipeline.bulk_schedule.job import schedule as run
+from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
+from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark.progress import Teller
+
+_COLUMNS = Columns("due", "body", topic="topic", key="key")
+_WARM_ROWS = 100_000
+_SAMPLE = 200
+_LEAD_MS = 125_000  # a window of --deliver begins so much after the job at least: the server asks for two minutes
+
+
+def schedule(
+    rows: Annotated[int, typer.Option(help="How many.")] = 10_000_000,
+    days: Annotated[float, typer.Option(help="Over how many days they are due.")] = 10.0,
+    deliver: Annotated[
+        int, typer.Option(help="Also schedule so many for the next window, and wait (up to 35 minutes).")
+    ] = 0,
+    work: Annotated[Path | None, typer.Option(help="A folder for all files; None: one that is removed.")] = None,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Schedule generated rows with a server of its own, and write the same rows plainly: both in rows/s."""
+    folder = Path(work or tempfile.mkdtemp(prefix="duemq-bench-")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with spark_session("bench", master, conf, as_json) as (spark, teller):
+            said = _measured(spark, teller, folder, rows, days, deliver)
+    finally:
+        if work is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        echo_json(said)
+        return
+    for name, value in said.items():
+        typer.echo(f"{name:28}{value:,.2f}" if isinstance(value, float) else f"{name:28}{value:,}")
+
+
+def _measured(
+    spark: SparkSession, teller: Teller, folder: Path, rows: int, days: float, deliver: int
+) -> dict[str, Any]:
+    teller.step(f"making a table of {rows:,} rows")
+    start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
+    generated(spark, rows, start, int(days * 86_400_000)).write.mode("overwrite").parquet(uri_of(folder / "table"))
+    table = spark.read.parquet(uri_of(folder / "table"))
+    stage = folder / "stage"
+    stage.mkdir(exist_ok=True)
+    with serving(folder / "data", f"far.adopt_from={stage}") as url:
+        teller.step("warming up")
+        plain(table.limit(_WARM_ROWS), folder / "warm")
+        scheduled(table.limit(_WARM_ROWS), f"warm-{start}", stage, url, teller)
+        teller.step("writing plainly")
+        plain_s = _timed(lambda: plain(table, folder / "plain"))
+        teller.step("scheduling")
+        began = time.monotonic()
+        done = scheduled(table, f"bench-{start}", stage, url, teller)
+        job_s = time.monotonic() - began
+        teller.step("looking a sample up")
+        found = _sample(done, rows, url)
+        said = {
+            "rows": rows, "files": len(done.manifest.files),
+            "plain write, rows/s": int(rows / plain_s), "schedule, rows/s": int(rows / job_s),
+            "plain write, s": plain_s, "schedule, s": job_s, "ratio": plain_s / job_s,
+            "ids looked up": found,
+        }  # fmt: skip
+        if deliver:
+            said |= _delivered(spark, teller, folder, deliver, url)
+    return said
+
+
+def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataFrame:
+    """Rows with JSON payloads of some 150 bytes, due at any time from `start` (ms) on."""
+    customer = F.pmod(F.xxhash64("id"), F.lit(1_000_000)).cast("string")
+    return spark.range(0, rows, 1, 8).select(
+        (F.lit(start) + F.pmod(F.xxhash64("id", F.lit(7)), F.lit(span_ms))).alias("due"),
+        F.concat(F.lit("orders-"), (F.col("id") % 8).cast("string")).alias("topic"),
+        F.concat(F.lit("customer-"), customer).alias("key"),
+        F.concat(
+            F.lit('{"order":'), "id", F.lit(',"customer":"'), customer, F.lit('","amount":'),
+            F.pmod(F.hash("id"), F.lit(10_000)), F.lit(',"currency":"EUR","kind":"reminder","note":"'),
+            F.sha1(F.col("id").cast("string")), F.lit('"}'),
+        ).alias("body"),
+    )  # fmt: skip
+
+
+def plain(table: DataFrame, folder: Path) -> None:
+    """What anybody would write: one folder per window, sorted by due time."""
+    with_window = table.withColumn("window", F.col("due") - F.col("due") % WINDOW_MS)
+    sorted_rows = with_window.repartition("window").sortWithinPartitions("window", "due")
+    sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri_of(folder))
+
+
+def scheduled(table: DataFrame, job: str, stage: Path, url: str, teller: Teller, lead_ms: int = 600_000) -> Scheduled:
+    rules = Rules(lead_ms=lead_ms)
+    return run(table, _COLUMNS, job, Options(stage), Server(url), rules=rules, source=job, teller=teller)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def _sample(done: Scheduled, rows: int, url: str) -> int:
+    """How many of some messages are found by their ids, after a look at how many are pending in all."""
+    sample = done.ids.limit(_SAMPLE).collect()
+    with Client(url) as client:
+        states = [client.get(row.id).state for row in sample]
+        pending = sum(shard.pending or 0 for shard in client.cluster().shards)
+    assert pending == rows + min(rows, _WARM_ROWS), f"{pending:,} messages are pending"
+    assert all(state.deliver_at_ms == row.due_ms for state, row in zip(states, sample, strict=True))
+    return len(states)
+
+
+def _delivered(spark: SparkSession, teller: Teller, folder: Path, count: int, url: str) -> dict[str, Any]:
+    """Lateness (ms) of messages that are due soon after the begin of the next window but some minutes."""
+    now = int(time.time() * 1000)
+    window = -(-(now + _LEAD_MS + 30_000) // WINDOW_MS) * WINDOW_MS
+    soon = generated(spark, count, window, 60_000).withColumn("topic", F.lit("soon"))
+    scheduled(soon, f"soon-{window}", folder / "stage", url, teller, _LEAD_MS)
+    teller.step(f"waiting {(window - now) / 60_000:.0f} minutes for {count:,} messages to be due")
+    time.sleep(max(window + 60_000 - time.time() * 1000, 0) / 1000 + 5)
+    late: list[int] = []
+    with Client(url) as client:
+        cursor = None
+        while (page := client.records("soon", after=cursor, max=10_000)).records:
+            late += [record.lateness_ms or 0 for record in page.records]
+            cursor = page.cursor
+    late.sort()
+    return {
+        "delivered": len(late), "of": count, "early": sum(one < 0 for one in late),
+        "lateness p50, ms": late[len(late) // 2], "lateness p99, ms": late[len(late) * 99 // 100],
+        "lateness max, ms": late[-1],
+    }  # fmt: skip

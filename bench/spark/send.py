@@ -1,0 +1,129 @@
+"""How fast rows are sent through Kafka, and how soon a row of a stream that is due at once is delivered.
+
+    python -m duemq.bench.spark send --kafka HOST:PORT --rows 1000000
+
+The Kafka must be empty. Rows are sent while no duemq runs, then taken in by one: each is measured alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duemq.bench.spark import schedule
+from duemq.bench.spark.server import serving
+from duemq.client import Client
+from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
+from duemq.pipeline.columns import Columns
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.send import send as run
+from duemq.pipeline.send import send_stream
+from duemq.pipeline.spark.progress import Teller
+
+_COLUMNS: Final = Columns("due", "body", topic="topic", key="key", name="name")
+_DAY_MS: Final = 86_400_000
+_WARM_ROWS: Final = 50_000
+_LOOK_S: Final = 0.2
+_TAKE_IN_S: Final = 600.0
+
+
+def send(
+    kafka: Annotated[str, typer.Option("--kafka", help="Bootstrap servers of an empty Kafka.")],
+    rows: Annotated[int, typer.Option(help="How many.")] = 1_000_000,
+    shards: Annotated[int, typer.Option(help="Of the duemq that is started.")] = 4,
+    seconds: Annotated[int, typer.Option(help="How long a stream is sent.")] = 30,
+    rate: Annotated[int, typer.Option(help="Its rows a second.")] = 200,
+    master: Master = None,
+    conf: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send generated rows in a batch, and a stream of rows that are due at once: rows/s, and s until delivered."""
+    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+    settings = ("bus=kafka", f"kafka.bootstrap={kafka}", f"shards={shards}")
+    try:
+        with spark_session("bench", master, conf, as_json, kafka=True) as (spark, teller):
+            said = _batch(spark, teller, folder, rows, kafka, settings)
+            with serving(folder / "data", *settings) as url:
+                teller.step("waiting until all is taken in")
+                began = time.monotonic()
+                commands = 2 * rows + _WARM_ROWS
+                _wait_for(url, commands, rows + _WARM_ROWS)
+                said["taken in by a server, rows and repeats/s"] = int(commands / (time.monotonic() - began))
+                teller.step(f"sending a stream for {seconds} s")
+                said |= _stream(spark, folder, kafka, url, seconds, rate)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        echo_json(said)
+        return
+    for name, value in said.items():
+        typer.echo(f"{name:44}{value:,.2f}" if isinstance(value, float) else f"{name:44}{value:,}")
+
+
+def _batch(
+    spark: SparkSession, teller: Teller, folder: Path, rows: int, kafka: str, settings: tuple[str, ...]
+) -> dict[str, Any]:
+    with serving(folder / "data", *settings):
+        teller.step(f"making a table of {rows:,} rows")  # and the topics
+        made = schedule.generated(spark, rows, int(time.time() * 1000) + _DAY_MS, _DAY_MS)
+        named = made.withColumn("name", F.concat(F.lit("bench-"), F.monotonically_increasing_id().cast("string")))
+        named.write.parquet(uri_of(folder / "table"))
+    table = spark.read.parquet(uri_of(folder / "table"))
+    warm = table.limit(_WARM_ROWS).withColumn("name", F.concat(F.lit("warm-"), "name"))
+    run(warm, _COLUMNS, kafka, teller=teller)
+    said: dict[str, Any] = {"rows": rows}
+    for name, compared in (("with names compared", True), ("names not compared, again", False)):
+        began = time.monotonic()
+        done = run(table, _COLUMNS, kafka, compare_names=compared, teller=teller)
+        if done.sent != rows:
+            raise JobFailed(f"{done.sent:,} of {rows:,} rows were sent")
+        said[f"into Kafka, {name}, rows/s"] = int(rows / (time.monotonic() - began))
+    return said
+
+
+def _wait_for(url: str, commands: int, pending: int) -> None:
+    """Until all is applied, repeats among it: what is left would stand before the stream."""
+    deadline = time.monotonic() + _TAKE_IN_S
+    with Client(url, timeout=60) as client:
+        while True:
+            shards = client.cluster().shards
+            if sum(shard.applied or 0 for shard in shards) == commands:
+                break
+            if time.monotonic() > deadline:
+                raise JobFailed(f"not all {commands:,} commands are applied: {shards}")
+            time.sleep(_LOOK_S)
+    found = sum(shard.pending or 0 for shard in shards)
+    if found != pending:
+        raise JobFailed(f"{found:,} messages are pending, not {pending:,}")
+
+
+def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: int, rate: int) -> dict[str, Any]:
+    """Time from when a row comes to be until its record is in its topic. The first seconds are warm-up."""
+    columns = Columns("timestamp", "at", to="bench-stream", name="value")
+    rows: DataFrame = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
+    stream = rows.withColumn("at", F.unix_millis("timestamp").cast("string"))
+    query = send_stream(stream, columns, kafka, uri_of(folder / "checkpoint"), rejects=None)
+    time.sleep(seconds)
+    query.processAllAvailable()
+    query.stop()
+    late: list[int] = []
+    with Client(url, timeout=60) as client:
+        cursor = None
+        while (page := client.records("bench-stream", after=cursor, max=10_000, wait=5_000)).records:
+            late += [record.timestamp_ms - int(record.payload) for record in page.records]
+            cursor = page.cursor
+    if len(late) < rate * seconds // 2:
+        raise JobFailed(f"only {len(late):,} rows of the stream were delivered")
+    late = sorted(late[len(late) // 4 :])
+    return {
+        "streamed rows": len(late), "until delivered p50, s": late[len(late) // 2] / 1000,
+        "until delivered p99, s": late[len(late) * 99 // 100] / 1000, "until delivered max, s": late[-1] / 1000,
+    }  # fmt: skip

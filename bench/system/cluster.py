@@ -1,0 +1,185 @@
+"""A cluster of the bench's own: Kafka, ZooKeeper, nodes and proxies as processes on this machine."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from duemq.bench.clients.kafka_reader import KafkaSource
+from duemq.bench.system.system import Layout, SiteError, ready
+from duemq.dev.cluster.cluster import LocalCluster
+from duemq.dev.servers.errors import LocalError
+from duemq.dev.servers.process import Process
+from duemq.dev.servers.usage import Bill, Meter
+from duemq.storage.data_folder import disk_bytes
+
+_PARTITIONS = 1  # of a topic that is delivered to
+_READY_WITHIN_S = 120.0
+
+
+class Cluster:
+    """A `Site` on Kafka. `start`, `stop` and `kill` concern all nodes at once; brokers and proxies go on.
+
+    `data`: the folder for everything, never removed. `keep`: do not remove the temporary folder either, with its logs.
+    """
+
+    own = True
+    accepts_while_stopped = True
+
+    def __init__(
+        self,
+        layout: Layout,
+        data: Path | None = None,
+        keep: bool = False,
+        shards: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._layout, self._data, self._kept, self._shards = layout, data, keep, shards
+        self._settings = dict(settings or {})
+        self._folder = Path()
+        self._cluster: LocalCluster | None = None
+        self._meters: list[tuple[Meter, Process]] = []
+        self.url = ""
+        self.bootstrap: str | None = None
+
+    def __str__(self) -> str:
+        return str(self._layout)
+
+    @property
+    def source(self) -> KafkaSource:
+        assert self.bootstrap is not None
+        return KafkaSource(self.bootstrap, _PARTITIONS)
+
+    @property
+    def _running(self) -> LocalCluster:
+        if self._cluster is None:
+            raise SiteError("the cluster was not started")
+        return self._cluster
+
+    def __enter__(self) -> "Cluster":
+        self._folder = self._data or Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+        layout = self._layout
+        settings = self._settings | {"shards": str(self.shards)}
+        try:
+            with _translated():
+                self._cluster = LocalCluster(
+                    self._folder,
+                    brokers=layout.brokers,
+                    zookeepers=layout.zookeepers,
+                    nodes=layout.nodes,
+                    proxies=layout.proxies,
+                    settings=settings,
+                )
+                self._cluster.start()
+        except BaseException:
+            self._clean_up()
+            raise
+        self.url, self.bootstrap = self._cluster.proxies[0].url, self._cluster.kafka.bootstrap
+        self._meters = [(Meter(role), process) for role, process in self._processes()]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        try:
+            if self._cluster is not None:
+                with _translated():
+                    self._cluster.close()
+        finally:
+            if self._data is None and not self._kept:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _processes(self) -> Iterator[tuple[str, Process]]:
+        cluster = self._running
+        yield from (("broker", each) for each in cluster.kafka.processes.values())
+        yield from (("zookeeper", each) for each in cluster.zookeeper.processes.values())
+        yield from (("node", each.process) for each in cluster.nodes)
+        yield from (("proxy", each.process) for each in cluster.proxies)
+
+    def start(self, settings: Mapping[str, str] | None = None) -> float:
+        """Start all nodes again; returns the seconds until the proxy, too, said that it was ready."""
+        began, cluster = time.monotonic(), self._running
+        with _translated():
+            for node in cluster.nodes:
+                node.settings.update(settings or {})
+                node.spawn()
+            for node in cluster.nodes:
+                node.wait_until_ready()
+        if not ready(self.url, _READY_WITHIN_S):
+            raise SiteError(f"the proxy at {self.url} was not ready again within {_READY_WITHIN_S:.0f} s")
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        """SIGTERM to all nodes, and wait. Raises SiteError when one has to be killed."""
+        for process in self._nodes():
+            process.terminate()
+        self._end(Process.stop)
+
+    def kill(self) -> None:
+        """SIGKILL to all nodes."""
+        self._end(Process.kill)
+
+    def _nodes(self) -> list[Process]:
+        return [node.process for node in self._running.nodes]
+
+    def _end(self, how: Callable[[Process], object]) -> None:
+        self.bill()  # the last look at what they cost
+        with _translated():
+            for process in self._nodes():
+                how(process)
+
+    @property
+    def shards(self) -> int:
+        return self._shards or self._layout.nodes
+
+    def kill_broker(self, number: int) -> None:
+        self.bill()
+        with _translated():
+            self._running.kafka.kill(number)
+
+    def create_topic(self, topic: str) -> None:
+        """Make a topic of one partition, replicated like everything else."""
+        asyncio.run(_create_topic(self.source.bootstrap, topic, min(self._layout.brokers, 3)))
+
+    def bill(self) -> Bill:
+        """What every process has cost since it was first started."""
+        return tuple(meter.look(process.pid if process.running else None) for meter, process in self._meters)
+
+    @property
+    def folder(self) -> Path:
+        """The first node's."""
+        return self._running.nodes[0].data
+
+    def disk_bytes(self) -> int:
+        """Allocated bytes of the first node's folder."""
+        return disk_bytes(self.folder)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except LocalError as error:
+        raise SiteError(str(error)) from error
+
+
+async def _create_topic(bootstrap: str, topic: str, copies: int) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        configs = {"min.insync.replicas": str(max(copies - 1, 1))}
+        answer = await admin.create_topics([NewTopic(topic, _PARTITIONS, copies, topic_configs=configs)])
+        for _, code, *reason in answer.topic_errors:
+            if code:
+                raise SiteError(f"Kafka did not make topic {topic}: error {code} {reason}")
+    finally:
+        await admin.close()

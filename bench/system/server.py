@@ -1,0 +1,164 @@
+"""The server on the embedded bus: one that runs already, or one of our own that can be killed and weighed."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from duemq.bench.clients.reader import HttpSource
+from duemq.bench.system.system import SiteError, free_port, get
+from duemq.dev.servers.usage import Bill, Meter
+from duemq.storage.data_folder import disk_bytes
+
+_READY_WITHIN_S = 120.0
+_STOP_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.005
+_START = "import sys; from duemq.cli.main import main; sys.exit(main())"
+
+
+class Server:
+    """A `Site` of one process.
+
+    `url`: measure that server instead, and leave it alone. `data`: the data folder to use, never removed. `keep`: do
+    not remove the temporary folder either, where the server's log is. `settings`: by `section.key`.
+    """
+
+    accepts_while_stopped = False
+    bootstrap: str | None = None
+
+    def __init__(
+        self,
+        url: str | None = None,
+        data: Path | None = None,
+        keep: bool = False,
+        shards: int | None = None,
+        sse: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.own = url is None
+        self.url = (url or f"http://127.0.0.1:{free_port()}").rstrip("/")
+        self.source = HttpSource(self.url, sse)
+        self.data, self._kept, self._shards = data, keep, shards
+        self._settings = dict(settings or {})
+        self._folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._meter = Meter("server")
+
+    def __str__(self) -> str:
+        return "one process on the embedded bus" if self.own else f"the server at {self.url}"
+
+    def __enter__(self) -> "Server":
+        if self.own:
+            self._folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
+            self.data = self.data or self._folder / "data"
+            self.data.mkdir(parents=True, exist_ok=True)
+        try:
+            if self.own:
+                self.start()
+            else:
+                self._until_ready()
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._process is not None:
+                self.stop()
+        finally:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self.own and not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, settings: Mapping[str, str] | None = None) -> float:
+        """Start our own server on its folder; returns the seconds until `/readyz` answered 200."""
+        self._settings |= settings or {}
+        listen = urllib.parse.urlsplit(self.url).netloc
+        command = [sys.executable, "-P", "-c", _START, "serve", "--data", str(self.data), "--listen", listen]
+        if self._shards is not None:
+            command += ["--shards", str(self._shards)]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        began = time.monotonic()
+        with (self._folder / "server.log").open("ab") as log:
+            # A session of its own: Ctrl-C ends the bench, and the bench ends the server.
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._until_ready()
+        return time.monotonic() - began
+
+    def _until_ready(self) -> None:
+        deadline = time.monotonic() + (_READY_WITHIN_S if self.own else 5)
+        while get(self.url, "/readyz")[0] != 200:
+            if self._process is not None and self._process.poll() is not None:
+                code, self._process = self._process.returncode, None
+                raise SiteError(f"the server ended with exit code {code}:\n{self._last_words()}")
+            if time.monotonic() > deadline:
+                raise SiteError(f"no server is ready at {self.url}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _last_words(self) -> str:
+        return "\n".join((self._folder / "server.log").read_text(errors="replace").splitlines()[-20:])
+
+    def stop(self) -> None:
+        """SIGTERM, and wait. Raises SiteError when it has to be killed, or has ended already: no run is sound then."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash or an out-of-memory kill does."""
+        self._end(signal.SIGKILL)
+
+    @property
+    def shards(self) -> int:
+        return self._shards or 1
+
+    def kill_broker(self, number: int) -> None:
+        raise SiteError("there are no brokers below the embedded bus: say --on kafka3")
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            raise SiteError(f"the server at {self.url} is not ours to stop: leave --url away for this scenario")
+        process = self._process
+        if process.poll() is not None:
+            self._process = None
+            raise SiteError(f"the server ended by itself with exit code {process.returncode}:\n{self._last_words()}")
+        self._meter.look(process.pid)
+        process.send_signal(how)
+        try:
+            process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise SiteError(f"the server did not stop within {_STOP_WITHIN_S:.0f} s of SIGTERM") from None
+        finally:
+            self._process = None
+
+    def create_topic(self, topic: str) -> None:
+        """Nothing to do: the embedded bus makes a topic when the first message for it comes."""
+
+    def bill(self) -> Bill | None:
+        """What our own server cost; None for a server that is not ours."""
+        return (self._meter.look(self._process.pid if self._process else None),) if self.own else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The data folder; None for a server that is not ours."""
+        return self.data if self.own else None
+
+    def disk_bytes(self) -> int | None:
+        """Allocated bytes of the data folder; None for a server that is not ours."""
+        return disk_bytes(self.folder) if self.folder else None

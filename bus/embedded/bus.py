@@ -1,0 +1,314 @@
+"""A durable log in one RocksDB: everything duemq needs of a broker, inside its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Rdict
+
+from duemq.bus.base import (
+    Batches,
+    Landed,
+    Stored,
+    Subscription,
+    Target,
+    TopicInfo,
+    UnknownTopic,
+    log_that_fits,
+    wall_clock,
+)
+from duemq.bus.committer import EpochCommitter
+from duemq.bus.embedded import layout
+from duemq.bus.embedded.chunk import Chunk, take
+from duemq.bus.embedded.compaction import Compactor
+from duemq.bus.embedded.group_commit import Group, GroupCommit, Trim
+from duemq.bus.embedded.history import History
+from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
+from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
+from duemq.bus.embedded.tail import TailCache
+from duemq.bus.subscription import Subscriptions
+from duemq.model.errors import DuemqError, Fenced, Unavailable
+from duemq.model.rocksdb_errors import translated
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES: Final = 64 << 20
+
+
+class EmbeddedBus:
+    """See `Bus` for what it promises. Made by `open`, used in one event loop, closed by its owner.
+
+    After a failed write every call raises StoreFailed: close it and open it anew.
+    """
+
+    def __init__(
+        self, folder: Path, db: Rdict, tail_bytes: int, clock: Callable[[], int], fault: Callable[[str], None] | None
+    ) -> None:
+        self._folder, self._db, self._clock = folder, db, clock
+        self._topics, self._latest = load_topics(db)
+        self._epochs: dict[str, int] = {}
+        self._tails = TailCache(tail_bytes)
+        self._history = History(db)
+        self._compactor = Compactor(db)
+        self._commits = GroupCommit(db, self._begin, self._publish, self._ended, fault)
+        self._subscriptions = Subscriptions(self._commits.check)
+        self._closing = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        *,
+        tail_bytes: int = TAIL_BYTES,
+        clock: Callable[[], int] = wall_clock,
+        fault: Callable[[str], None] | None = None,
+    ) -> EmbeddedBus:
+        """The log in this folder, made if it is not there.
+
+        `tail_bytes` bounds the memory for newest frames, `clock` gives epoch ms. Raises FolderRefused, CorruptStore,
+        DiskFull or StoreFailed.
+        """
+        db = await asyncio.to_thread(open_log, folder)
+        try:
+            with translated(f"reading the log in {folder}"):
+                return cls(folder, db, tail_bytes, clock, fault)
+        except BaseException:
+            db.close()
+            raise
+
+    async def append(self, batches: Batches) -> Landed:
+        return await self._commits.submit(partial(self._stage_append, self._targets(batches)))
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        self._commits.check()
+        found = self._find(topic, partition)
+        if found is None or max_records < 1:
+            return []
+        offset = max(offset, found.start.offset)
+        if offset >= found.end:
+            return []
+        if offset >= found.tail.first:
+            return take(found.tail.chunks_from(offset), offset, max_records, max_bytes)
+        records = self._history.read(found, offset, max_records, max_bytes)
+        # A reader far behind never waits for anything else: let the others have a turn.
+        await asyncio.sleep(0)
+        return records
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        return self.reach(topic, partition)
+
+    async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
+        return await self.end_offset(topic, partition)
+
+    async def start_offset(self, topic: str, partition: int) -> int:
+        self._commits.check()
+        found = self._find(topic, partition)
+        return 0 if found is None else found.start.offset
+
+    async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
+        self._commits.check()
+        found = self._find(topic, partition)
+        return 0 if found is None else self._history.first_since(found, timestamp)
+
+    def reach(self, topic: str, partition: int) -> int:
+        self._commits.check()
+        found = self._find(topic, partition)
+        return 0 if found is None else found.end
+
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
+        self._commits.check()
+        return self._subscriptions.add(topic, partition)
+
+    async def committer(self, name: str) -> EpochCommitter:
+        epoch = await self._commits.submit(partial(self._stage_epoch, name))
+        return EpochCommitter(self, name, epoch)
+
+    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
+        """Only for `EpochCommitter`."""
+        stage = partial(self._stage_commit, self._targets(batches), name, epoch)
+        return await self._commits.submit(stage, at_once=True)
+
+    def target(self, topic: str) -> Target | None:
+        self._commits.check()
+        found = self._topics.get(topic)
+        return None if found is None else Target(len(found.partitions))
+
+    async def look_at(self, topics: Collection[str]) -> None:
+        self._commits.check()
+
+    async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
+        if not 1 <= partitions <= layout.MAX_PARTITIONS:
+            raise ValueError(f"a topic has 1 to {layout.MAX_PARTITIONS} partitions, not {partitions}")
+        self._commits.check()
+        known = self._topics.get(topic)
+        if known is None:
+            known = await self._commits.submit(partial(self._stage_topic, topic, partitions))
+        return known.info()
+
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+        return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def misfits(self) -> Mapping[str, str]:
+        return {}
+
+    async def topic(self, topic: str) -> TopicInfo | None:
+        self._commits.check()
+        found = self._topics.get(topic)
+        return None if found is None else found.info()
+
+    async def topics(self) -> list[TopicInfo]:
+        self._commits.check()
+        return [topic.info() for topic in self._topics.values()]
+
+    async def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        self._commits.check()
+        found = self._find(topic, partition)
+        if found is not None and before_offset > found.start.offset:
+            await self._commits.submit(partial(self._stage_trim, found, before_offset))
+
+    async def trim_older_than(self, topic: str, timestamp: int) -> None:
+        self._commits.check()
+        known = self._topics.get(topic)
+        for found in known.partitions if known else ():
+            await self.trim(topic, found.number, await self.first_since(topic, found.number, timestamp))
+            await asyncio.sleep(0)
+            self._commits.check()
+
+    async def reclaim(self) -> None:
+        self._commits.check()
+        await self._compactor.now()
+
+    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+        self._commits.check()
+        with translated(f"reading the place of consumer {consumer!r}"):
+            place: bytes | None = self._db.get(layout.place_key(topic, consumer))
+            return place
+
+    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+        await self._commits.submit(lambda group: group.batch.put(layout.place_key(topic, consumer), cursor))
+
+    async def checkpoint(self, into: Path) -> bool:
+        self._commits.check()
+        await asyncio.to_thread(link_log, self._db, into)
+        return True
+
+    def disk_bytes(self) -> int:
+        return folder_bytes(self._folder)
+
+    def trouble(self) -> str | None:
+        try:
+            self._commits.check()
+        except Unavailable as error:
+            return error.detail
+        return None
+
+    async def clock_offset_ms(self) -> float:
+        return 0.0
+
+    async def close(self) -> None:
+        """Finishes what waits, then gives the folder back. Idempotent; every other call raises Unavailable from now."""
+        async with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            await self._commits.close()
+            stopped = await self._compactor.close()
+            try:
+                with translated(f"closing the log in {self._folder}"):
+                    self._db.close()
+            except DuemqError as error:
+                # RocksDB refuses its last flush once it failed or its work was stopped. The folder is free all the
+                # same, and everything that was acknowledged is in the synced write-ahead log.
+                if not (stopped or self._commits.failed):
+                    raise
+                log.info("log: closed without a last flush: %s", error, extra={"action": "log_closed"})
+
+    def _find(self, topic: str, partition: int) -> LogPartition | None:
+        known = self._topics.get(topic)
+        return known.partitions[partition] if known and 0 <= partition < len(known.partitions) else None
+
+    def _targets(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
+        self._commits.check()
+        targets = []
+        for (topic, partition), frames in batches.items():
+            found = self._find(topic, partition)
+            if found is None:
+                raise UnknownTopic(topic, partition if topic in self._topics else None)
+            targets.append((found, frames))
+        return targets
+
+    def _begin(self) -> Group:
+        self._latest = max(self._latest, self._clock())
+        return Group(self._latest)
+
+    def _stage_append(self, targets: list[tuple[LogPartition, Sequence[bytes]]], group: Group) -> Landed:
+        return {found.name: group.append(found, frames) for found, frames in targets}
+
+    def _stage_commit(
+        self, targets: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: Group
+    ) -> Landed:
+        newest = self._epochs[name]
+        if epoch < newest:
+            raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {newest}")
+        return self._stage_append(targets, group)
+
+    def _stage_epoch(self, name: str, group: Group) -> int:
+        epoch = self._epochs.get(name)
+        if epoch is None:
+            with translated(f"reading the epoch of committer {name!r}"):
+                row = self._db.get(layout.epoch_key(name))
+            epoch = 0 if row is None else int.from_bytes(row, "big")
+        self._epochs[name] = epoch + 1
+        group.batch.put(layout.epoch_key(name), layout.NUMBER.pack(epoch + 1))
+        return epoch + 1
+
+    def _stage_topic(self, name: str, partitions: int, group: Group) -> LogTopic:
+        known = self._topics.get(name) or group.topics.get(name)
+        if known is None:
+            number = 1 + len(self._topics) + len(group.topics)  # no topic is ever dropped
+            known = group.topics[name] = new_topic(name, number, partitions)
+            group.batch.put(layout.topic_key(name), layout.TOPIC.pack(number, partitions, group.timestamp))
+        return known
+
+    def _stage_trim(self, found: LogPartition, before: int, group: Group) -> None:
+        before = min(before, found.end)
+        if found in group.trims or before <= found.start.offset:
+            return  # housekeeping comes again
+        cut, position = before, found.position
+        if before < found.end:
+            chunk = self._chunk_at(found, before)  # it stays whole if only a part of it is trimmed
+            cut, position = chunk.first, chunk.position
+        start = Start(before, group.timestamp, position)
+        group.trims[found] = Trim(start, cut)
+        group.batch.put(found.start_key, layout.START.pack(*start))
+        if cut > found.cut:
+            # Never twice over the same keys: RocksDB pays for overlapping ranges with their square.
+            group.batch.delete_range(found.key(found.cut), found.key(cut))
+
+    def _chunk_at(self, found: LogPartition, offset: int) -> Chunk:
+        if offset >= found.tail.first:
+            return next(found.tail.chunks_from(offset))
+        return self._history.chunk_at(found, offset)
+
+    def _publish(self, group: Group) -> None:
+        self._topics.update(group.topics)
+        for found, chunk in group.chunks:
+            found.end = chunk.end
+            found.position += chunk.size
+            self._tails.add(found.tail, chunk)
+        for found, trim in group.trims.items():
+            self._compactor.trimmed(found.key(0), found.key(trim.cut), trim.start.position - found.start.position)
+            found.start, found.cut = trim
+        self._subscriptions.grown({found.name for found, _ in group.chunks})
+
+    def _ended(self) -> None:
+        self._subscriptions.wake_all()

@@ -1,0 +1,210 @@
+"""Group commit: everything that waits goes into one write and one sync; while one group syncs the next one gathers.
+
+    submit -> waiting -> [stage, in order of arrival] -> write -> sync (own thread) -> publish -> answers
+
+Nothing of a group is seen before its sync, and a group that failed is the last one: whether it is on the disk is
+known only to who opens the log anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+from rocksdict import Rdict, WriteBatch
+
+from duemq.bus.base import Appended
+from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
+from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.log_topic import LogPartition, LogTopic
+from duemq.model.errors import DuemqError, StoreFailed, Unavailable
+from duemq.model.rocksdb_errors import translate
+
+# A group takes no further requests from here on: it bounds what one write copies, and how long it holds the GIL.
+GROUP_BYTES = 8 << 20
+
+T = TypeVar("T")
+
+
+class Trim(NamedTuple):
+    """The new start of a partition, and the offset below which its chunks are gone."""
+
+    start: Start
+    cut: int
+
+
+class Group:
+    """What one write and one sync make durable, and what is to be published after that."""
+
+    def __init__(self, timestamp: int) -> None:
+        self.timestamp = timestamp
+        self.batch = WriteBatch(raw_mode=True)
+        self.bytes = 0
+        self.topics: dict[str, LogTopic] = {}
+        self.trims: dict[LogPartition, Trim] = {}
+        self.chunks: list[tuple[LogPartition, Chunk]] = []
+        self.answers: list[tuple[asyncio.Future[Any], Any]] = []
+        self._growth: dict[LogPartition, tuple[list[bytes], list[int]]] = {}
+
+    def append(self, partition: LogPartition, frames: Sequence[bytes]) -> Appended:
+        staged, lengths = self._growth.setdefault(partition, ([], []))
+        first = partition.end + len(staged)
+        added = list(map(len, frames))
+        staged += frames
+        lengths += added
+        self.bytes += sum(added)
+        return Appended(first, self.timestamp)
+
+    def seal(self) -> None:
+        """The appended frames as chunks: those of several requests to one partition share theirs."""
+        for partition, (frames, lengths) in self._growth.items():
+            if frames:
+                for chunk, sizes in cut(frames, lengths, partition.end, self.timestamp, partition.position):
+                    self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
+                    self.chunks.append((partition, chunk))
+
+
+class GroupCommit:
+    """`begin` makes an empty group, `publish` shows a durable one to readers, `ended` is called once it failed.
+
+    `fault` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
+    """
+
+    def __init__(
+        self,
+        db: Rdict,
+        begin: Callable[[], Group],
+        publish: Callable[[Group], None],
+        ended: Callable[[], None],
+        fault: Callable[[str], None] | None,
+    ) -> None:
+        self._db, self._begin, self._publish, self._ended = db, begin, publish, ended
+        self._fault = fault
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[Callable[[Group], Any], asyncio.Future[Any]]] = deque()
+        self._busy = False
+        self._soon: asyncio.Handle | None = None  # a group that is about to be written
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failure = ""
+        self._closed = False
+        # An executor's own futures would cost more than the sync: a queue and a thread are all this needs.
+        self._to_sync: SimpleQueue[Group | None] = SimpleQueue()
+        self._syncer = Thread(target=self._sync, name="duemq-log-sync", daemon=True)
+        self._syncer.start()
+
+    @property
+    def failed(self) -> bool:
+        return bool(self._failure)
+
+    def check(self) -> None:
+        """Raises Unavailable (closed) or StoreFailed."""
+        if self._closed:
+            raise Unavailable("the log is closed")
+        if self._failure:
+            raise StoreFailed(f"the log takes no more requests until it is opened anew: {self._failure}")
+
+    async def submit(self, stage: Callable[[Group], T], *, at_once: bool = False) -> T:
+        """What `stage` returned, once the group it added to is durable.
+
+        Others of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn takes
+        milliseconds, and a shard's cycle has gathered enough.
+
+        A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
+        """
+        self.check()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.append((stage, future))
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            self._soon = self._loop.call_soon(self._write)
+        if at_once and self._soon is not None:
+            self._soon.cancel()
+            self._write()
+        return await future
+
+    async def close(self) -> None:
+        """Refuse what comes, finish what waits. Idempotent."""
+        self._closed = True
+        await self._idle.wait()
+        self._to_sync.put(None)
+        self._syncer.join()
+        self._ended()
+
+    def _write(self) -> None:
+        self._soon = None
+        group = self._begin()
+        try:
+            while self._waiting and group.bytes < GROUP_BYTES:
+                stage, future = self._waiting[0]
+                if not future.cancelled():
+                    try:
+                        group.answers.append((future, stage(group)))
+                    except DuemqError as error:
+                        future.set_exception(error)
+                self._waiting.popleft()
+            group.seal()
+            if group.batch.is_empty():
+                self._finish(group)
+                return
+            self._step("before_write")
+            self._db.write(group.batch)
+            self._step("after_write")
+        except Exception as error:
+            self._fail(group, error)
+            return
+        self._to_sync.put(group)
+
+    def _sync(self) -> None:
+        while (group := self._to_sync.get()) is not None:
+            failure: Exception | None = None
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:
+                failure = error
+            with suppress(RuntimeError):  # the loop was closed without closing the bus: nobody waits any more
+                self._loop.call_soon_threadsafe(self._synced, group, failure)
+
+    def _synced(self, group: Group, failure: Exception | None) -> None:
+        try:
+            if failure is not None:
+                raise failure
+            self._step("after_sync")
+            self._finish(group)
+        except Exception as error:
+            self._fail(group, error)
+
+    def _finish(self, group: Group) -> None:
+        self._publish(group)
+        for future, answer in group.answers:
+            if not future.done():
+                future.set_result(answer)
+        if self._waiting:
+            # Not at once: who was just answered may have more for the next group.
+            self._soon = self._loop.call_soon(self._write)
+        else:
+            self._busy = False
+            self._idle.set()
+
+    def _fail(self, group: Group, cause: Exception) -> None:
+        error = translate("writing the log", cause)
+        self._failure = str(error)
+        for future in [future for future, _ in group.answers] + [future for _, future in self._waiting]:
+            if not future.done():
+                told = type(error)(self._failure)
+                told.__cause__ = cause
+                future.set_exception(told)
+        self._waiting.clear()
+        self._busy = False
+        self._idle.set()
+        self._ended()
+
+    def _step(self, name: str) -> None:
+        if self._fault is not None:
+            self._fault(name)

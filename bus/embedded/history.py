@@ -1,0 +1,87 @@
+"""Reads of what the tail no longer holds: chunks out of RocksDB, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rocksdict import Rdict
+
+from duemq.bus.base import Stored
+from duemq.bus.embedded.chunk import Chunk, take, unpack_chunk
+from duemq.bus.embedded.log_topic import LogPartition
+from duemq.bus.embedded.rocksdb_log import scan_options
+from duemq.model.errors import CorruptStore
+from duemq.model.rocksdb_errors import translated
+
+# RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.
+MAX_READ_BYTES = 2 << 20
+_KEPT_CHUNKS = 8
+
+
+class History:
+    def __init__(self, db: Rdict) -> None:
+        self._db = db
+        self._options = scan_options()
+        # The chunk each reader stopped in: small reads do not check and cut a whole chunk again and again.
+        self._recent: dict[LogPartition, Chunk] = {}
+
+    def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[Stored]:
+        """As `Bus.read`, for start <= `offset` < end, and no more than `MAX_READ_BYTES`."""
+        chunks = self.chunks_from(partition, offset)
+        return take(chunks, offset, max_records, min(max_bytes, MAX_READ_BYTES))
+
+    def chunks_from(self, partition: LogPartition, offset: int) -> Iterator[Chunk]:
+        """The chunks from the one that holds `offset` on, up to the end readers may see. Raises CorruptStore."""
+        end = partition.end
+        recent = self._recent.get(partition)
+        if recent is not None and recent.first <= offset < recent.end:
+            yield recent
+            offset = recent.end
+        if offset >= end:
+            return
+        name = partition.name
+        with translated(f"reading topic {name[0]!r}, partition {name[1]}, offset {offset}"):
+            rows = self._db.iter(self._options)
+            rows.seek_for_prev(partition.key(offset))
+            while offset < end:
+                rows.status()
+                if not rows.valid() or not (key := rows.key()).startswith(partition.prefix):
+                    raise _corrupt(partition, offset, "there is no such record")
+                try:
+                    chunk = unpack_chunk(int.from_bytes(key[-8:], "big"), rows.value())
+                except ValueError as error:
+                    raise _corrupt(partition, offset, str(error)) from error
+                if not chunk.first <= offset < chunk.end:
+                    raise _corrupt(partition, offset, f"records are missing, those found begin at {chunk.first}")
+                self._keep(partition, chunk)
+                yield chunk
+                offset = chunk.end
+                rows.next()
+
+    def chunk_at(self, partition: LogPartition, offset: int) -> Chunk:
+        """The chunk that holds the offset, for start <= `offset` < end."""
+        return next(self.chunks_from(partition, offset))
+
+    def first_since(self, partition: LogPartition, timestamp: int) -> int:
+        """The lowest offset whose frame was appended at this time (ms) or later; the end if there is none."""
+        low, high = partition.start.offset, partition.end
+        probe = low  # mostly nothing is too old: look at the first chunk before anything else
+        while low < high:
+            chunk = self.chunk_at(partition, probe)
+            if chunk.timestamp < timestamp:
+                low = chunk.end
+            else:
+                high = max(low, chunk.first)
+            probe = (low + high) // 2
+        return low
+
+    def _keep(self, partition: LogPartition, chunk: Chunk) -> None:
+        self._recent.pop(partition, None)
+        self._recent[partition] = chunk
+        if len(self._recent) > _KEPT_CHUNKS:
+            del self._recent[next(iter(self._recent))]
+
+
+def _corrupt(partition: LogPartition, offset: int, why: str) -> CorruptStore:
+    topic, number = partition.name
+    return CorruptStore(f"the log is damaged at topic {topic!r}, partition {number}, offset {offset}: {why}")

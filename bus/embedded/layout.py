@@ -1,0 +1,54 @@
+"""The rows of the embedded log in RocksDB, one byte of prefix per kind. All numbers in keys are big-endian.
+
+    'r' topic number (u32) partition (u16) first offset (u64) -> chunk, see `bus/embedded/chunk.py`
+    's' topic number (u32) partition (u16)                    -> start offset, last timestamp, position (u64 each)
+    't' topic name                                            -> topic number (u32), partitions (u16), created ms (u64)
+    'e' committer name                                        -> epoch (u64)
+    'c' topic name \\0 consumer name                           -> cursor
+    'v'                                                       -> version of this layout (u16)
+
+Changing it: raise `VERSION` and teach `bus/embedded/rocksdb_log.py` to bring older folders over.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+VERSION = 1
+VERSION_KEY = b"v"
+
+TOPIC = Struct(">IHQ")
+START = Struct(">QQQ")
+NUMBER = Struct(">Q")
+
+_PARTITION_KEY = Struct(">cIH")
+MAX_PARTITIONS = 0xFFFF
+
+
+class Start(NamedTuple):
+    """Where a trimmed partition begins, and what its last chunk would say if that one was trimmed too."""
+
+    offset: int = 0
+    timestamp: int = 0
+    position: int = 0
+
+
+def record_prefix(topic: int, partition: int) -> bytes:
+    return _PARTITION_KEY.pack(b"r", topic, partition)
+
+
+def start_key(topic: int, partition: int) -> bytes:
+    return _PARTITION_KEY.pack(b"s", topic, partition)
+
+
+def topic_key(name: str) -> bytes:
+    return b"t" + name.encode()
+
+
+def epoch_key(committer: str) -> bytes:
+    return b"e" + committer.encode()
+
+
+def place_key(topic: str, consumer: str) -> bytes:
+    return b"c" + topic.encode() + b"\0" + consumer.encode()

@@ -1,0 +1,95 @@
+"""Topics and partitions of the embedded log as they are known in memory, and how they are found again on opening."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rocksdict import Rdict
+
+from duemq.bus.base import TopicInfo
+from duemq.bus.embedded import layout
+from duemq.bus.embedded.chunk import read_head
+from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.tail import Tail
+from duemq.model.errors import CorruptStore
+
+
+class LogPartition:
+    """What is durable of one partition: offsets `start` to `end`.
+
+    `cut`: the log holds nothing below this offset (between it and `start` lies the trimmed part of a chunk).
+    `position`: the bytes of all frames ever appended.
+    """
+
+    __slots__ = ("cut", "end", "name", "number", "position", "prefix", "start", "start_key", "tail")
+
+    def __init__(self, topic: str, topic_number: int, number: int, start: Start) -> None:
+        self.name = (topic, number)
+        self.number = number
+        self.prefix = layout.record_prefix(topic_number, number)
+        self.start_key = layout.start_key(topic_number, number)
+        self.start, self.cut = start, 0
+        self.end, self.position = start.offset, start.position
+        self.tail = Tail(self.end)
+
+    def key(self, offset: int) -> bytes:
+        return self.prefix + offset.to_bytes(8, "big")
+
+
+@dataclass(frozen=True)
+class LogTopic:
+    name: str
+    number: int
+    partitions: tuple[LogPartition, ...]
+
+    def info(self) -> TopicInfo:
+        return TopicInfo(
+            self.name,
+            len(self.partitions),
+            tuple(partition.start.offset for partition in self.partitions),
+            tuple(partition.end for partition in self.partitions),
+        )
+
+
+def new_topic(name: str, number: int, partitions: int) -> LogTopic:
+    return LogTopic(name, number, tuple(LogPartition(name, number, at, Start()) for at in range(partitions)))
+
+
+def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
+    """All topics as the last chunk of each partition says, and the latest timestamp given. Raises CorruptStore."""
+    topics: dict[str, LogTopic] = {}
+    latest = 0
+    rows = db.iter()
+    rows.seek(b"t")
+    while rows.valid() and (key := rows.key()).startswith(b"t"):
+        name = key[1:].decode()
+        number, count, _ = layout.TOPIC.unpack(rows.value())
+        partitions = []
+        for at in range(count):
+            partition, timestamp = _load_partition(db, name, number, at)
+            partitions.append(partition)
+            latest = max(latest, timestamp)
+        topics[name] = LogTopic(name, number, tuple(partitions))
+        rows.next()
+    rows.status()
+    return topics, latest
+
+
+def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[LogPartition, int]:
+    row = db.get(layout.start_key(topic_number, at))
+    start = Start() if row is None else Start(*layout.START.unpack(row))
+    partition = LogPartition(topic, topic_number, at, start)
+    rows = db.iter()
+    rows.seek_for_prev(partition.key(2**64 - 1))
+    rows.status()
+    if not rows.valid() or not (key := rows.key()).startswith(partition.prefix):
+        return partition, start.timestamp
+    first, value = int.from_bytes(key[-8:], "big"), rows.value()
+    try:
+        head = read_head(value)
+    except ValueError as error:
+        raise CorruptStore(f"topic {topic!r}, partition {at}, offset {first}: {error}") from error
+    partition.end = first + head.frames
+    partition.position = head.position + head.size
+    partition.tail = Tail(partition.end)
+    return partition, max(start.timestamp, head.timestamp)

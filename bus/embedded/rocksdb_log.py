@@ -1,0 +1,135 @@
+"""The border to RocksDB: how the log's database is opened."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+)
+
+from duemq.bus.embedded import layout
+from duemq.bus.embedded.wal import cut_torn_end
+from duemq.model.errors import CorruptStore, FolderRefused
+from duemq.model.rocksdb_errors import translated
+
+log = logging.getLogger(__name__)
+
+
+def log_options() -> Options:
+    """Large sequential values, read mostly in order, most of them dropped again soon."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    # The default stops at the first bad record of the WAL and forgets what was acknowledged behind it, without a word.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_compression_type(DBCompressionType.lz4())
+    # `write` holds the GIL: a stalled write would stop the whole process, so buffers and level 0 have room to spare.
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_write_buffer_number(6)
+    options.set_level_zero_file_num_compaction_trigger(6)
+    options.set_level_zero_slowdown_writes_trigger(60)
+    options.set_level_zero_stop_writes_trigger(100)
+    options.set_max_bytes_for_level_base(512 << 20)
+    options.set_max_total_wal_size(256 << 20)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(16 << 20))
+    table.set_block_size(32 << 10)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def scan_options() -> ReadOptions:
+    """For reads in order: they must not push everything else out of the block cache."""
+    options = ReadOptions()
+    options.set_verify_checksums(True)
+    options.set_readahead_size(1 << 20)
+    return options
+
+
+def open_log(folder: Path) -> Rdict:
+    """Raises FolderRefused (in use, or of another version), CorruptStore, DiskFull or StoreFailed."""
+    with translated(f"opening the log in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        # RocksDB syncs what is in its folder, but not the name of the folder itself.
+        parent = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        db = _opened(folder)
+        found = db.get(layout.VERSION_KEY)
+        if found is None and not _is_empty(db):
+            db.close()
+            raise FolderRefused(f"{folder} holds something that is not a log of duemq; name another folder")
+        version = layout.VERSION if found is None else int.from_bytes(found, "big")
+        if version != layout.VERSION:
+            db.close()
+            raise FolderRefused(
+                f"the log in {folder} has layout {version}, this duemq reads layout {layout.VERSION}: "
+                "start the version that wrote it"
+            )
+        if found is None:
+            db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
+            db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
+        return db
+
+
+def _opened(folder: Path) -> Rdict:
+    try:
+        with translated(folder):
+            return Rdict(str(folder), log_options())
+    except CorruptStore:
+        cut = cut_torn_end(folder)
+        if not cut:
+            raise
+    log.warning(
+        "log: cut off the torn end of the last write before a power cut, %d bytes: it was never acknowledged", cut,
+        extra={"action": "log_torn", "bytes": cut},
+    )  # fmt: skip
+    return Rdict(str(folder), log_options())
+
+
+def link_log(db: Rdict, into: Path) -> None:
+    """A checkpoint of the log in a new folder, made of links. Blocks; run it in a thread.
+
+    The log may be written meanwhile: what was synced before the call is in it. Raises DiskFull or StoreFailed.
+    """
+    with translated(into):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        # A checkpoint holds the GIL while it flushes, so leave it little to flush.
+        db.flush(True)
+        Checkpoint(db).create_checkpoint(str(into))
+
+
+def _is_empty(db: Rdict) -> bool:
+    rows = db.iter()
+    rows.seek_to_first()
+    rows.status()
+    return not rows.valid()
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files of a folder take on the disk, in bytes."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                total += entry.stat().st_blocks * 512
+            except FileNotFoundError:
+                continue  # RocksDB dropped it meanwhile
+    return total

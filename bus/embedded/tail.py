@@ -1,0 +1,65 @@
+"""The newest chunks of every partition, kept in memory: who reads what was just appended does not touch the disk."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from duemq.bus.embedded.chunk import Chunk
+
+# What an object of bytes and its place in a list take on top of the bytes.
+FRAME_OVERHEAD_BYTES = 48
+
+
+class Tail:
+    """The newest chunks of one partition. `first` is the lowest offset it holds; equal to the end if it is empty."""
+
+    __slots__ = ("_chunks", "_dropped", "_firsts", "first")
+
+    def __init__(self, end: int) -> None:
+        self.first = end
+        self._firsts: list[int] = []
+        self._chunks: list[Chunk | None] = []
+        self._dropped = 0
+
+    def add(self, chunk: Chunk) -> None:
+        self._firsts.append(chunk.first)
+        self._chunks.append(chunk)
+
+    def drop_oldest(self) -> None:
+        at = self._dropped
+        dropped = self._chunks[at]
+        assert dropped is not None
+        self._chunks[at] = None
+        self.first = dropped.end
+        self._dropped = at + 1
+        # A list is only shortened at its front when half of it is gone: constant cost per chunk.
+        if self._dropped > 64 and self._dropped * 2 > len(self._chunks):
+            del self._firsts[: self._dropped], self._chunks[: self._dropped]
+            self._dropped = 0
+
+    def chunks_from(self, offset: int) -> Iterator[Chunk]:
+        """The chunks from the one that holds `offset` on. Only for `first` <= offset < end."""
+        at = bisect_right(self._firsts, offset, self._dropped) - 1
+        return (chunk for chunk in islice(self._chunks, at, None) if chunk is not None)
+
+
+class TailCache:
+    """All tails of a bus, together within `max_bytes`; the oldest chunk of all goes first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._ages: deque[tuple[Tail, int]] = deque()
+
+    def add(self, tail: Tail, chunk: Chunk) -> None:
+        held = chunk.size + FRAME_OVERHEAD_BYTES * len(chunk.frames)
+        tail.add(chunk)
+        self._ages.append((tail, held))
+        self._bytes += held
+        while self._bytes > self._max_bytes:
+            oldest, freed = self._ages.popleft()
+            oldest.drop_oldest()
+            self._bytes -= freed

@@ -1,0 +1,268 @@
+"""duemq's own topics, followed: frames come into memory as they are committed, and readers take them from there.
+
+One fetch per broker waits for whatever comes first. A partition is part of it once a reader has come to the end of what
+is here, and until that brought something: readers that look rarely cost few fetches, and the next frames are on their
+way while a reader works on the last ones. Only one with a backlog is fetched ahead of its reader, as memory allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from aiokafka import errors
+from aiokafka.errors import KafkaError
+
+from duemq.bus.base import Partition, Stored
+from duemq.bus.kafka.fetch.records import decode
+from duemq.bus.kafka.fetch.runs import Chunk, Run
+from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Fetched, Wire
+from duemq.model.errors import DuemqError
+
+log = logging.getLogger(__name__)
+
+_WAIT_MS, _FETCH_BYTES = 500, 1 << 20
+_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
+_LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
+# A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
+# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn.
+_CONNECTIONS = 4
+_RETRY_S, _TROUBLE_S = 0.1, 5.0
+_DEPOSED_S = 1.0
+_LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
+
+
+class Tail:
+    """The newest frames of one partition.
+
+    `read_to`: how far its foremost reader is, -1 if nobody has read. `wanted`: whether more is to be fetched. `flight`:
+    the fetch that includes it just now. `log_start`: the first offset that the broker still has.
+    """
+
+    __slots__ = (
+        "failing_since", "flight", "log_start", "partition", "read_to", "run", "short_since", "started", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.run = Run(0)
+        self.started = False
+        self.wanted = True
+        self.read_to = -1
+        self.log_start = 0
+        self.flight: object | None = None
+        self.failing_since: float | None = None
+        self.short_since: float | None = None
+
+    def start(self, offset: int, read_to: int) -> None:
+        """Begin anew at this offset. A fetch that is under way for another one counts no more."""
+        self.run, self.read_to, self.started, self.flight = Run(offset), read_to, True, None
+        self.wanted = True
+
+
+class Tails:
+    """`grown` is called with the partitions whose readers have something new; `known_end` says how far a partition was
+    committed, as far as this process knows, 0 where it does not."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        max_bytes: int,
+        grown: Callable[[Iterable[Partition]], None],
+        known_end: Callable[[Partition], int],
+    ) -> None:
+        self._wire, self._max_bytes, self._grown, self._known_end = wire, max_bytes, grown, known_end
+        self._tails: dict[Partition, Tail] = {}
+        self._changed = asyncio.Event()
+        self._flights: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+    def follow(self, partition: Partition, known_end: int | None = None) -> Tail:
+        """Follow it from now on: from where it is known to end, or from its end as the broker says it."""
+        tail = self._tails.get(partition)
+        if tail is None:
+            tail = self._tails[partition] = Tail(partition)
+            if known_end is not None:
+                tail.start(known_end, -1)
+            self._changed.set()
+        return tail
+
+    def follows(self, partition: Partition) -> bool:
+        return partition in self._tails
+
+    def first(self, partition: Partition) -> int:
+        """Where its frames in memory begin."""
+        return self._tails[partition].run.first
+
+    def reach(self, partition: Partition) -> int:
+        tail = self._tails.get(partition)
+        return tail.run.end if tail is not None and tail.started else 0
+
+    def read(self, partition: Partition, offset: int, max_records: int, max_bytes: int) -> list[Stored] | None:
+        """What is there from `offset` on; None where the tail begins later, so that the broker has to be asked."""
+        tail = self.follow(partition)
+        run = tail.run
+        offset = max(offset, tail.log_start)
+        if tail.started and offset < run.first:
+            return None
+        if not tail.started or offset > run.end + _LEAP:
+            tail.start(offset, offset)
+            self._changed.set()
+            return []
+        found = run.read(offset, max_records, max_bytes)
+        read_to = found[-1].offset + 1 if found else offset
+        if read_to > tail.read_to:
+            tail.read_to = read_to
+            run.drop_before(read_to, self._share)
+        if not found or read_to >= run.last:
+            self.want(partition)
+        return found
+
+    def want(self, partition: Partition) -> None:
+        """A reader has all that is here, and waits for more."""
+        tail = self.follow(partition)
+        if not tail.wanted:
+            tail.wanted = True
+            self._changed.set()
+
+    def trimmed(self, partition: Partition, before: int) -> None:
+        tail = self._tails.get(partition)
+        if tail is not None:
+            tail.run.cut(before)
+
+    def trouble(self) -> str | None:
+        now = time.monotonic()
+        for tail in self._tails.values():
+            if tail.failing_since is not None and now - tail.failing_since > _TROUBLE_S:
+                topic, partition = tail.partition
+                return f"partition {partition} of topic {topic!r} cannot be read for {now - tail.failing_since:.0f} s"
+        return None
+
+    # --- the pump -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a fetch waiting for every partition that is wanted, until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                self._launch()
+                await self._changed.wait()
+        finally:
+            flights = list(self._flights.values())
+            for flight in flights:
+                flight.cancel()
+            await asyncio.gather(*flights, return_exceptions=True)
+
+    @property
+    def _share(self) -> int:
+        return max(self._max_bytes // max(len(self._tails), 1), _LEAST_SHARE)
+
+    def _launch(self) -> None:
+        idle: defaultdict[int, list[Tail]] = defaultdict(list)
+        lost: list[Tail] = []
+        for tail in self._tails.values():
+            if tail.flight is None and tail.wanted:
+                node = self._wire.leader(*tail.partition)
+                (lost if node is None else idle[node]).append(tail)
+        for node, tails in idle.items():
+            for number in range(_CONNECTIONS):
+                if (node, f"tail-{number}") not in self._flights:
+                    self._start(node, f"tail-{number}", tails)
+                    break
+        if lost and (-1, "") not in self._flights:
+            self._start(-1, "", lost)
+
+    def _start(self, node: int, connection: str, tails: list[Tail]) -> None:
+        flight = asyncio.create_task(self._fly(node, connection, tails), name=f"kafka fetch {node} {connection}")
+        self._flights[node, connection] = flight
+        for tail in tails:
+            tail.flight = flight
+
+        def landed(task: asyncio.Task[None]) -> None:
+            del self._flights[node, connection]
+            for tail in tails:
+                if tail.flight is task:
+                    tail.flight = None
+            self._changed.set()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("kafka fetch failed: %r", error, extra={"action": "kafka_fetch"})
+
+        flight.add_done_callback(landed)
+
+    async def _fly(self, node: int, connection: str, tails: list[Tail]) -> None:
+        """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
+        try:
+            if node < 0:
+                raise errors.LeaderNotAvailableError("no leader")
+            ends = await self._wire.offsets((tail.partition for tail in tails if not tail.started), LATEST)
+            for tail in tails:
+                if not tail.started:  # nobody has begun to read it meanwhile
+                    tail.start(ends[tail.partition], -1)
+            wanted = {tail.partition: tail.run.end for tail in tails}
+            answers = await self._wire.fetch(node, wanted, _WAIT_MS, _FETCH_BYTES, connection)
+        except (KafkaError, DuemqError, OSError, KeyError) as error:
+            for tail in tails:
+                self._failed(tail, error)
+            self._wire.client.force_metadata_update()
+            await asyncio.sleep(_RETRY_S)
+            return
+        failed, grown = False, []
+        for tail in tails:
+            answer = answers.get(tail.partition)
+            if answer is None or tail.run.end != wanted[tail.partition]:
+                continue  # somebody began to read elsewhere meanwhile
+            try:
+                if await self._take(tail, answer):
+                    grown.append(tail.partition)
+                tail.failing_since = None
+                self._doubt(tail)
+            except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
+                failed = True
+                self._failed(tail, error)
+        self._grown(grown)
+        if failed:
+            await asyncio.sleep(_RETRY_S)
+
+    async def _take(self, tail: Tail, answer: Fetched) -> bool:
+        """True if the partition got on. Raises KafkaError."""
+        if answer.error is errors.OffsetOutOfRangeError:
+            start = (await self._wire.offsets([tail.partition], EARLIEST))[tail.partition]
+            if start <= tail.run.end:
+                raise errors.OffsetOutOfRangeError(f"the log ends before offset {tail.run.end}")
+            tail.log_start = start
+            tail.start(start, tail.read_to)
+            return True
+        if answer.error is not None:
+            if getattr(answer.error, "invalid_metadata", False):
+                self._wire.client.force_metadata_update()
+            raise answer.error()
+        tail.log_start = max(tail.log_start, answer.start)
+        first = tail.run.end
+        decoded = decode(answer.message_set, first, answer.aborted)
+        if decoded.next_offset == first:
+            return False
+        tail.run.add(Chunk(first, decoded.next_offset, decoded.records, decoded.size))
+        tail.run.drop_before(tail.read_to, self._share)
+        tail.wanted = decoded.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
+        return True
+
+    def _doubt(self, tail: Tail) -> None:
+        """A broker that does not have what was committed was deposed, perhaps, and does not know it: ask who leads."""
+        now = time.monotonic()
+        if self._known_end(tail.partition) <= tail.run.end:
+            tail.short_since = None
+        elif tail.short_since is None:
+            tail.short_since = now
+        elif now - tail.short_since > _DEPOSED_S:
+            tail.short_since = now
+            self._wire.client.force_metadata_update()
+
+    def _failed(self, tail: Tail, error: BaseException) -> None:
+        if tail.failing_since is None:
+            tail.failing_since = time.monotonic()
+            log.warning(
+                "kafka: partition %d of %s cannot be read just now: %r", tail.partition[1], tail.partition[0], error,
+                extra={"action": "kafka_fetch", "topic": tail.partition[0]},
+            )  # fmt: skip

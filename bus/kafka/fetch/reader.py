@@ -1,0 +1,97 @@
+"""Reading anywhere in any topic: by asking the broker, with what it sent too much kept for the next reader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from aiokafka import errors
+
+from duemq.bus.base import Partition, Stored
+from duemq.bus.kafka.fetch.records import decode
+from duemq.bus.kafka.fetch.runs import Chunk, bounded
+from duemq.bus.kafka.requests.wire import EARLIEST, Fetched, Wire
+
+_FETCH_BYTES = 1 << 20
+_KEPT_BYTES = 16 << 20
+_AGAIN_MS = 20
+_PATIENCE = 50  # times a read asks again for what is known to be committed: a second
+
+
+class Reader:
+    """`saw_end` is called with the last stable offset of a partition, whenever a broker says it."""
+
+    def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
+        self._wire, self._saw_end = wire, saw_end
+        self._kept: OrderedDict[tuple[str, int, int], Chunk] = OrderedDict()
+        self._kept_bytes = 0
+
+    async def read(
+        self, partition: Partition, offset: int, max_records: int, max_bytes: int, known_end: int
+    ) -> list[Stored]:
+        """Frames from `offset` on; goes over what holds none.
+
+        Waits up to a second for those below `known_end`: they were committed, but a broker shows them a moment later,
+        and not before older transactions of others ended. Raises LogFailed.
+        """
+        if max_records < 1:
+            return []
+        for _ in range(_PATIENCE):
+            chunk = self._take(partition, offset)
+            if chunk is None:
+                # The broker is asked to wait only for what it is about to have.
+                chunk = await self._fetch(partition, offset, _AGAIN_MS if offset < known_end else 0)
+            found = chunk.after(offset)
+            if found:
+                read = bounded([found], max_records, max_bytes)
+                if len(read) < len(found):
+                    self._keep(partition, read[-1].offset + 1, chunk)
+                return read
+            if chunk.end <= offset and offset >= known_end:
+                break
+            offset = max(chunk.end, offset)
+        return []
+
+    def drop(self, partition: Partition) -> None:
+        """Drop what was kept of a partition: it was cut."""
+        for place in [place for place in self._kept if place[:2] == partition]:
+            self._drop(place)
+
+    def forget(self, topic: str) -> None:
+        """Drop what was kept of a topic: it is gone."""
+        for place in [place for place in self._kept if place[0] == topic]:
+            self._drop(place)
+
+    async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> Chunk:
+        async def ask() -> Chunk:
+            node = next(iter(self._wire.by_leader([partition])))
+            answer = (await self._wire.fetch(node, {partition: offset}, wait_ms, _FETCH_BYTES, "read"))[partition]
+            return await self._chunk(partition, offset, answer)
+
+        return await self._wire.retried(ask)
+
+    async def _chunk(self, partition: Partition, offset: int, answer: Fetched) -> Chunk:
+        if answer.error is errors.OffsetOutOfRangeError:
+            start = (await self._wire.offsets([partition], EARLIEST))[partition]
+            return Chunk(offset, max(start, offset), [], 0)
+        if answer.error is not None:
+            raise answer.error(f"partition {partition[1]} of topic {partition[0]!r}")
+        self._saw_end(partition, answer.stable)
+        decoded = decode(answer.message_set, offset, answer.aborted)
+        return Chunk(offset, decoded.next_offset, decoded.records, decoded.size)
+
+    def _take(self, partition: Partition, offset: int) -> Chunk | None:
+        return self._drop((*partition, offset))
+
+    def _keep(self, partition: Partition, offset: int, chunk: Chunk) -> None:
+        self._drop((*partition, offset))
+        self._kept[*partition, offset] = chunk
+        self._kept_bytes += chunk.size
+        while self._kept_bytes > _KEPT_BYTES:  # also the chunk itself, where one record is larger than that
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, place: tuple[str, int, int]) -> Chunk | None:
+        chunk = self._kept.pop(place, None)
+        if chunk is not None:
+            self._kept_bytes -= chunk.size
+        return chunk

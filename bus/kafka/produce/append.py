@@ -1,0 +1,343 @@
+"""Appends outside of transactions, by one idempotent producer for all partitions.
+
+Calls that come while a partition's last batch is on its way gather, and go as the next one: the busier, the larger.
+While brokers are slow, calls wait here up to a bound in bytes; what is over it is refused, and nothing of it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from duemq.bus.base import Appended, Batches, Landed, Partition
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce.batches import appended, batches_of, refusal_of
+from duemq.bus.kafka.produce.stop import noticed, stop
+from duemq.bus.kafka.topics.catalog import Catalog, Known
+from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_GATHERED_BYTES = 4 << 20  # of one turn of a lane
+_WAITING_BYTES = 32 << 20  # of all calls that are not answered; a batch on its way is in memory three times
+
+
+class _Call(NamedTuple):
+    frames: Sequence[bytes]
+    size: int
+    done: asyncio.Future[Appended]
+
+
+class _TooLarge(Exception):
+    """A broker refused a batch for its size: the first `sent` frames are in the log, as `landed` says, and no other."""
+
+    def __init__(self, sent: int, landed: list[tuple[int, int, int]], stamp: int) -> None:
+        super().__init__(sent)
+        self.sent, self.landed, self.stamp = sent, landed, stamp
+
+
+def joined(outcomes: Iterable[Landed | BaseException]) -> Landed:
+    """Where all parts of an append landed. Raises what failed: LogFailed where a part of it is or may be in the log."""
+    landed: dict[Partition, Appended] = {}
+    failures: list[BaseException] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            failures.append(outcome)
+        else:
+            landed |= outcome
+    if not failures:
+        return landed
+    unknown = next((failure for failure in failures if isinstance(failure, LogFailed)), None)
+    if unknown is None and landed:
+        raise LogFailed(f"a part of an append is in the log, another is not: {failures[0]}") from failures[0]
+    raise unknown or failures[0]
+
+
+class Appender:
+    """One producer, which is opened when it is needed, and a lane for each partition.
+
+    `landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        catalog: Catalog,
+        landed: Callable[[Partition, int], None],
+        clock: Callable[[], int],
+        max_bytes: int = _WAITING_BYTES,
+    ) -> None:
+        self._options, self._catalog, self._landed, self._clock = options, catalog, landed, clock
+        self._max_bytes, self._waiting_bytes = max_bytes, 0
+        self._producer: Any = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._on_the_way: set[asyncio.Future[Any]] = set()
+        self._sends: dict[asyncio.Future[None], Any] = {}  # those under way, with their producers
+        self._lanes: dict[Partition, list[_Call]] = {}
+        self._driving: set[asyncio.Task[None]] = set()
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Raises Unavailable."""
+        producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
+        mend_timeouts(producer.client)
+        mend_topics(producer.client)
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout_s):
+                await producer.start()
+        except (KafkaError, OSError, TimeoutError) as error:
+            await stop(producer, failed=True)
+            raise Unavailable(f"Kafka does not take a producer just now: {error!r}") from error
+        except BaseException:
+            await stop(producer, failed=True)
+            raise
+        self._producer = producer
+
+    async def append(self, batches: Batches) -> Landed:
+        """Raises LogFailed (some of it is or may be in the log), Unavailable or Rejected (nothing of it is)."""
+        size = sum(_size_of(frames) for frames in batches.values())
+        if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
+            raise Unavailable(
+                f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
+            )
+        puts = [self.put(where, frames) for where, frames in batches.items()]
+        outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        return joined(
+            outcome if isinstance(outcome, BaseException) else {where: outcome}
+            for where, outcome in zip(batches, outcomes, strict=True)
+        )
+
+    def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[Appended]:
+        """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or
+        Rejected (nothing happened: a frame is too large)."""
+        done = asyncio.get_running_loop().create_future()
+        call = _Call(frames, _size_of(frames), done)
+        self._waiting_bytes += call.size
+        lane = self._lanes.get(where)
+        if lane is None:
+            self._lanes[where] = [call]
+            _spawn(self._driving, self._drive(where), f"kafka append {where[0]} {where[1]}")
+        else:
+            lane.append(call)
+        return done
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+        for lane in list(self._driving):
+            lane.cancel()
+        await asyncio.gather(*self._driving, return_exceptions=True)
+        self._break(self._producer, LogFailed("the log is closed"))
+        await asyncio.gather(*self._stopping)
+
+    # --- one partition --------------------------------------------------------------------------------------------
+
+    async def _drive(self, where: Partition) -> None:
+        """Send what is in the lane until it is empty."""
+        lane = self._lanes[where]
+        calls: list[_Call] = []
+        try:
+            while lane:
+                size = taken = 0
+                while taken < len(lane) and size < _GATHERED_BYTES:
+                    size += lane[taken].size
+                    taken += 1
+                calls = lane[:taken]
+                del lane[:taken]
+                try:
+                    await self._send_all(where, calls)
+                except DuemqError as error:
+                    _fail(calls, error)
+                finally:
+                    self._waiting_bytes -= size
+        finally:
+            del self._lanes[where]
+            self._waiting_bytes -= sum(call.size for call in lane)
+            _fail(calls, LogFailed("the log was closed during an append: it may or may not be in the log"))
+            _fail(lane, Unavailable("the log is closed"))
+
+    async def _send_all(self, where: Partition, calls: list[_Call]) -> None:
+        """Send calls together. Where the broker finds a batch too large, each call that did not get through goes alone:
+        what one of them is too large for is no failure of the others."""
+        try:
+            await self._send(where, calls)
+            return
+        except _TooLarge as refusal:
+            left = self._settle(calls, refusal)
+        for call in left:
+            await self._send_alone(where, call)
+
+    async def _send_alone(self, where: Partition, call: _Call) -> None:
+        topic = where[0]
+        try:
+            # Where the limit was lowered, smaller batches may do.
+            if (why := refusal_of(topic, call.frames, (await self._known(topic)).max_frame_bytes)) is not None:
+                raise Rejected("payload_too_large", why)
+            await self._send(where, [call])
+        except _TooLarge as refusal:
+            if self._settle([call], refusal):
+                detail = f"topic {topic!r} does not take a message of this size"
+                _fail([call], Rejected("payload_too_large", detail))
+        except DuemqError as error:
+            _fail([call], error)
+
+    def _settle(self, calls: list[_Call], refusal: _TooLarge) -> list[_Call]:
+        """Answer the calls of which something is in the log; the others."""
+        end, whole = 0, 0
+        for call in calls:
+            end += len(call.frames)
+            if end > refusal.sent:
+                break
+            whole += 1
+        self._resolve(calls[:whole], refusal.landed, refusal.stamp)
+        left = calls[whole:]
+        if left and end - len(left[0].frames) < refusal.sent:
+            _fail(
+                left[:1], LogFailed("Kafka refused the size of a part of an append: another part of it is in the log")
+            )
+            del left[0]
+        return left
+
+    async def _send(self, where: Partition, calls: list[_Call]) -> None:
+        """Raises LogFailed, Unavailable, or _TooLarge."""
+        topic = where[0]
+        frames = calls[0].frames if len(calls) == 1 else [frame for call in calls for frame in call.frames]
+        known, producer = await self._known(topic), await self._ready()
+        stamp = self._clock()
+        batches = batches_of(frames, known.max_bytes, stamp, transactional=False)
+        landed: list[tuple[int, int, int]] = []
+        sending = asyncio.get_running_loop().create_future()
+        self._sends[sending] = producer
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout_s):
+                for batch in batches:
+                    ack = await self._deliver(producer, where, batch.builder)
+                    if ack.offset < 0:
+                        raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
+                    landed.append((batch.start, ack.offset, ack.timestamp))
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            self._catalog.forget(topic)
+            self._replace(producer, error)
+            sent = batches[len(landed)].start
+            if landed:
+                self._landed(where, landed[-1][1] + sent - landed[-1][0])
+            raise _TooLarge(sent, landed, stamp) from error
+        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+            # Its sequence numbers are of no more use (aiokafka never gives up on a batch), so that every send of it
+            # would fail from now on.
+            self._break(producer, _unknown(error))
+            raise _unknown(error) from error
+        finally:
+            del self._sends[sending]
+            sending.set_result(None)
+        self._landed(where, landed[-1][1] + len(frames) - landed[-1][0])
+        self._resolve(calls, landed, stamp)
+
+    async def _known(self, topic: str) -> Known:
+        """Raises Unavailable: nothing was sent."""
+        known = await recall_before_append(self._catalog, topic)
+        if known is None:
+            raise Unavailable(f"topic {topic!r} is gone")
+        return known
+
+    async def _deliver(self, producer: Any, where: Partition, builder: Any) -> Any:
+        future = await producer.send_batch(builder, where[0], partition=where[1])
+        self._on_the_way.add(future)
+        try:
+            return await future
+        finally:
+            self._on_the_way.discard(future)
+
+    def _resolve(self, calls: list[_Call], landed: list[tuple[int, int, int]], stamp: int) -> None:
+        start, part = 0, 0
+        for call in calls:
+            end = start + len(call.frames)
+            while part + 1 < len(landed) and landed[part + 1][0] <= start:
+                part += 1
+            at, offset, when = landed[part]
+            own = [(0, offset + start - at, when)]
+            own += [(at - start, offset, when) for at, offset, when in landed[part + 1 :] if at < end]
+            if not call.done.done():
+                call.done.set_result(appended(own, stamp))
+            start = end
+
+    # --- the producer ---------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> Any:
+        """The producer; a new one once the last one failed. Raises Unavailable: nothing was sent."""
+        if self._producer is None:
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self.open(), name="kafka producer")
+                self._renewal.add_done_callback(noticed)
+            renewal = self._renewal
+            await asyncio.wait([renewal])  # unlike a shield, it does not raise the CancelledError of that task
+            if renewal.cancelled():
+                raise Unavailable("the Kafka producer was cancelled while it was opened")
+            renewal.result()
+        return self._producer
+
+    def _break(self, producer: Any, error: DuemqError) -> None:
+        """Throw this producer away, with everything that is on its way, unless somebody did already."""
+        if producer is None or self._producer is not producer:
+            return
+        self._producer = None
+        if not self._closed:
+            log.warning("the kafka producer is replaced: %s", error, extra={"action": "kafka_producer"})
+        for future in list(self._on_the_way):
+            if not future.done():
+                future.set_exception(_Broken(str(error)))
+        _spawn(self._stopping, stop(producer, failed=not self._closed), "kafka producer stop")
+
+    def _replace(self, producer: Any, error: BaseException) -> None:
+        """Send nothing more with this producer, which cannot go on in one partition. What is on its way may arrive."""
+        if self._producer is not producer:
+            return
+        self._producer = None
+        log.warning("the kafka producer is replaced: %r", error, extra={"action": "kafka_producer"})
+        _spawn(self._stopping, self._retire(producer), "kafka producer stop")
+
+    async def _retire(self, producer: Any) -> None:
+        if sends := [sending for sending, its in self._sends.items() if its is producer]:
+            await asyncio.wait(sends, timeout=self._options.delivery_timeout_s)
+        await stop(producer, failed=True)
+
+
+def _size_of(frames: Sequence[bytes]) -> int:
+    return sum(map(len, frames))
+
+
+def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+class _Broken(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """The producer was thrown away because of another batch."""
+
+
+async def recall_before_append(catalog: Catalog, topic: str) -> Known | None:
+    """As `Catalog.recall`, while nothing is sent yet: raises Unavailable, for the outcome is known."""
+    try:
+        return await catalog.recall(topic)
+    except LogFailed as error:
+        raise Unavailable(str(error)) from error
+
+
+def _unknown(error: BaseException) -> LogFailed:
+    what = "no answer in time" if isinstance(error, TimeoutError) else repr(error)
+    return LogFailed(f"Kafka did not acknowledge an append ({what}): it may or may not be in the log")
+
+
+def _fail(calls: Sequence[_Call], error: DuemqError) -> None:
+    for call in calls:
+        if not call.done.done():
+            call.done.set_exception(error)

@@ -1,0 +1,219 @@
+"""Hanging transactions: over for their coordinator, and open in a partition that never got its marker.
+
+Brokers of Kafka 4 give a marker up when its partition has no leader just then, as if the topic was deleted
+(KAFKA-20734): so it happens while the only broker of a partition, or all of them, start again. Readers of committed
+records get nothing further from such a partition, and the next transaction of the same producer takes the open records
+into itself: what was committed may be aborted with it, and what was aborted committed. So a committer looks before it
+writes to a partition, and gives it the marker that is missing by a transaction without records.
+
+How the open records are to end is what the coordinator last decided, which it tells until a new producer begins. From
+then on `Decisions` knows it. Only where the process died before this was mended is it unknown: then they are aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Collection, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import errors
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Partition, TargetRefused
+from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
+from duemq.bus.kafka.requests.wire import Wire, grouped
+from duemq.model.errors import LogFailed
+
+log = logging.getLogger(__name__)
+
+_OVER = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+_COMMITTED = ("PrepareCommit", "CompleteCommit")
+_AT_ONCE = 1_000  # partitions in one request
+_SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
+_LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
+_SETTLED = (errors.NoError, errors.TopicAuthorizationFailedError)  # where duemq may only write, nothing is to be seen
+
+Open = dict[Partition, frozenset[int]]
+"""Producers that have a transaction open in a partition."""
+
+T = TypeVar("T")
+
+
+class Hanging:
+    """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
+
+    def __init__(self, wire: Wire, producer: Any, decisions: Decisions) -> None:
+        self._wire, self._producer, self._decisions = wire, producer, decisions
+        self._looked: set[Partition] = set()
+        self._link: object | None = None
+        self._calm_since = -_LOOK_S
+        self.last: frozenset[Partition] = frozenset()
+
+    async def learn(self) -> None:
+        """Before the producer starts, which makes the coordinator forget how the last transaction ended.
+
+        Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
+        """
+        began = time.monotonic()
+        before, (open_, silent) = await asyncio.gather(self._describe(), self._everywhere())
+        hanging = self._note(before.producer_id, open_)
+        self._decisions.learn(before, hanging | silent)
+        if before.over and not hanging:
+            self._calm_since = began
+
+    async def mend(self) -> None:
+        """Once the producer has started: write the markers that are missing. Then all shows what is committed.
+
+        Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
+        """
+        hanging: set[Partition] = set()
+        if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
+            self._looked.clear()
+            open_, _ = await self._everywhere()
+            hanging = self._note(self._manager.producer_id, open_)
+        while hanging:
+            for commits in (True, False):
+                if part := {where for where in hanging if self._decisions.commits(where) is commits}:
+                    await self._end(part, commits)
+            for _ in range(_PATIENCE):
+                hanging = await self._among(hanging)
+                if not hanging:
+                    break
+                await asyncio.sleep(_SOON_S)
+        self._link = self._coordinator()
+
+    async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
+        """By a transaction without records."""
+        log.warning(
+            "%s what an earlier transaction of %s left open in %s",
+            "committing" if commits else "aborting", self._manager.transactional_id,
+            ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
+        )  # fmt: skip
+        await self._producer.begin_transaction()
+        for where in hanging:
+            self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
+        await (self._producer.commit_transaction() if commits else self._producer.abort_transaction())
+
+    async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
+        """Raises LogFailed where something hangs in a partition that is about to be written to.
+
+        A coordinator that was away since the last transaction may have lost its markers. Raises TargetRefused for a
+        topic that is not among `own` and whose broker does not tell.
+        """
+        link = self._coordinator()
+        if link is not self._link:
+            self._link = link
+            self._looked.clear()
+            partitions = self.last.union(partitions)
+        new = set(partitions) - self._looked
+        if not new:
+            return
+        try:
+            hanging = await self._among(new)
+        except LogFailed as error:
+            silent = sorted(new - self._looked)
+            if not silent or any(topic in own for topic, _ in silent):
+                raise
+            topic, number = silent[0]
+            detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
+            raise TargetRefused(topic, "no_answer", detail) from error
+        for topic, number in hanging:
+            raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
+
+    @property
+    def _manager(self) -> Any:
+        return self._producer._txn_manager
+
+    def _coordinator(self) -> object | None:
+        """The connection to it; None if there is none just now."""
+        node = self._producer._sender._coordinators.get(CoordinationType.TRANSACTION)
+        link = self._producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+        return link if link is not None and link.connected() else None
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _describe(self) -> Last:
+        transactional_id: str = self._manager.transactional_id
+
+        async def ask() -> Last:
+            request = DescribeTransactionsRequest([transactional_id])
+            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, transactional_id, request)
+            for code, _, state, _, _, producer_id, *_ in answer.transactions:
+                error = errors.for_code(code)
+                if error.retriable:
+                    raise error(f"transactional id {transactional_id!r}")
+                if not code:
+                    return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
+            return NONE  # never used, or nothing we may know
+
+        return await _unless_old(self._wire.retried(ask), NONE)
+
+    async def _everywhere(self) -> tuple[Open, set[Partition]]:
+        """What is open in all partitions, and those that nothing is known of because their broker does not answer."""
+        led: dict[int, list[Partition]] = {}
+        for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
+            for _, number, leader, *_ in () if internal else partitions:
+                led.setdefault(-1 if code else leader, []).append((topic, number))
+        asked = (self._soon(node, partitions) for node, partitions in led.items() if node >= 0)
+        found: Open = {}
+        for part in await asyncio.gather(*asked):
+            found |= part
+        return found, {where for partitions in led.values() for where in partitions if where not in self._looked}
+
+    async def _soon(self, node: int, led: list[Partition]) -> Open:
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._ask(node, led)
+        except (KafkaError, OSError, TimeoutError) as error:
+            log.debug("broker %d does not tell of hanging transactions: %r", node, error)
+            return {}
+
+    async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Those of these partitions that were not found in order before. Raises LogFailed."""
+        wanted = set(partitions) - self._looked
+
+        async def ask() -> set[Partition]:
+            found: Open = {}
+            for node, led in self._wire.by_leader(wanted).items():
+                found |= await self._ask(node, led)
+            ours = self._note(self._manager.producer_id, found)
+            for topic, number in wanted - self._looked - ours:
+                raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
+            return ours
+
+        return await _unless_old(self._wire.retried(ask), set()) if wanted else set()
+
+    async def _ask(self, node: int, led: list[Partition]) -> Open:
+        """Of partitions that this broker leads. Raises KafkaError."""
+        found: Open = {}
+        for at in range(0, len(led), _AT_ONCE):
+            topics = grouped((where, where[1]) for where in led[at : at + _AT_ONCE])
+            for topic, parts, *_ in (await self._wire.ask(node, DescribeProducersRequest(topics))).topics:
+                for number, code, _, producers, *_ in parts:
+                    if errors.for_code(code) in _SETTLED:
+                        self._looked.add((topic, number))
+                    if open_ := frozenset(producer for producer, *_, start, _ in producers if start >= 0):
+                        found[topic, number] = open_
+        return found
+
+    def _note(self, producer_id: int, found: Open) -> set[Partition]:
+        """Those that our producer has open; they are to be looked at again. All else that was looked at is in order."""
+        ours = {where for where, producers in found.items() if producer_id in producers}
+        self._looked -= ours
+        self._decisions.in_order(self._looked)
+        return ours
+
+
+async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:
+    """What was asked for; `otherwise` of brokers before 3.0, which know neither the request nor this fault."""
+    try:
+        return await asked
+    except LogFailed as error:
+        if isinstance(error.__cause__, errors.IncompatibleBrokerVersion):
+            return otherwise
+        raise

@@ -1,0 +1,225 @@
+"""The one writer of a shard's cycles: one Kafka transaction each, under a transactional id of the shard's own.
+
+The broker fences: whoever starts a producer with the same id ends the open transaction of the one before, and every
+later request of that one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer, errors
+from aiokafka.client import CoordinationType
+from aiokafka.errors import KafkaError
+from aiokafka.producer import sender
+
+from duemq.bus.base import Batches, Landed, Partition, TargetRefused
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce.batches import Batch, appended, batches_of, refusal_of
+from duemq.bus.kafka.produce.decisions import Decisions
+from duemq.bus.kafka.produce.failures import translated
+from duemq.bus.kafka.produce.open_transactions import Hanging
+from duemq.bus.kafka.produce.sends import send_all
+from duemq.bus.kafka.produce.stop import is_sending, notice_transaction, stop
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
+
+log = logging.getLogger(__name__)
+
+# After a commit the broker is still writing markers, and refuses the next transaction for a millisecond or so. With
+# aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms in place of 2.
+sender.BACKOFF_OVERRIDE = 0.002
+
+_ABORT_S = 2.0
+
+T = TypeVar("T")
+
+Committed = Callable[[Landed, int, int], None]  # landed, and the clock before and after the sends, ms
+
+
+class KafkaCommitter:
+    """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are targets.
+
+    After any error but those before a transaction it refuses further commits."""
+
+    def __init__(
+        self,
+        name: str,
+        options: KafkaOptions,
+        wire: Wire,
+        catalog: Catalog,
+        own: Collection[str],
+        clock: Callable[[], int],
+        committed: Committed,
+        decisions: Decisions,
+        fault: Fault = no_fault,
+    ) -> None:
+        self.name, self._fault = name, fault
+        self._options, self._catalog, self._own = options, catalog, own
+        self._clock, self._committed = clock, committed
+        self._turn = asyncio.Lock()
+        self._waiting: asyncio.Timeout | None = None
+        self._lost_coordinator = False
+        self._ended: DuemqError | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._producer: Any = AIOKafkaProducer(
+            transactional_id=f"duemq-{options.cluster}-{name}",
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            acks="all",
+            **options.client(),
+        )
+        mend_timeouts(self._producer.client)
+        mend_topics(self._producer.client)
+        wire.watch(self._producer.client)
+        self._hanging = Hanging(wire, self._producer, decisions)
+        self._producer._sender._coordinator_dead = self._coordinator_lost
+
+    async def open(self) -> None:
+        """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout_s):
+                await self._hanging.learn()
+                await self._producer.start()
+                await self._hanging.mend()
+        except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
+            self._end(Unavailable(f"committer {self.name!r} was never opened"))
+            await self.close()
+            if isinstance(error, errors.TransactionalIdAuthorizationFailed):
+                raise Unavailable(f"Kafka does not let duemq's user use its transactional ids: {error!r}") from error
+            raise LogFailed(f"Kafka did not let committer {self.name!r} begin: {error!r}") from error
+        except BaseException:
+            self._end(Unavailable(f"committer {self.name!r} was never opened"))
+            raise
+
+    async def commit(self, batches: Batches) -> Landed:
+        async with self._turn:
+            if self._ended is not None:
+                raise type(self._ended)(str(self._ended))
+            batches = {where: frames for where, frames in batches.items() if frames}
+            if not batches:
+                return {}
+            try:
+                return await self._transaction(batches)
+            except DuemqError as error:
+                ending = error if isinstance(error, Fenced) else Unavailable(f"committer {self.name!r} failed: {error}")
+                self._end(ending)
+                raise
+            except (KafkaError, OSError, TimeoutError, AssertionError, errors.IllegalOperation) as error:
+                self._end(Unavailable(f"committer {self.name!r} failed: {error!r}"))
+                raise LogFailed(f"a commit of {self.name!r} has an unknown outcome: {error!r}") from error
+            except BaseException:
+                self._end(Unavailable(f"a commit of committer {self.name!r} was cut off"))
+                raise
+
+    async def replaced(self) -> None:
+        """A newer one of this name is about to begin here. A commit under way may end, for as long as one may take."""
+        fenced = Fenced(f"committer {self.name!r} was replaced by a newer one")
+        try:
+            async with asyncio.timeout(_ABORT_S), self._turn:
+                self._end(fenced)
+        except TimeoutError:
+            self._end(fenced)
+        # Its last requests must not reach the broker between what the newer one learns of it and its fence.
+        await self._stopped()
+
+    async def close(self) -> None:
+        self._end(Unavailable(f"committer {self.name!r} is closed"), failed=self._turn.locked())
+        await self._stopped()
+
+    async def _stopped(self) -> None:
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])  # unlike a shield, it does not raise the CancelledError of that task
+
+    # --- a transaction --------------------------------------------------------------------------------------------
+
+    async def _transaction(self, batches: Batches) -> Landed:
+        stamp = self._clock()
+        made = await self._prepare(batches, stamp)
+        await self._hanging.look(made, self._own)
+        producer = self._producer
+        self._fault("before_commit")
+        await producer.begin_transaction()
+        try:
+            before = self._clock()
+            patience_s = self._options.delivery_timeout_s / 2
+            landed = await self._within(send_all(producer, self._catalog, self.name, made, self._own, patience_s))
+            after = self._clock()
+        except BaseException as error:
+            await self._abort()
+            raise translated(self.name, error, self._catalog.forget) from error
+        found = {where: appended(landed[where], stamp) for where in made}
+        self._fault("in_transaction")
+        try:
+            await self._within(producer.commit_transaction())
+        except (KafkaError, AssertionError) as error:
+            raise translated(self.name, error, self._catalog.forget) from error
+        self._hanging.last = frozenset(made)
+        self._fault("after_commit")
+        self._committed(found, before, after)
+        return found
+
+    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
+
+        aiokafka would go on with another one, or the same when it is back. But what that has lost meanwhile is only
+        looked for between transactions.
+        """
+        async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
+            try:
+                return await work
+            finally:
+                self._waiting = None
+
+    def _coordinator_lost(self, kind: CoordinationType) -> None:
+        self._producer._sender._coordinators.pop(kind, None)  # what aiokafka does here
+        if self._waiting is not None:
+            self._lost_coordinator = True
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+
+    async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[Batch]]:
+        """Raises TargetRefused for what a broker would refuse, before anything is sent.
+
+        A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a
+        partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
+        committer of this name can begin another one until its broker is back.
+        """
+        known = await self._catalog.find({topic for topic, _ in batches})
+        made = {}
+        for (topic, partition), frames in batches.items():
+            about = known.get(topic)
+            if about is None or partition >= about.partitions:
+                raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
+            why = refusal_of(topic, frames, about.max_frame_bytes)
+            if why is not None:
+                raise TargetRefused(topic, "too_large", why)
+            if partition in about.trouble and topic not in self._own:
+                raise TargetRefused(topic, about.trouble[partition], f"topic {topic!r}: {about.target.trouble_text}")
+            made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
+        return made
+
+    async def _abort(self) -> None:
+        """Abort, so that readers do not wait behind this transaction. If that fails, the next committer's fence aborts.
+
+        Not tried while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic never
+        acknowledges one.
+        """
+        notice_transaction(self._producer)
+        if self._lost_coordinator or is_sending(self._producer):
+            return
+        try:
+            await asyncio.wait_for(self._producer.abort_transaction(), _ABORT_S)
+        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+            log.debug("committer %s could not abort: %r", self.name, error)
+
+    def _end(self, reason: DuemqError, *, failed: bool = True) -> None:
+        """Refuse further commits, and let the producer go."""
+        if self._ended is None:
+            self._ended = reason
+            work = stop(self._producer, failed=failed)
+            self._stopping = asyncio.create_task(work, name=f"kafka committer {self.name} stop")

@@ -1,0 +1,246 @@
+"""Which topics there are, as the brokers said it lately, and what they take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from aiokafka import errors
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Target, TopicInfo
+from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
+from duemq.model.errors import LogFailed
+
+log = logging.getLogger(__name__)
+
+# What a record's own fields and its batch's head may take on top of a frame's bytes.
+BATCH_OVERHEAD_BYTES = 512
+_FRESH_S, _STALE_S, _UNUSED_S = 5.0, 60.0, 3_600.0
+_SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once that has lasted
+# A follower that asks for a topic before its leader knows of it asks again after a second (replica.fetch.backoff.ms),
+# and every record waits for the followers.
+_NEW_S = 2.0
+_MOST_MISSING = 1_000  # names come from senders
+_DEFAULT_MAX_BYTES = 1_048_588
+_SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
+
+
+class Replicas(NamedTuple):
+    """Of a partition: the broker that leads it (-1: none), those that are in sync, and how many it is to have."""
+
+    leader: int
+    in_sync: tuple[int, ...]
+    copies: int
+
+
+class Known(NamedTuple):
+    """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked`: when, on the steady clock.
+
+    `trouble`: the partitions that cannot be written to, with the reason. `new_until`: on the steady clock, too.
+    """
+
+    partitions: int
+    max_bytes: int
+    checked: float
+    needs_key: bool = False
+    min_in_sync: int = 1
+    replicas: tuple[Replicas, ...] = ()
+    trouble: Mapping[int, str] = {}
+    new_until: float = 0.0
+
+    def judged(self, down: Collection[int]) -> Known:
+        """The same with the trouble there is while these brokers do not answer."""
+        trouble: dict[int, str] = {}
+        for number, (leader, in_sync, _) in enumerate(self.replicas):
+            if leader < 0 or leader in down:
+                trouble[number] = NO_LEADER
+            elif len(in_sync) - len([broker for broker in in_sync if broker in down]) < self.min_in_sync:
+                trouble[number] = TOO_FEW_REPLICAS
+        return self if trouble == self.trouble else self._replace(trouble=trouble)
+
+    @property
+    def copies(self) -> int:
+        """The fewest replicas of a partition."""
+        return min(each.copies for each in self.replicas)
+
+    @property
+    def target(self) -> Target:
+        is_new = self.new_until > 0 and self.new_until > time.monotonic()
+        return Target(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self.max_bytes - BATCH_OVERHEAD_BYTES
+
+
+class Catalog:
+    """Topics in use are looked at every few seconds, several times a second while something is wrong with one.
+
+    `drop_topic` is called for each topic that leaves the catalog: it does not exist, or was not used for an hour.
+    """
+
+    def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
+        self._wire, self._drop_topic = wire, drop_topic
+        self._known: dict[str, Known] = {}
+        self._missing: dict[str, None] = {}  # did not exist when they were looked at last
+        self._used: set[str] = set()  # since they were looked at last
+        self._renewal: asyncio.Task[None] | None = None
+        self._swept = time.monotonic()  # when unused topics were forgotten
+        self.denied: set[str] = set()  # topics that duemq's user may not describe, of those asked for last
+        wire.brokers_changed = self._brokers_changed
+
+    def last(self, topic: str) -> Known | None:
+        """The topic as it was when it was looked at last. If that was a while ago, it is looked at again meanwhile."""
+        known = self._known.get(topic)
+        if known is not None:
+            self._used.add(topic)
+            if known.trouble or time.monotonic() - known.checked > _FRESH_S:
+                self._renew_soon()
+        return known
+
+    def lately(self, topic: str) -> Known | None:
+        """As `last`, but None for a topic that was not looked at for long."""
+        known = self.last(topic)
+        return None if known is None or time.monotonic() - known.checked > _STALE_S else known
+
+    def _renew_soon(self) -> None:
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew(), name="kafka catalog")
+
+    def _brokers_changed(self) -> None:
+        """A connection was lost, or is there again: who leads what has changed, or will in a moment."""
+        for topic, known in self._known.items():
+            self._known[topic] = known.judged(self._wire.down)
+        self._renew_soon()
+
+    async def find(self, topics: Iterable[str]) -> dict[str, Known]:
+        """Those of the topics that exist. Asks the brokers about those that were not seen lately. Raises LogFailed."""
+        found = {topic: self.last(topic) for topic in topics}
+        now = time.monotonic()
+        stale = [topic for topic, known in found.items() if known is None or now - known.checked > _STALE_S]
+        if stale:
+            await self.look(stale)
+            found.update((topic, self._known.get(topic)) for topic in stale)
+        return {topic: known for topic, known in found.items() if known is not None}
+
+    async def recall(self, topic: str) -> Known | None:
+        """The topic as it was when it was looked at last; asks the brokers where it never was. Raises LogFailed."""
+        return self.last(topic) or (await self.find([topic])).get(topic)
+
+    async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
+        """Those of the topics that exist, with the ends of their partitions. Raises LogFailed.
+
+        A topic with a partition that has no leader is listed with its trouble, and without end offsets.
+        """
+        known = await self.find(topics)
+        led = {topic for topic, about in known.items() if NO_LEADER not in about.trouble.values()}
+        partitions = [(topic, each) for topic in led for each in range(known[topic].partitions)]
+        starts, ends = await self._wire.offsets(partitions, EARLIEST), await self._wire.offsets(partitions, LATEST)
+        infos = []
+        for topic in topics:
+            if topic in led:
+                numbers = range(known[topic].partitions)
+                start = tuple(starts[topic, each] for each in numbers)
+                end = tuple(ends[topic, each] for each in numbers)
+                infos.append(TopicInfo(topic, len(numbers), start, end))
+            elif topic in known:
+                infos.append(TopicInfo(topic, known[topic].partitions, (), (), known[topic].target.trouble_text))
+        return infos
+
+    async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+
+    async def _renew(self) -> None:
+        """Look again at the topics that were used since the last time, until nothing is wrong with any of them."""
+        pause_s = _SOON_S
+        try:
+            while True:
+                used, self._used = self._used, set()
+                try:
+                    await self.look(used)
+                except LogFailed as error:
+                    self._used |= used
+                    log.debug("the brokers do not tell of topics: %s", error)
+                self._used.update(topic for topic in used if (known := self._known.get(topic)) and known.trouble)
+                if not self._used:
+                    return
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LATER_S)
+        finally:
+            self._renewal = None
+
+    async def look(self, topics: Iterable[str] | None = None) -> list[str]:
+        """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""
+        wanted = None if topics is None else list(topics)
+        exist: dict[str, tuple[Replicas, ...]] = {}
+        self.denied.difference_update(wanted or ())
+        for code, topic, internal, partitions, *_ in await self._wire.metadata(wanted):
+            error = errors.for_code(code)
+            if error is errors.NoError or error is errors.LeaderNotAvailableError:
+                if partitions and not (internal or topic.startswith("__")):
+                    by_number = sorted(partitions, key=lambda partition: partition[1])
+                    exist[topic] = tuple(
+                        Replicas(leader, tuple(isr), len(copies)) for _, _, leader, copies, isr, *_ in by_number
+                    )
+            elif error is errors.TopicAuthorizationFailedError:
+                self.denied.add(topic)
+        for topic in list(self._known) if wanted is None else wanted:
+            if topic not in exist:
+                self._forget(topic)
+                self._missing[topic] = None
+        while len(self._missing) > _MOST_MISSING:
+            del self._missing[next(iter(self._missing))]
+        self._forget_unused()
+        settings = await self.settings(exist, _SETTINGS) if exist else {}
+        now, down = time.monotonic(), self._wire.down
+        for topic, replicas in exist.items():
+            said = settings.get(topic, {})
+            known = Known(
+                len(replicas), int(said.get("max.message.bytes", _DEFAULT_MAX_BYTES)), now,
+                "compact" in said.get("cleanup.policy", ""), int(said.get("min.insync.replicas", 1)), replicas,
+                new_until=self._new_until(topic, replicas, now),
+            )  # fmt: skip
+            self._known[topic] = known.judged(down)
+        return sorted(exist)
+
+    def _new_until(self, topic: str, replicas: Sequence[Replicas], now: float) -> float:
+        if topic in self._missing:
+            del self._missing[topic]
+            return now + _NEW_S if max(each.copies for each in replicas) > 1 else 0.0
+        before = self._known.get(topic)
+        return before.new_until if before is not None else 0.0
+
+    def forget(self, topic: str) -> None:
+        """Ask the brokers before this topic is used again."""
+        self._known.pop(topic, None)
+
+    def _forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._drop_topic(topic)
+
+    def _forget_unused(self) -> None:
+        """What is used is looked at every few seconds."""
+        now = time.monotonic()
+        if now - self._swept > _STALE_S:
+            self._swept = now
+            for topic in [topic for topic, known in self._known.items() if now - known.checked > _UNUSED_S]:
+                self._forget(topic)
+
+    async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:
+        """The configuration of topics under these names. A topic we may not describe has none."""
+        resources = [(ConfigResourceType.TOPIC.value, topic, names) for topic in topics]
+        if not resources:
+            return {}
+        response = await self._wire.ask_any(DescribeConfigsRequest(resources))
+        return {
+            topic: {name: value for name, value, *_ in entries}
+            for code, _, _, topic, entries in response.resources
+            if not code
+        }

@@ -1,0 +1,100 @@
+"""Cursors of named consumers, kept where Kafka keeps its consumers' offsets, as the notes beside offsets.
+
+A cursor is cut into pieces where it is too long for one note: piece n lies beside the offset of partition n, and the
+"offset" of partition 0 says how many further ones there are. All are written by one request, which brokers store as a
+whole.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from aiokafka import errors
+from aiokafka.client import CoordinationType
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.model.errors import Rejected, Unavailable
+
+# Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
+_PIECE: Final = 4_000
+_MOST_PIECES: Final = 8
+MAX_CURSOR_BYTES: Final = _MOST_PIECES * _PIECE // 4 * 3
+# Otherwise brokers delete a place offsets.retention.minutes (a week by default) after it was stored, even while its
+# consumer polls every second.
+_KEPT_MS: Final = 10 * 365 * 24 * 3_600_000
+_NO_GENERATION, _NO_MEMBER = -1, ""
+GROUPS: Final = "duemq-place-"
+"""How the names of the groups begin that places are kept under. Their offsets are none."""
+
+T = TypeVar("T")
+
+
+class Places:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def get(self, topic: str, consumer: str) -> bytes | None:
+        group = _group(consumer)
+
+        async def ask() -> bytes | None:
+            response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(_MOST_PIECES)))]))
+            _check(getattr(response, "error_code", 0))
+            notes: dict[int, str] = {}
+            further = -1
+            for _, parts in response.topics:
+                for partition, offset, note, code in parts:
+                    _check(code)
+                    notes[partition] = note
+                    if partition == 0:
+                        further = offset
+            return base64.b64decode("".join(notes[piece] for piece in range(further + 1))) if further >= 0 else None
+
+        return await self._retried(ask, group, topic)
+
+    async def put(self, topic: str, consumer: str, cursor: bytes) -> None:
+        """Kept for ten years, or until it is put again. Raises Rejected for a cursor that is too long."""
+        if len(cursor) > MAX_CURSOR_BYTES:
+            detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
+            raise Rejected("bad_cursor", detail, "cursor")
+        group = _group(consumer)
+        note = base64.b64encode(cursor).decode()
+        pieces = [note[at : at + _PIECE] for at in range(0, len(note), _PIECE)] or [""]
+        parts = [(at, len(pieces) - 1 if at == 0 else 0, piece) for at, piece in enumerate(pieces)]
+
+        async def ask() -> None:
+            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, _KEPT_MS, [(topic, parts)])
+            for _, answers in (await self._ask(group, request)).topics:
+                for _, code in answers:
+                    _check(code)
+
+        await self._retried(ask, group, topic)
+
+    async def _retried(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
+        async def translated() -> T:
+            try:
+                return await ask()
+            except errors.GroupAuthorizationFailedError as error:
+                detail = f"Kafka does not let duemq's user read group {group}: allow READ on groups {GROUPS}*"
+                raise Unavailable(detail) from error
+            except errors.TopicAuthorizationFailedError as error:
+                raise Unavailable(f"Kafka does not let duemq's user read topic {topic}: allow READ on it") from error
+            except errors.OffsetMetadataTooLargeError as error:
+                detail = f"the brokers take no note of {_PIECE} characters: raise offset.metadata.max.bytes"
+                raise Rejected("bad_cursor", detail, "cursor") from error
+
+        return await self._wire.retried(translated)
+
+    async def _ask(self, group: str, request: Any) -> Any:
+        return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
+
+
+def _group(consumer: str) -> str:
+    return GROUPS + consumer
+
+
+def _check(code: int) -> None:
+    if code:
+        raise errors.for_code(code)()

@@ -1,0 +1,136 @@
+"""Making topics, and checking that duemq's own are as they must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiokafka import errors
+from aiokafka.protocol.admin import CreateTopicsRequest
+
+from duemq.bus.base import TargetRefused
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.model.errors import Rejected
+
+TOO_FEW_BROKERS = "too_few_brokers"
+# Brokers that are away for a moment and too few brokers come with one error code: only the message tells them apart.
+_FENCED = "currently fenced"
+
+_CHECKED = [
+    "message.timestamp.type", "cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas",
+    "max.message.bytes", "unclean.leader.election.enable",
+]  # fmt: skip
+
+
+NEVER = -1
+"""The retention of a topic whose records brokers never drop by themselves."""
+
+
+def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> dict[str, str]:
+    """The configuration duemq gives its own topics.
+
+    LogAppendTime, because relative delays count from the moment a broker took the message, on one clock for all.
+    """
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms or options.retention_ms),
+        "retention.bytes": "-1",
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "max.message.bytes": str(options.max_message_bytes),
+        "compression.type": "producer",
+    }
+
+
+def settings_of_target(options: KafkaOptions) -> dict[str, str]:
+    """What duemq took, a target that duemq makes takes as well."""
+    return {
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "max.message.bytes": str(options.max_message_bytes),
+    }
+
+
+class TopicMaker:
+    def __init__(self, wire: Wire, catalog: Catalog, options: KafkaOptions) -> None:
+        self._wire, self._catalog, self._options = wire, catalog, options
+
+    async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        """Make it if it is not there. Raises Rejected for its name, TargetRefused where the brokers do not make it."""
+        if topic not in await self._catalog.look([topic]):
+            await self._make(topic, partitions, settings)
+
+    async def _make(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        wanted: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
+        timeout_ms = self._options.request_timeout_ms // 2
+        request = CreateTopicsRequest(create_topic_requests=wanted, timeout=timeout_ms, validate_only=False)
+        response = await self._wire.ask_controller(request)
+        for _, code, message in response.topic_errors:
+            error = errors.for_code(code)
+            if code and error is not errors.TopicAlreadyExistsError:  # another process has made it this moment
+                raise _refusal(topic, error, message)
+        await self._wait_for(topic)
+
+    async def _wait_for(self, topic: str) -> None:
+        """A topic that was made is known to every broker a little later."""
+
+        async def seen() -> None:
+            if topic not in await self._catalog.look([topic]):
+                raise errors.LeaderNotAvailableError(topic)
+            known = self._catalog.last(topic)
+            for partition in range(known.partitions if known else 0):
+                if self._wire.leader(topic, partition) is None:
+                    raise errors.LeaderNotAvailableError(topic)
+
+        await self._wire.retried(seen)
+
+    async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
+        """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
+        have = (await self._catalog.settings([topic], _CHECKED)).get(topic)
+        if have is None:
+            return None  # not allowed to look: whoever may not describe it takes it as it is
+        found = [
+            f"{name} is {have[name]} and must be {want[name]}"
+            for name in ("message.timestamp.type", "cleanup.policy")
+            if have[name] != want[name]
+        ]
+        found += [
+            f"{name} is {have[name]} and must be {want[name]} or more"
+            for name in ("min.insync.replicas", "max.message.bytes")
+            if int(have[name]) < int(want[name])
+        ]
+        found += [
+            f"{name} is {have[name]} and must be {_at_least(want[name])}"
+            for name in ("retention.ms", "retention.bytes")
+            if _unlimited(have[name]) < _unlimited(want[name])
+        ]
+        if have["unclean.leader.election.enable"] != "false":
+            found.append("unclean.leader.election.enable is true and must be false: a broker that is behind may lead")
+        known, copies = self._catalog.last(topic), self._options.replication_factor
+        if known is not None and known.copies < copies:
+            found.append(f"it has {known.copies} replicas and must have {copies} or more (kafka.replication_factor)")
+        return "; ".join(found) or None
+
+
+def _at_least(value: str) -> str:
+    return "-1 (no limit)" if int(value) < 0 else f"{value} or more, or -1 for no limit"
+
+
+def _unlimited(value: str) -> float:
+    return float("inf") if int(value) < 0 else int(value)
+
+
+def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Rejected | TargetRefused:
+    why = f"the brokers do not make topic {topic!r}: {message or error.__name__}"
+    if error is errors.InvalidTopicError:
+        return Rejected("bad_topic", why, "topic")
+    if error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
+        detail = f"{why}. Make it by hand, or allow duemq's user to create topics."
+        return TargetRefused(topic, "not_authorized", detail)
+    if error is errors.InvalidReplicationFactorError and _FENCED not in (message or ""):
+        detail = f"{why}. Set kafka.replication_factor to at most the number of brokers."
+        return TargetRefused(topic, TOO_FEW_BROKERS, detail)
+    if error is errors.PolicyViolationError:
+        return TargetRefused(topic, "policy", why)
+    passes = error.retriable or error is errors.InvalidReplicationFactorError
+    return TargetRefused(topic, "no_answer" if passes else "not_made", why)

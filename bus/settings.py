@@ -1,0 +1,36 @@
+"""The sections `[embedded]` and `[kafka]` of the settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from duemq.model.settings import KIB, MIB, Duration, Section, Size, Words, duration
+
+
+class EmbeddedSettings(Section):
+    retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
+    tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 8
+
+
+class KafkaSettings(Section):
+    """See `KafkaOptions`."""
+
+    bootstrap: Words = ()
+    replication_factor: Annotated[int, Field(ge=1, le=32)] = 1
+    min_insync_replicas: Annotated[int, Field(ge=1, le=32)] = 1
+    retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
+    max_message_bytes: Annotated[Size, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
+    tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 4
+    request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
+    transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""

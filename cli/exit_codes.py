@@ -1,0 +1,63 @@
+"""What the exit codes of `duemq` mean. Scripts depend on them; `docs/cli.md` and `duemq --help` list them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from duemq.model.errors import DuemqError, Rejected, Unavailable
+
+
+class Exit(IntEnum):
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    ALREADY_DELIVERED = 3
+    UNKNOWN = 4
+    PENDING = 5
+    ALREADY_CANCELLED = 6
+    REFUSED = 7
+    UNAVAILABLE = 8
+
+
+MEANING = {
+    Exit.DONE: "done; the message is cancelled",
+    Exit.ERROR: "something else went wrong",
+    Exit.USAGE: "the command was not understood",
+    Exit.ALREADY_DELIVERED: "too late: already delivered, or in the dead letters",
+    Exit.UNKNOWN: "no such message, topic, group, node or file",
+    Exit.PENDING: "not known yet: ask again",
+    Exit.ALREADY_CANCELLED: "already cancelled",
+    Exit.REFUSED: "refused by the server: the message names the field",
+    Exit.UNAVAILABLE: "the server cannot be reached or cannot serve now",
+}
+
+BY_CODE = {
+    "already_delivered": Exit.ALREADY_DELIVERED,
+    "already_cancelled": Exit.ALREADY_CANCELLED,
+    "already_dead": Exit.ALREADY_DELIVERED,
+    "unknown_message": Exit.UNKNOWN,
+    "unknown_topic": Exit.UNKNOWN,
+    "unknown_node": Exit.UNKNOWN,
+    "unknown_group": Exit.UNKNOWN,
+    "unknown_adoption": Exit.UNKNOWN,
+}
+
+BY_STATUS = {
+    "cancelled": Exit.DONE,
+    "already_delivered": Exit.ALREADY_DELIVERED,
+    "already_dead": Exit.ALREADY_DELIVERED,
+    "unknown": Exit.UNKNOWN,
+    "pending": Exit.PENDING,
+}
+"""Of the results of a cancel of many."""
+
+
+def exit_of(error: DuemqError) -> Exit:
+    """The exit code for an error of the SDK."""
+    from duemq.client.http.errors import PendingError, Unreachable
+
+    if isinstance(error, Rejected):
+        return BY_CODE.get(error.code, Exit.REFUSED)
+    if isinstance(error, Unavailable | Unreachable):
+        return Exit.UNAVAILABLE
+    return Exit.PENDING if isinstance(error, PendingError) else Exit.ERROR

@@ -1,0 +1,156 @@
+"""`duemq get`, `ls`, `reschedule` and `deliver-now`, and the filters that `ls` shares with `cancel` and `dlq ls`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text, payload_text
+from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.model.timing import format_ms
+
+if TYPE_CHECKING:
+    from duemq.client import Message
+
+IdOrName = Annotated[str, typer.Argument(metavar="ID", help="The message's id, or the name you gave it.")]
+Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
+Status = Annotated[str | None, typer.Option(help="scheduled (default), delivered, cancelled or dead.")]
+Key = Annotated[str | None, typer.Option(help="Only with this key.")]
+Label = Annotated[str | None, typer.Option(help="Only with this label.")]
+DueFrom = Annotated[str | None, typer.Option(help="Due at or after: RFC 3339 with a zone, or epoch ms.")]
+DueTo = Annotated[str | None, typer.Option(help="Due before.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
+Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+
+GET_EXAMPLES = examples(
+    "duemq get ID", "duemq get ID --payload > payload.bin", "duemq get order-42 --json | jq .status"
+)
+LS_EXAMPLES = examples(
+    "duemq ls --topic orders",
+    "duemq ls --label eu --due-to 2031-01-01T00:00:00Z --all --json",
+    "duemq ls --topic orders | cut -f1 | duemq cancel -",
+)
+RESCHEDULE_EXAMPLES = examples("duemq reschedule ID --after 1h", "duemq reschedule ID --at 2031-01-01T08:00:00+01:00")
+DELIVER_NOW_EXAMPLES = examples("duemq deliver-now ID")
+
+
+def get(
+    message: IdOrName,
+    payload: Annotated[bool, typer.Option("--payload", help="Print only the payload, byte for byte.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a message: where it is, when it is due, what became of it."""
+    with connected(url, as_json) as client:
+        found = client.get(message)
+    if payload:
+        sys.stdout.buffer.write(found.payload or b"")
+    else:
+        show(found, as_json)
+
+
+def ls(
+    topic: Topic = None,
+    status: Status = None,
+    key: Key = None,
+    label: Label = None,
+    due_from: DueFrom = None,
+    due_to: DueTo = None,
+    limit: Limit = 100,
+    everything: Everything = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List messages, soonest first. In a pipe: tab-separated without a heading; with --json a line for each."""
+    with connected(url, as_json) as client:
+        found = client.list(
+            page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to, status)
+        )
+        show_list(found, None if everything else limit, as_json)
+
+
+def reschedule(
+    message: IdOrName,
+    after: Annotated[str | None, typer.Option(help="Due after a delay from now: 90s, 2h30m, PT90S, or ms.")] = None,
+    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
+    level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a message to another time. Its id stays the same."""
+    with connected(url, as_json) as client:
+        moved = client.reschedule(message, deliver_after=instant(after), deliver_at=instant(at), delay_level=level)
+    tell(moved, as_json)
+
+
+def deliver_now(message: IdOrName, url: Url = None, as_json: AsJson = False) -> None:
+    """Deliver a message at once instead of when it is due."""
+    with connected(url, as_json) as client:
+        sent = client.deliver_now(message)
+    tell(sent, as_json)
+
+
+def filters(
+    topic: str | None,
+    key: str | None,
+    label: str | None,
+    due_from: str | None,
+    due_to: str | None,
+    status: str | None = None,
+) -> dict[str, Any]:
+    """The filter options that were given, as the SDK takes them."""
+    due = {"due_from": instant(due_from), "due_to": instant(due_to)}
+    given = {"topic": topic, "key": key, "label": label, "status": status, **due}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def page_size(limit: int, everything: bool) -> int:
+    """One more than is shown tells whether there are more."""
+    return 1000 if everything else min(limit + 1, 1000)
+
+
+def show_list(found: Iterable[Message], limit: int | None, as_json: bool, *, reasons: bool = False) -> None:
+    """`limit` None shows all, without holding them."""
+    shown = iter(found)
+    messages = islice(shown, limit)
+    if as_json:
+        for message in messages:
+            echo_json(message.state.raw)
+    else:
+        columns = ("ID", "STATUS", "TOPIC", "DUE", "KEY", "LABELS", *(("REASON",) if reasons else ()))
+        echo_table(columns, (_row(message)[: len(columns)] for message in messages))
+    if next(shown, None) is not None:
+        typer.echo(f"There are more than {limit}: use --all, or --limit.", err=True)
+
+
+def show(message: Message, as_json: bool) -> None:
+    """All of a message."""
+    if as_json:
+        echo_json(message.state.raw)
+        return
+    state = message.state
+    ends = {"expires": state.expires_at_ms, "delivered": state.delivered_at_ms}
+    ends |= {"cancelled": state.cancelled_at_ms, "dead": state.dead_at_ms}
+    fields = {"id": state.id, "status": state.status, "topic": state.topic, "due": instant_text(state.deliver_at_ms)}
+    fields |= {name: instant_text(ms) for name, ms in ends.items() if ms is not None}
+    fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
+    fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload)}
+    echo_fields({**fields, "headers": dict(state.headers)})
+
+
+def tell(message: Message, as_json: bool) -> None:
+    """What became of a message, in a line."""
+    if as_json:
+        echo_json(message.state.raw)
+    else:
+        typer.echo(f"{message.id}  {message.status} to {message.topic}, due {instant_text(message.deliver_at_ms)}")
+
+
+def _row(message: Message) -> tuple[str, ...]:
+    state = message.state
+    due, key = format_ms(state.deliver_at_ms), escaped(state.key or "")
+    return state.id, state.status, state.topic, due, key, ",".join(state.labels), escaped(state.reason or "")

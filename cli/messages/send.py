@@ -1,0 +1,85 @@
+"""`duemq send`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duemq.cli.output import echo_json, instant_text
+from duemq.cli.session import AsJson, Url, connected, examples, instant, pairs
+
+EXAMPLES = examples(
+    "duemq send orders 'remind the customer' --after 2h30m",
+    "duemq send orders --file order.json --at 2031-01-01T08:00:00+01:00 --key 42 --label eu",
+    "echo hello | duemq send orders --level 3",
+    "ID=$(duemq send orders hello --after 1d --quiet)",
+)
+
+
+def send(
+    topic: Annotated[str, typer.Argument(help="The topic to deliver to.")],
+    payload: Annotated[
+        str | None, typer.Argument(help="The payload. Without it (and without --file) it is read from stdin.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="Read the payload from a file.", exists=True, dir_okay=False, allow_dash=True
+        ),
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="Due after a delay: 90s, 2h30m, PT90S, or ms.")] = None,
+    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
+    level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
+    key: Annotated[str | None, typer.Option(help="The record key at the target.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A word to look it up by; may be repeated.")] = None,
+    name: Annotated[str | None, typer.Option(help="An id of your own; refused where it is taken.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Sending again under it makes no second one.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Schedule a message, or send it at once without --after, --at and --level.
+
+    It is durable when the command ends with 0.
+    """
+    content = _payload(payload, file)
+    with connected(url, as_json) as client:
+        message = client.send(
+            topic,
+            content,
+            key=key,
+            headers=pairs(header, "--header") if header else None,
+            labels=label,
+            deliver_after=instant(after),
+            deliver_at=instant(at),
+            delay_level=level,
+            expires_at=instant(expires),
+            name=name,
+            idempotency_key=idempotency_key,
+        )
+    if as_json:
+        echo_json(message.state.raw)
+    elif quiet:
+        typer.echo(message.id)
+    else:
+        again = " (it was there already)" if message.duplicate else ""
+        typer.echo(f"{message.id}  {message.status} to {topic}, due {instant_text(message.deliver_at_ms)}{again}")
+
+
+def _payload(payload: str | None, file: Path | None) -> bytes:
+    if payload is not None and file is not None:
+        raise typer.BadParameter("the payload is given twice", param_hint="--file")
+    if payload is not None:
+        return payload.encode(
+            "utf-8", "surrogateescape"
+        )  # bytes of the command line that are not UTF-8 stay as they are
+    if file is not None and str(file) != "-":
+        return file.read_bytes()
+    if file is None and sys.stdin.isatty():
+        raise typer.BadParameter("give one, or --file, or pipe it in; '' is the empty one", param_hint="PAYLOAD")
+    return sys.stdin.buffer.read()

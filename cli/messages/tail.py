@@ -1,0 +1,91 @@
+"""`duemq tail`"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duemq.cli.output import echo_json, escaped, payload_text
+from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.model.timing import format_ms
+
+if TYPE_CHECKING:
+    from duemq.client import Client, Record
+
+EXAMPLES = examples(
+    "duemq tail orders",
+    "duemq tail orders --from-start --max 10",
+    "duemq tail orders --consumer billing --json | jq -r .payload",
+)
+_LATE_MS = 1000
+
+
+def tail(
+    topic: Annotated[str, typer.Argument(help="The topic to follow.")],
+    consumer: Annotated[
+        str | None, typer.Option(help="Go on where this consumer stopped, and remember how far it came.")
+    ] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Show what was delivered before, too.")] = False,
+    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after so many records.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages as they are delivered: due time, lateness, key, payload. Ctrl-C stops it.
+
+    Without --consumer and --from-start only new ones. A lost connection is made again where it broke.
+    With --consumer a record counts as seen once it is printed; after a crash the last ones are printed again.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, so that the place is remembered
+    with connected(url, as_json) as client:
+        place = Place(client, topic, consumer)
+        try:
+            after = None if from_start or consumer else client.end(topic)
+            for seen, record in enumerate(client.tail(topic, None if from_start else consumer, after=after), start=1):
+                _print(record, as_json)
+                place.reached(record)
+                if seen == most:
+                    break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            place.remember()
+
+
+class Place:
+    """Remembers a consumer's place: at most twice a second while records flow, and at the end."""
+
+    INTERVAL_S = 0.5
+
+    def __init__(self, client: Client, topic: str, consumer: str | None) -> None:
+        self._client, self._topic, self._consumer = client, topic, consumer
+        self._cursor: str | None = None
+        self._next_at = 0.0
+
+    def reached(self, record: Record) -> None:
+        self._cursor = record.cursor
+        if time.monotonic() >= self._next_at:
+            self.remember()
+
+    def remember(self) -> None:
+        if self._consumer is None or self._cursor is None:
+            return
+        self._client.commit(self._topic, self._consumer, self._cursor)
+        self._cursor, self._next_at = None, time.monotonic() + self.INTERVAL_S
+
+
+def _print(record: Record, as_json: bool) -> None:
+    if as_json:
+        echo_json({**record.raw, "lateness_ms": record.lateness_ms, "cursor": record.cursor})
+        return
+    due, late = record.due_ms, record.lateness_ms
+    if due is None or late is None:
+        when = f"{format_ms(record.timestamp_ms)}\t(no due time)"
+    else:
+        colour = typer.colors.YELLOW if late >= _LATE_MS else typer.colors.GREEN
+        # Before its due time comes only what was asked for with deliver-now.
+        shown = f"{late:+} ms" if late >= 0 else "now"
+        when = f"{format_ms(due)}\t{typer.style(shown, fg=colour)}"
+    typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload)}")

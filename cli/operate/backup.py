@@ -1,0 +1,188 @@
+"""`duemq backup` and `duemq restore`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.cli.exit_codes import Exit
+from duemq.cli.output import echo_fields, echo_json, echo_table
+from duemq.cli.run import startup
+from duemq.cli.session import AsJson, examples, failure
+from duemq.model.errors import DuemqError, FolderRefused
+
+if TYPE_CHECKING:
+    from duemq.storage.backup.backups import Made
+    from duemq.storage.backup.manifest import Backup
+
+EXAMPLES = examples(
+    "duemq backup /backup/duemq", "duemq backup /backup/duemq --data /var/lib/duemq --keep 14 --json | jq -r .backup"
+)
+RESTORE_EXAMPLES = examples(
+    "duemq restore /backup/duemq/20261121T100000.000Z --data /var/lib/duemq && duemq serve --data /var/lib/duemq",
+    "duemq restore /backup/duemq/20261121T100000.000Z --check",
+)
+
+_NICE = 10  # deliveries come first
+
+
+def backup(
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="A folder of backups; made if it is not there.")],
+    data: Annotated[Path | None, typer.Option(help="Data folder (default: as `duemq serve`).", metavar="DIR")] = None,
+    config: startup.Config = None,
+    keep: Annotated[int | None, typer.Option(min=1, help="Then remove the oldest until there are so many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Back up a data folder into a new folder below INTO, whether a server runs on it or not.
+
+    Files that the backup before has are linked, not copied; each backup is whole, and can be removed with rm -r.
+    It holds the secret of the ids, and every payload. Run it as the user of the server.
+    """
+    os.nice(_NICE)
+    startup.keep_private()
+    from duemq.cli.settings.settings import Settings
+    from duemq.storage.backup.backups import Backups
+    from duemq.storage.data_folder import read_info
+
+    now = time.time_ns() // 1_000_000  # what is accepted from here on need not be in it
+    try:
+        settings = Settings.load(config, {"data": data})
+        info = read_info(settings.data)
+        if into.resolve().is_relative_to(settings.data.resolve()):
+            raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
+        with Backups(into) as backups:
+            with _at_rest(settings.data) as path, _bar(as_json) as progress:
+                made = backups.make(info, path, now, progress)
+            removed = backups.keep(keep) if keep else []
+    except DuemqError as error:
+        raise failure(error, as_json) from error
+    if as_json:
+        echo_json(_described(made.path, made.backup) | _shared(made) | {"removed": removed})
+        return
+    total, linked = made.backup.total_bytes, made.linked_bytes
+    _show(
+        made.backup,
+        {
+            "backup": str(made.path),
+            "files": f"{len(made.backup.files)}, {made.linked_files} of them linked",
+            "size": f"{_mib(total)}, {_mib(total - linked)} of them new",
+            "removed": removed,
+        },
+    )
+
+
+def restore(
+    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="One backup: a folder that `duemq backup` made.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder: new, or empty (default: as `duemq serve`).", metavar="DIR")
+    ] = None,
+    config: startup.Config = None,
+    check: Annotated[bool, typer.Option("--check", help="Only read the backup, and name all that is damaged.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in place as a data folder, with every checksum compared; then start the server on it.
+
+    One that was cut short goes on when it is run again. Never run the original and the copy side by side: both deliver.
+    """
+    from duemq.cli.settings.settings import Settings
+    from duemq.storage.backup import manifest as backups
+    from duemq.storage.backup.restore import restore as put_in_place
+
+    startup.keep_private()
+    wrong: list[str] = []
+    try:
+        if check:
+            with _bar(as_json) as progress:
+                found, wrong = backups.check(path, progress)
+        else:
+            settings = Settings.load(config, {"data": data})
+            with _bar(as_json) as progress:
+                found = put_in_place(path, settings.data, progress)
+    except DuemqError as error:
+        raise failure(error, as_json) from error
+    place = {} if check else {"data": str(settings.data)}
+    if as_json:
+        echo_json(_described(path, found) | place | ({"wrong": wrong} if check else {}))
+    else:
+        for sentence in wrong:
+            typer.secho(f"duemq: {sentence}", err=True, fg=typer.colors.RED)
+        _show(found, {"backup": str(path), **place, "files": len(found.files), "size": _mib(found.total_bytes)})
+        if check:
+            typer.echo("something is wrong" if wrong else "all is well")
+    raise typer.Exit(Exit.ERROR if wrong else Exit.DONE)
+
+
+@contextmanager
+def _at_rest(data: Path) -> Iterator[Path]:
+    """Where the files of a data folder can be copied: in a folder from the server on it, or where they are."""
+    from duemq.delay.api.control_socket import frozen
+    from duemq.storage.data_folder import Folder
+
+    with frozen(data) as path:
+        if path is not None:
+            yield path
+            return
+    folder = Folder.open(data)
+    try:
+        yield data
+    finally:
+        folder.close()
+
+
+@contextmanager
+def _bar(as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _described(path: Path, found: Backup) -> dict[str, Any]:
+    from duemq.model.key import due_of
+
+    shards = [
+        {
+            "shard": held.shard, "entry": held.entry, "applied": held.applied, "cursor": held.cursor.hex(),
+            "cursor_ms": due_of(held.cursor), "pending": held.pending,
+        }
+        for held in found.shards
+    ]  # fmt: skip
+    return {
+        "backup": str(path), "made_at_ms": found.made_at, "cluster": found.cluster, "files": len(found.files),
+        "bytes": found.total_bytes, "shards": shards,
+    }  # fmt: skip
+
+
+def _shared(made: Made) -> dict[str, int]:
+    return {"linked_files": made.linked_files, "linked_bytes": made.linked_bytes}
+
+
+def _show(found: Backup, fields: dict[str, Any]) -> None:
+    from duemq.model.key import due_of
+    from duemq.model.timing import format_ms
+
+    def time_of(cursor: bytes) -> str:
+        return format_ms(due_of(cursor)) if due_of(cursor) else "-"
+
+    echo_fields({**fields, "made at": format_ms(found.made_at)})
+    echo_table(
+        ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO"),
+        (
+            (str(held.shard), str(held.pending), str(held.entry), str(held.applied), time_of(held.cursor))
+            for held in found.shards
+        ),
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,74 @@
+"""`duemq cluster`"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duemq.cli.output import echo_json, echo_nodes, echo_table
+from duemq.cli.session import AsJson, Url, connected, examples
+
+if TYPE_CHECKING:
+    from duemq.client import Cluster, Shard
+
+EXAMPLES = examples(
+    "duemq cluster", "duemq cluster --watch", "duemq cluster --json | jq '.shards[] | select(.master == null)'"
+)
+_CLEAR = "\x1b[2J\x1b[H"
+
+
+def cluster(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second. Ctrl-C stops it.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the shards (master, pending, when they last moved on, lag of the slowest replica) and the nodes."""
+    with connected(url, as_json) as client:
+        try:
+            while True:
+                _show(client.cluster(), as_json, watch)
+                if not watch:
+                    return
+                time.sleep(1)
+        except KeyboardInterrupt:
+            pass
+
+
+def _show(found: Cluster, as_json: bool, watch: bool) -> None:
+    if as_json:
+        echo_json(found.raw)
+        return
+    if watch and sys.stdout.isatty():
+        typer.echo(_CLEAR, nl=False)
+    lags = {
+        shard.number: max((node.lag.get(shard.number, 0) for node in found.nodes), default=0) for shard in found.shards
+    }
+    echo_table(
+        ("SHARD", "MASTER", "PENDING", "ENTRY", "LAST ENTRY", "CURSOR AGE", "LAG"),
+        (_row(shard, lags[shard.number]) for shard in found.shards),
+    )
+    typer.echo("")
+    echo_nodes(found.nodes)
+
+
+def _row(shard: Shard, lag: int) -> tuple[str, ...]:
+    return (
+        str(shard.number), shard.master or "-", _number(shard.pending), _number(shard.entry), _age(shard.entry_age_ms),
+        _age(shard.cursor_age_ms), str(lag),
+    )  # fmt: skip
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _age(ms: int | None) -> str:
+    """`0.3s`, `2m`, `5h`, as far as that matters to a reader."""
+    if ms is None:
+        return "-"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}s"
+    return f"{ms // 60_000}m" if ms < 7_200_000 else f"{ms // 3_600_000}h"

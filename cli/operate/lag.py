@@ -1,0 +1,158 @@
+"""`duemq lag`: how far groups of consumers are behind."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from duemq.cli.output import echo_json
+from duemq.cli.run import startup
+from duemq.cli.session import AsJson, examples, failure
+from duemq.model.errors import DuemqError, Unavailable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from duemq.client.lag import LagReader
+
+EXAMPLES = examples(
+    "duemq lag --kafka localhost:9092",
+    "duemq lag billing shipping --kafka localhost:9092 --partitions --watch 2",
+    "duemq lag billing --kafka localhost:9092 --topic orders --tags 'paid || refunded'",
+    "duemq lag --kafka localhost:9092 --json | jq '.groups[] | select(.total.lag > 1000) | .group'",
+    "duemq lag --config duemq.toml --set kafka.user=monitor --listen 127.0.0.1:9108 --every 15",
+)
+_CLEAR = "\x1b[2J\x1b[H"
+
+
+def lag(
+    groups: Annotated[list[str] | None, typer.Argument(metavar="GROUP", help="Default: all groups.")] = None,
+    kafka: startup.Kafka = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this one. Can be repeated.")] = None,
+    tags: Annotated[
+        str | None,
+        typer.Option(help="Also count the messages with any of these tags, or estimate them; * counts all messages."),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 1_000,
+    partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
+    watch: Annotated[
+        float | None, typer.Option("--watch", "-w", min=0.1, help="Show it anew all the time.", metavar="SECONDS")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Serve it to Prometheus instead of showing it.", metavar="HOST:PORT")
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, help="With --listen: how often to read.", metavar="SECONDS")] = 10,
+    config: startup.Config = None,
+    further: startup.Further = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far groups of consumers are behind, by topic: lag, what they have in hand, what they have not pulled.
+
+    It is read from Kafka, so the groups need not be duemq's, nor online. Reading it changes nothing.
+    """
+    import asyncio
+    import logging
+
+    from duemq.cli.wiring.parts import kafka_options
+    from duemq.client.lag import LagReader, Sampling
+
+    if listen is not None and watch is not None:
+        raise typer.BadParameter("--listen reads with --every, not with --watch", param_hint="--watch")
+    address = None if listen is None else _address(listen)
+    settings = startup.begin(config, {"kafka.bootstrap": kafka}, further, log_level="warning")
+    if not settings.kafka.bootstrap:
+        raise typer.BadParameter("name the brokers, or set kafka.bootstrap", param_hint="--kafka")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is told in one line
+    what = _What(groups or None, topic or None, tags)
+    try:
+        options = kafka_options(settings)
+        reader = LagReader(options.bootstrap, kafka=options.client(), sampling=Sampling(offsets=sample))
+        if address is None:
+            asyncio.run(_show(reader, what, watch, partitions, as_json))
+        else:
+            asyncio.run(_serve(reader, what, *address, every))
+    except DuemqError as error:
+        raise failure(error, as_json) from error
+
+
+class _What(NamedTuple):
+    """What is to be read. None: all."""
+
+    groups: list[str] | None
+    topics: list[str] | None
+    tags: str | None
+
+
+async def _show(reader: LagReader, what: _What, watch: float | None, partitions: bool, as_json: bool) -> None:
+    import asyncio
+    import time
+    from contextlib import suppress
+
+    from duemq.cli.operate.lag_table import echo_lag
+    from duemq.client.lag.document import document
+
+    stop = _stopped_by_signals()
+    async with reader:
+        while not stop.is_set():
+            try:
+                found = await reader.read(*what)
+            except Unavailable as error:
+                if watch is None:
+                    raise
+                typer.secho(f"duemq: {error}; it is tried again", err=True, fg=typer.colors.RED)
+            else:
+                if as_json:
+                    echo_json(document(found, time.time_ns() // 1_000_000))
+                else:
+                    if watch is not None and sys.stdout.isatty():
+                        typer.echo(_CLEAR, nl=False)
+                    echo_lag(found, by_partition=partitions, tags=what.tags)
+            if watch is None:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), watch)
+
+
+async def _serve(reader: LagReader, what: _What, host: str, port: int, every_s: float) -> None:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from duemq.client.lag.metrics import LagMetrics, keep_reading
+    from duemq.model.errors import BadConfig
+
+    stop = _stopped_by_signals()
+    registry, metrics = CollectorRegistry(), LagMetrics()
+    registry.register(metrics)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise BadConfig(f"--listen {host}:{port}: {error.strerror or error}") from error
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"duemq lag serves http://{shown}:{server.server_port}/metrics")
+        await keep_reading(reader, metrics, stop, every_s, *what)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _stopped_by_signals() -> asyncio.Event:
+    import asyncio
+    import signal
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def _address(listen: str) -> tuple[str, int]:
+    from duemq.model.settings import host_and_port
+
+    try:
+        host, _, port = host_and_port(listen).rpartition(":")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--listen") from error
+    return host.strip("[]"), int(port)

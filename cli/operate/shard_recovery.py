@@ -1,0 +1,51 @@
+"""`duemq shard recover`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duemq.cli.output import echo_json
+from duemq.cli.run import startup
+from duemq.cli.session import AsJson, examples, failure
+from duemq.model.errors import DuemqError
+
+app = typer.Typer(help="Look after the shards of a server on this machine.", no_args_is_help=True)
+
+_LOSS = """Accept what it may cost: what other replicas did since the last entry of this one is void.
+Deliveries made since can be made again. What was accepted since and is no longer in the buffer is lost."""
+
+
+@app.callback()
+def _group() -> None: ...
+
+
+@app.command("recover", epilog=examples("duemq shard recover 3 --data /var/lib/duemq --accept-loss"))
+def recover(
+    shard: Annotated[int, typer.Argument(metavar="SHARD", help="Its number, as `duemq cluster` lists it.", min=0)],
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help=_LOSS)] = False,
+    data: Annotated[Path | None, typer.Option(help="Data folder of the server.", metavar="DIR")] = None,
+    config: startup.Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make this server's replica of a shard the truth, where no replica can be current any more.
+
+    For a shard that nobody leads: its ledger was deleted, or all replicas missed a part of it, or they wait for a file
+    that is lost. Choose the node whose replica has come furthest: `duemq node ls --json` says under `unfit` at which
+    entry each one stands. It is refused where a live node has a current replica. See docs/operations.md.
+    """
+    from duemq.cli.settings.settings import Settings
+    from duemq.delay.api.control_socket import ask_to_recover
+
+    if not accept_loss:
+        raise typer.BadParameter("read what it may cost (--help), then add --accept-loss", param_hint="--accept-loss")
+    try:
+        ask_to_recover(Settings.load(config, {"data": data}).data, shard)
+    except DuemqError as error:
+        raise failure(error, as_json) from error
+    if as_json:
+        echo_json({"shard": shard, "recovering": True})
+    else:
+        typer.echo(f"shard {shard} goes on from the replica of this server; `duemq cluster` shows when it is led")

@@ -1,0 +1,42 @@
+"""`duemq proxy`: the HTTP API of a cluster."""
+
+from __future__ import annotations
+
+from duemq.cli.run import startup
+
+EXAMPLES = """Examples:
+
+    duemq proxy --kafka broker1:9092,broker2:9092 --zookeeper zk1:2181,zk2:2181,zk3:2181
+    duemq proxy --listen 0.0.0.0:8787 --workers 2 --config duemq.toml
+    duemq proxy --config duemq.toml --set proxy.selection=least_latency
+"""
+
+
+def proxy(
+    listen: startup.Listen = None,
+    kafka: startup.Kafka = None,
+    zookeeper: startup.ZooKeeper = None,
+    workers: startup.Workers = 1,
+    config: startup.Config = None,
+    log_level: startup.LogLevel = None,
+    log_format: startup.LogFormat = None,
+    further: startup.Further = None,
+) -> None:
+    """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
+    from duemq.cli.wiring.workers import run_workers
+
+    given = {
+        "listen": listen, "log_level": log_level, "log_format": log_format, "kafka.bootstrap": kafka,
+        "zookeeper.hosts": zookeeper,
+    }  # fmt: skip
+    settings = startup.begin(config, given, further)
+    startup.become_server()
+    if workers > 1:
+        startup.share_imports()
+
+    def run(worker: int | None) -> None:
+        from duemq.cli.wiring.proxy_process import run_proxy
+
+        startup.run(run_proxy(settings, shared=worker is not None))
+
+    run_workers(workers, run)

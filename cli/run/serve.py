@@ -1,0 +1,46 @@
+"""`duemq serve`: everything in one process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from duemq.cli.run import startup
+
+EXAMPLES = """Examples:
+
+    duemq serve
+    duemq serve --data /var/lib/duemq --listen 0.0.0.0:8787
+    duemq serve --config duemq.toml --set limits.max_delay=1y --set storage.history_retention=6h
+    duemq serve --kafka localhost:9092
+    DUEMQ_HTTP__API_KEYS=first-secret,second-secret duemq serve
+"""
+
+
+def serve(
+    data: startup.Data = None,
+    listen: startup.Listen = None,
+    kafka: startup.Kafka = None,
+    shards: Annotated[int | None, typer.Option(help="Shards of a new data folder.")] = None,
+    config: startup.Config = None,
+    log_level: startup.LogLevel = None,
+    log_format: startup.LogFormat = None,
+    further: startup.Further = None,
+) -> None:
+    """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
+    from duemq.cli.wiring.workers import run_workers
+
+    given = {
+        "data": data, "listen": listen, "shards": shards, "log_level": log_level, "log_format": log_format,
+        "bus": "kafka" if kafka else None, "kafka.bootstrap": kafka,
+    }  # fmt: skip
+    settings = startup.begin(config, given, further)
+    startup.become_server()
+
+    def run(_: int | None) -> None:
+        from duemq.cli.wiring.single_process import serve as service
+
+        startup.run(service(settings))
+
+    run_workers(1, run)

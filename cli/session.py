@@ -1,0 +1,82 @@
+"""What every command that talks to a server shares: its options, the connection, and how a failure is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duemq.cli.exit_codes import Exit, exit_of
+from duemq.cli.output import echo_json
+from duemq.model.errors import DuemqError
+
+if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
+    from duemq.client import Client
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="DUEMQ_URL", help="Where the server is.", show_default="http://127.0.0.1:8787"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@contextmanager
+def connected(url: str | None, as_json: bool) -> Iterator[Client]:
+    """A client for the time of one command. Its errors end the command with one line and the exit code."""
+    from duemq.client import Client
+
+    try:
+        client = Client(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    try:
+        with client:
+            yield client
+    except DuemqError as error:
+        raise failure(error, as_json) from error
+
+
+def failure(error: DuemqError, as_json: bool) -> typer.Exit:
+    """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
+    code = exit_of(error)
+    typer.secho(f"duemq: {error}{_advice(error, code)}", err=True, fg=typer.colors.RED)
+    if as_json:
+        echo_json({"error": problem_of(error)})
+    return typer.Exit(code)
+
+
+def problem_of(error: DuemqError) -> dict[str, Any]:
+    """The members of an error that has them: code, detail, field, status, request_id and what belongs to its code."""
+    names = ("code", "field", "status", "request_id", "retry_after_s", "message_id", "outcome_unknown")
+    found = {name: getattr(error, name, None) for name in names}
+    members = {name: value for name, value in found.items() if value is not None}
+    return {"kind": type(error).__name__, "detail": str(error), **members, **getattr(error, "extra", {})}
+
+
+def _advice(error: DuemqError, code: Exit) -> str:
+    if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
+        return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
+    return ""
+
+
+def examples(*lines: str) -> str:
+    """An epilog with commands to copy."""
+    return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
+
+
+def instant(text: str | None) -> int | str | None:
+    """A time as typed: digits alone are epoch ms, anything else is for the server to read. Likewise durations."""
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+
+
+def pairs(items: list[str], option: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a mapping."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{item!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found

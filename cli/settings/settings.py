@@ -1,0 +1,178 @@
+"""The settings: one frozen value, made once at the edge. Nothing else reads the environment for them.
+
+Later ones win: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment (`DUEMQ_LISTEN`,
+`DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default, `docs/configuration.md`
+what each means.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from duemq.bus.settings import EmbeddedSettings, KafkaSettings
+from duemq.cli.settings import variables
+from duemq.delay.settings import DeliverySettings, NodeSettings
+from duemq.election.settings import ZooKeeperSettings
+from duemq.model.errors import BadConfig
+from duemq.model.settings import Section, host_and_port, no_switch
+from duemq.model.timing import TimePolicy, shown
+from duemq.proxy.request.ingress import Limits
+from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.storage.settings import FarSettings, StorageSettings
+from duemq.web.settings import HttpSettings
+
+_SECRETS = frozenset(("password", "token", "s3_secret_key"))
+
+
+class TestingSettings(Section):
+    """Faults on order, for the chaos suite. `die_at`: STEP:N, kill -9 of itself at a step of the N-th cycle."""
+
+    die_at: Annotated[str, Field(pattern=r"^((before_commit|in_transaction|after_commit):[1-9]\d{0,8})?$")] = ""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=variables.PREFIX,
+        env_nested_delimiter=variables.DELIMITER,
+        enable_decoding=False,
+        frozen=True,
+        extra="forbid",
+    )
+
+    data: Path = Path("./duemq-data")
+    listen: str = "127.0.0.1:8787"
+    bus: Literal["embedded", "kafka"] = "embedded"
+    cluster: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "duemq"
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    limits: LimitSettings = LimitSettings()
+    timing: TimingSettings = TimingSettings()
+    topics: TopicSettings = TopicSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    storage: StorageSettings = StorageSettings()
+    far: FarSettings = FarSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    zookeeper: ZooKeeperSettings = ZooKeeperSettings()
+    node: NodeSettings = NodeSettings()
+    proxy: ProxySettings = ProxySettings()
+    testing: TestingSettings = TestingSettings()
+    http: HttpSettings = HttpSettings()
+
+    _no_switches = field_validator("*", mode="before")(no_switch)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # `load` reads the others, so that `Settings()` is the defaults wherever it runs
+
+    @field_validator("listen")
+    @classmethod
+    def _listen(cls, listen: str) -> str:
+        return host_and_port(listen)
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+        """The settings in force. `overrides` (from the command line) are nested as in the file; None = not given.
+
+        Raises BadConfig, which names each wrong key, what it was and what is allowed.
+        """
+        path = path or os.environ.get(variables.CONFIG)
+        if variables.is_strict(os.environ) and (wrong := cls.strange_variables()):
+            raise BadConfig("\n".join(wrong))
+        layers = [_read_file(Path(path)) if path else {}, _of_environment(cls)(), overrides or {}]
+        try:
+            return cls(**_merge(layers))
+        except ValidationError as error:
+            raise BadConfig("\n".join(_explain(problem) for problem in error.errors())) from error
+
+    @classmethod
+    def strange_variables(cls) -> list[str]:
+        """A sentence for each variable of the environment that begins as settings do, and is none. `load` passes over
+        them, or with DUEMQ_STRICT_ENV=1 refuses them: others may have variables that begin so, and a misspelt name
+        would be ignored in silence."""
+        return variables.strangers(os.environ, cls)
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    def ingress_limits(self) -> Limits:
+        own = self.limits
+        return Limits(
+            max_payload_bytes=own.max_payload_bytes,
+            max_headers=own.max_headers,
+            max_headers_bytes=own.max_headers_bytes,
+            max_key_bytes=own.max_key_bytes,
+            max_batch_items=own.max_batch_items,
+            max_batch_bytes=own.max_batch_bytes,
+            topics=self.topics.allowed,
+            time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
+        )
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadConfig(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise BadConfig(f"the settings file {path} is not TOML: {error}") from error
+
+
+def _of_environment(settings: type[BaseSettings]) -> EnvSettingsSource:
+    source = EnvSettingsSource(settings)
+    source.env_vars = {
+        name: value for name, value in source.env_vars.items() if not variables.is_of_kubernetes(name, value or "")
+    }
+    return source
+
+
+def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping):
+                under = merged.get(key)
+                merged[key] = _merge((under if isinstance(under, Mapping) else {}, value))
+            elif value is not None:
+                merged[key] = value
+    return merged
+
+
+def _explain(problem: ErrorDetails) -> str:
+    *path, last = [str(part) for part in problem["loc"]]
+    key = ".".join((*path, last))
+    if problem["type"] == "extra_forbidden":
+        section = type(getattr(Settings(), path[0])) if path else Settings
+        return f"{key} is not a setting; {_known(section)}"
+    rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    given = None if path else getattr(Settings(), last, None)
+    whole = isinstance(given, BaseModel)  # a section: it may hold secrets
+    if isinstance(given, BaseModel) and problem["type"] == "model_type":
+        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(given).model_fields))}"
+    was = "" if whole or last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
+    return f"{key}{was}: {rule}"
+
+
+def _known(section: type[BaseModel]) -> str:
+    return f"known are {', '.join(section.model_fields)}"

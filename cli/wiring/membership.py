@@ -1,0 +1,45 @@
+"""How a process of a cluster finds the others: ZooKeeper, and what all of the cluster share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, suppress
+
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.parts import zookeeper_options
+from duemq.election.zookeeper.layout import Meta
+from duemq.election.zookeeper.registry import Registry
+from duemq.model.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.5
+_SHARDS = 4  # of a cluster whose number nobody chose: enough for a few nodes to share
+
+
+async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry:
+    directory = Registry(zookeeper_options(settings), settings.cluster)
+    await directory.open()
+    opened.push_async_callback(directory.close)
+    return directory
+
+
+async def shared_meta(directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool) -> Meta | None:
+    """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
+    if "shards" in settings.model_fields_set:
+        return await directory.meta(settings.shards)
+    told = False
+    while not stop.is_set():
+        try:
+            return await directory.meta()
+        except Unavailable as error:
+            if makes:
+                return await directory.meta(_SHARDS)
+            if not told:
+                log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
+            told = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await stop.wait()
+    return None

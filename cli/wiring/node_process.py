@@ -1,0 +1,101 @@
+"""`duemq node`: a delay node of a cluster on Kafka and ZooKeeper."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.membership import open_directory, shared_meta
+from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, node_options, open_bus, registry
+from duemq.delay.api import imported_files, snapshots
+from duemq.delay.api.control_socket import Control
+from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.peers import HttpPeers
+from duemq.delay.node import Node
+from duemq.delay.node_backend import NodeBackend
+from duemq.delay.recovery.consistent_snapshot import freeze
+from duemq.delay.recovery.replica_snapshot import SnapshotServer
+from duemq.election.base import Member
+from duemq.election.zookeeper.election import ZooKeeperElection
+from duemq.model.errors import BadConfig
+from duemq.storage.data_folder import SNAPSHOTS, Folder, Identity
+from duemq.web.admission import Admission
+from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
+
+_EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
+
+
+def _told_host(advertise: str, bound: str) -> str:
+    """The host by which proxies and other nodes are told to reach this one. Raises BadConfig where none can."""
+    host = advertise.strip("[]") or bound
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if ":" in host or "/" in host:
+            raise BadConfig(f"node.advertise = {advertise!r}: it must be a host alone, without a port") from None
+        return host  # a name
+    if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
+        key = "node.advertise" if advertise else "node.listen"
+        raise BadConfig(
+            f"{key} = {host} stands for every address of this machine, and nobody else can reach it by that: "
+            "set node.advertise to the host name or address by which proxies and other nodes do"
+        )
+    return host
+
+
+async def run_node(settings: Settings, worker: int | None = None, workers: int = 1) -> None:
+    """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
+
+    `worker` of `workers`: this process holds a part of the shards, with a name, a folder and a port of its own.
+    """
+    check_cluster(settings)
+    name, data, listen = settings.node.name or socket.gethostname(), settings.data, settings.node.listen
+    if worker is not None:
+        host, _, port = listen.rpartition(":")
+        name, data, listen = f"{name}.{worker}", data / f"worker-{worker}", f"{host}:{int(port) + worker}"
+    async with AsyncExitStack() as opened:
+        listener = listen_on(listen)
+        opened.callback(listener.close)
+        bound = str(listener.getsockname()[0])
+        host = _told_host(settings.node.advertise, bound)
+        stop = stop_on_signals()
+        directory = await open_directory(settings, opened)
+        meta = await shared_meta(directory, settings, stop, makes=True)
+        assert meta is not None
+        folder = Folder.open(data, identity=Identity(meta.cluster, meta.shards, meta.secret))
+        opened.callback(folder.close)
+        holds = None if worker is None else frozenset(range(worker, meta.shards, workers))
+        me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
+        election = ZooKeeperElection(directory, me, meta.shards, bound, settings.node.link_port)
+        clock, metrics = guarded_clock(settings), registry()
+
+        async def checkpoint(shard: int, into: Path) -> None:
+            await node.checkpoint(shard, into)
+
+        served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
+        opened.push_async_callback(served.close)
+        peers = HttpPeers(directory, name, settings.node.token)
+        opened.push_async_callback(peers.close)
+        node = Node(
+            folder,
+            lambda: open_bus(settings, clock),
+            election,
+            node_options(settings, alone=False, trims=False, holds=holds),
+            metrics,
+            clock,
+            peers,
+            [(served.expire, _EXPIRE_S)],
+        )
+        await opened.enter_async_context(Control(folder.info.path, partial(freeze, node), node.recover))
+        backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        more = [*snapshots.routes(served), *imported_files.routes(node)]
+        admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
+        door = create_door(backend, metrics, settings.node.token, more, admission)
+        await serve_http(
+            door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
+            limits=connection_limits(settings),
+        )  # fmt: skip

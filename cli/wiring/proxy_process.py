@@ -1,0 +1,101 @@
+"""`duemq proxy`: the HTTP API of a cluster on Kafka and ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, suppress
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_meta
+from duemq.cli.wiring.parts import check_cluster, connection_limits, front_door, guarded_clock, open_bus, registry
+from duemq.cluster.clock import GuardedClock
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import create_logs
+from duemq.model.errors import Unavailable
+from duemq.model.ids import IdCodec
+from duemq.proxy.gateway.buffer_age import BufferAge
+from duemq.proxy.gateway.cluster_backend import ProxyBackend
+from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
+from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
+
+log = logging.getLogger(__name__)
+
+
+async def _reach_brokers(
+    settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
+) -> tuple[KafkaBus, ClockWatch, Targets] | None:
+    """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
+    told = ""
+    while not stop.is_set():
+        try:
+            async with AsyncExitStack() as attempt:
+                bus = await open_bus(settings, clock)
+                attempt.push_async_callback(bus.close)
+                watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
+                await watch.measure(bus)
+                await create_logs(bus, shards)
+                targets = Targets(bus, settings.topics.partitions)
+                attempt.push_async_callback(targets.close)
+                await targets.learn()
+                await opened.enter_async_context(attempt.pop_all())
+                return bus, watch, targets
+        except Unavailable as error:
+            if str(error) != told:
+                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
+            told = str(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await stop.wait()
+    return None
+
+
+async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
+    """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
+    check_cluster(settings)
+    async with AsyncExitStack() as opened:
+        listener = listen_on(settings.listen, shared=shared)
+        stop = stop_on_signals()
+        directory = await open_directory(settings, opened)
+        meta = await shared_meta(directory, settings, stop, makes=False)
+        if meta is None:
+            return
+        clock, metrics = guarded_clock(settings), registry()
+        reached = await _reach_brokers(settings, meta.shards, clock, opened, stop)
+        if reached is None:
+            return
+        bus, watch, targets = reached
+        follower = LedgerFollower(bus, meta.shards)
+        age = BufferAge(settings.kafka.retention, watch.accepting)
+        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
+        opened.push_async_callback(http.aclose)
+        backend = ProxyBackend(
+            meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
+            directory, watch, metrics, age,
+        )  # fmt: skip
+        app = front_door(settings, backend, metrics, stop)
+
+        async def follow(shut: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(follower.run(), name="ledger"),
+                    group.create_task(watch.run(bus), name="clock"),
+                    group.create_task(age.run(bus, follower.applied), name="buffer age"),
+                ]
+                await shut.wait()
+                for task in tasks:
+                    task.cancel()
+
+        await serve_http(
+            app,
+            listener,
+            url_of(listener, settings.host),
+            settings.http.shutdown_grace_s,
+            stop,
+            follower.ready.wait,
+            follow,
+            limits=connection_limits(settings),
+        )

@@ -1,0 +1,62 @@
+"""`duemq serve`: everything in one process, a node and the HTTP API in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from duemq.bus.base import Bus, wall_clock
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.parts import connection_limits, front_door, guarded_clock, node_options, open_bus, registry
+from duemq.delay.api.control_socket import Control
+from duemq.delay.node import Node
+from duemq.delay.node_backend import NodeBackend
+from duemq.delay.recovery.consistent_snapshot import freeze
+from duemq.election.single import SingleElection
+from duemq.model.errors import BadConfig
+from duemq.storage.data_folder import Folder
+from duemq.web.server import Companion, listen_on, serve_http, stop_on_signals, url_of
+
+
+async def serve(settings: Settings, companion: Companion | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Raises Fatal where the start or the books are wrong.
+
+    `companion` runs beside the server once it is ready, such as the demonstration of `make run`.
+    """
+    own_log = settings.bus == "embedded"
+    if not own_log and not settings.kafka.bootstrap:
+        raise BadConfig("bus = kafka, but kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
+    listener = listen_on(settings.listen)
+    stop = stop_on_signals()
+    folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
+    try:
+        url = url_of(listener, settings.host)
+        metrics = registry()
+        clock = wall_clock if own_log else guarded_clock(settings)
+        node = Node(
+            folder,
+            _log_of(settings, folder.info.path, clock),
+            SingleElection(folder.info.shards, url),
+            node_options(settings, alone=True, trims=own_log),
+            metrics,
+            clock,
+        )
+        app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
+        grace_s = settings.http.shutdown_grace_s
+        async with Control(folder.info.path, partial(freeze, node), node.recover):
+            limits = connection_limits(settings)
+            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion, limits)
+    finally:
+        folder.close()
+
+
+def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
+    async def open_embedded() -> Bus:
+        return await EmbeddedBus.open(data / "bus", tail_bytes=settings.embedded.tail_bytes, clock=clock)
+
+    async def open_kafka() -> Bus:
+        return await open_bus(settings, clock)
+
+    return open_embedded if settings.bus == "embedded" else open_kafka

@@ -1,0 +1,215 @@
+"""How the partitions of a group are shared out among its members: Kafka assignors with the functions that share out
+shards among nodes (`duemq.election.allocation`), and a look at whether all members subscribe to the same.
+
+Each member says in the user data of its membership what it subscribes to and where it stands. The leader of the group
+compares, and tells every member in the user data of its assignment who differs. That is a warning and not a stop: in a
+rolling deployment members differ for a while. Meanwhile each gets only partitions of topics it subscribes to.
+
+All members of a group need the same strategy: Kafka refuses one that has none in common with the others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+
+from duemq.client.consumer.work.tags import ALL, TagFilter
+from duemq.election.allocation import STRATEGIES, StrategyName
+from duemq.election.base import Member
+from duemq.model.errors import Rejected
+
+log = logging.getLogger(__name__)
+
+# What a leader says of mismatches, to all members together, in bytes. Kafka keeps a group's metadata as one record of
+# at most 1 MiB, and refuses the whole group above that.
+_TELLING_BYTES = 128 << 10
+_VERSION = 1
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member of a group as its leader sees it. `tags` has the filter of each topic that it subscribes to; None for
+    a member that does not say."""
+
+    topics: frozenset[str]
+    rack: str = ""
+    tags: Mapping[str, str] | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mismatch:
+    """A member that does not subscribe to what most do. `member` is its id, which begins with its client id (or its
+    `group_instance_id`). Tags as a filter is written; None: not subscribed to the topic."""
+
+    member: str
+    topic: str
+    expected_tags: str | None
+    found_tags: str | None
+
+    def __str__(self) -> str:
+        found, expected = (
+            "does not subscribe" if tags is None else f"subscribes with tags {tags!r}"
+            for tags in (self.found_tags, self.expected_tags)
+        )
+        return f"member {self.member} {found} to topic {self.topic}; most of the group {expected}"
+
+
+OnMismatch = Callable[[Sequence[Mismatch]], None]
+"""Called with each assignment. Empty: all members subscribe to the same. Those of this member come first; of the
+others as many as fit into the metadata of a group."""
+
+
+def shares(
+    strategy: StrategyName, seats: Mapping[str, Seat], partitions: Mapping[str, Iterable[int]]
+) -> dict[str, list[Partition]]:
+    """What each member gets: every partition of a topic that somebody subscribes to goes to one who does.
+
+    Balanced as the strategy is, among the topics that the same members subscribe to.
+    """
+    subscribed: defaultdict[frozenset[str], list[str]] = defaultdict(list)
+    for topic in sorted(partitions):
+        if subscribers := frozenset(name for name, seat in seats.items() if topic in seat.topics):
+            subscribed[subscribers].append(topic)
+    shared: dict[str, list[Partition]] = {name: [] for name in seats}
+    for names, topics in subscribed.items():
+        places = _in_order(strategy, {topic: sorted(partitions[topic]) for topic in topics})
+        members = [Member(name, url="", rack=seats[name].rack) for name in names]
+        for number, name in STRATEGIES[strategy](range(len(places)), members).items():
+            shared[name].append(places[number])
+    return {name: sorted(places) for name, places in shared.items()}
+
+
+def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -> list[Partition]:
+    """By topic. For blocks of neighbours by how far into its topic a partition is, lest one member has a topic alone
+    and another one nothing but the retries of it."""
+    places = [
+        (Fraction(at, len(numbers)) if strategy is StrategyName.AVERAGE else Fraction(0), topic, number)
+        for topic, numbers in partitions.items()
+        for at, number in enumerate(numbers)
+    ]
+    return [(topic, number) for _, topic, number in sorted(places)]
+
+
+def mismatches(seats: Mapping[str, Seat]) -> tuple[Mismatch, ...]:
+    """Of those who say what they subscribe to: where a member and most of the group differ."""
+    told = {name: seat.tags for name, seat in seats.items() if seat.tags is not None}
+    found: list[Mismatch] = []
+    for topic in {topic for tags in told.values() for topic in tags}:
+        by_member = {name: tags.get(topic) for name, tags in told.items()}
+        count = Counter(by_member.values())
+        expected = min(count, key=lambda tags: (-count[tags], tags is None, tags or ""))
+        found += [Mismatch(name, topic, expected, tags) for name, tags in by_member.items() if tags != expected]
+    return tuple(sorted(found, key=lambda each: (each.member, each.topic)))
+
+
+def assignor(
+    strategy: StrategyName | str,
+    rack: str = "",
+    subscription: Mapping[str, str] | None = None,
+    on_mismatch: OnMismatch | None = None,
+) -> type[AbstractPartitionAssignor]:
+    """An assignor for one consumer's `partition_assignment_strategy` (aiokafka wants a class, and has no place for
+    settings). Its name is `duemq-average` and so on.
+
+    `subscription`: the tag filter of each topic; topics without one are taken to want all tags.
+    Raises Rejected `bad_option` or `bad_tags`.
+    """
+    if strategy not in tuple(StrategyName):
+        raise Rejected(
+            "bad_option", f"allocation is {strategy!r}; it is one of {', '.join(StrategyName)}", "allocation"
+        )
+    chosen = StrategyName(strategy)
+    filters = {topic: str(TagFilter.parse(text)) for topic, text in (subscription or {}).items()}
+    tell = on_mismatch or _warn
+
+    class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
+        name = f"duemq-{chosen.replace('_', '-')}"
+
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+            subscribed = sorted(topics)
+            tags = {topic: filters.get(topic, ALL) for topic in subscribed}
+            return ConsumerProtocolMemberMetadata(0, subscribed, _packed(rack=rack, tags=tags))
+
+        @classmethod
+        def assign(
+            cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
+        ) -> dict[str, ConsumerProtocolMemberAssignment]:
+            seats = {name: _seat(metadata) for name, metadata in members.items()}
+            topics = {topic for seat in seats.values() for topic in seat.topics}
+            partitions = {topic: cluster.partitions_for_topic(topic) or () for topic in topics}
+            wrong = mismatches(seats)
+            return {
+                name: ConsumerProtocolMemberAssignment(
+                    0, _by_topic(places), _telling(name, wrong, _TELLING_BYTES // len(seats))
+                )
+                for name, places in shares(chosen, seats, partitions).items()
+            }
+
+        @classmethod
+        def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
+            try:
+                tell(_told(assignment.user_data))
+            except Exception:  # it would leave the group without this member
+                log.exception("consumer cannot tell of a mismatch in its group", extra={"action": "mismatch"})
+
+    return Assignor
+
+
+def _warn(found: Sequence[Mismatch]) -> None:
+    for mismatch in found:
+        log.warning("consumer is in a group of different subscriptions: %s", mismatch, extra={"action": "mismatch"})
+
+
+def _by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in places:
+        by_topic[topic].append(number)
+    return sorted(by_topic.items())
+
+
+def _telling(member: str, wrong: Sequence[Mismatch], most: int) -> bytes:
+    """Own mismatches first, as many as fit into `most` bytes."""
+    chosen: list[dict[str, Any]] = []
+    room = most
+    for mismatch in sorted(wrong, key=lambda each: each.member != member):
+        packed = asdict(mismatch)
+        room -= len(json.dumps(packed)) + 2
+        if room < 0:
+            break
+        chosen.append(packed)
+    return _packed(mismatches=chosen)
+
+
+def _told(user_data: bytes | None) -> tuple[Mismatch, ...]:
+    return tuple(Mismatch(**each) for each in _unpacked(user_data).get("mismatches", ()))
+
+
+def _seat(metadata: ConsumerProtocolMemberMetadata) -> Seat:
+    said = _unpacked(metadata.user_data)
+    return Seat(frozenset(metadata.subscription), said.get("rack", ""), said.get("tags"))
+
+
+def _packed(**said: Any) -> bytes:
+    return json.dumps({"version": _VERSION, **said}, separators=(",", ":")).encode()
+
+
+def _unpacked(user_data: bytes | None) -> dict[str, Any]:
+    """Nothing, of a member with another version of this: a group has to go on with both."""
+    try:
+        said = json.loads(user_data or b"{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) and said.get("version") == _VERSION else {}

@@ -1,0 +1,59 @@
+"""Whether a topic is the one that the group has offsets of: it may have been deleted and made again under its name.
+
+Its records have the same offsets again. Where the new log is shorter a fetch from an old offset fails; where it is
+longer by then, all before that offset would be skipped. So each commit says by the topic's id what it is of. It is
+compared whenever partitions come, before anything of them is handled or stored, whenever an offset is out of range, and
+every 30 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.kafka.requests.topic_ids import topic_ids
+from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.positions import is_of, says_of
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.starts import Starts
+
+_ASK_S = 10.0
+
+
+class Identity:
+    """Of the topics of one aiokafka consumer in a group."""
+
+    def __init__(
+        self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Changes
+    ) -> None:
+        self._kafka, self._topics, self._starts = kafka, topics, starts
+        self._parking, self._changes = parking, changes
+
+    async def compare(self) -> bool:
+        """One at a time. False where partitions moved meanwhile, or have to be compared again.
+
+        Raises KafkaError or TimeoutError.
+        """
+        if self._changes.moving:
+            return False
+        turn, doubts = self._changes.turn, self._changes.doubts
+        partitions, seen = self._kafka.assignment(), self._starts.ids
+        begins = {each for each, offset in self._parking.parked.items() if offset == ANEW}
+        async with asyncio.timeout(_ASK_S):
+            ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
+        places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
+        if turn != self._changes.turn:
+            return False
+        anew = []
+        for each in partitions:
+            metadata, now = places[each].metadata if each in places else None, ids.get(each.topic)
+            same = is_of(metadata, now) if says_of(metadata) else seen.get(each.topic, now) == now
+            if now is not None and not same and each not in begins:
+                anew.append(each)
+        self._parking.park(dict.fromkeys(anew, ANEW))
+        self._starts.known.update(each.topic for each in places)
+        seen.update(ids)
+        return self._changes.confirm(doubts)

@@ -1,0 +1,140 @@
+"""Partitions that have no place to fetch from: their offset is not known, or out of range.
+
+To find a place takes several questions to brokers, which may be away, and for a new group the member that begins the
+topic. Meanwhile such a partition is parked, that is, paused and without a place. All others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.starts import Starts, named
+
+log = logging.getLogger(__name__)
+
+ANEW: Final = -1
+"""In the place of an offset: the log is another one than that of the partition's offsets."""
+
+_AGAIN_S = (0.1, 0.3, 1.0, 2.0)
+_NOT_HERE = object()
+
+
+Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
+"""Have these offsets durable, unless partitions moved since the turn that is given. Raises KafkaError."""
+
+
+class Parking:
+    """Of one aiokafka consumer."""
+
+    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Changes, store: Store) -> None:
+        self._kafka, self._starts, self._changes, self._store = kafka, starts, changes, store
+        self._parked: dict[TopicPartition, int | None] = {}
+        self._turn = 0
+        self._some = asyncio.Event()
+        self.times: Counter[TopicPartition] = Counter()
+        """How often each was parked: what was pulled before that does not count any more."""
+
+    @property
+    def parked(self) -> dict[TopicPartition, int | None]:
+        """Those that are parked now, with the offset that is out of their range, or `ANEW`; None: they have none."""
+        return self._parked if self._turn == self._changes.turn else {}
+
+    @property
+    def unsure(self) -> Collection[TopicPartition]:
+        """Those of which nothing may be stored: what was read of them may be of a log that is gone. While partitions
+        move, these are the ones that were parked before."""
+        return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
+
+    def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        """`partitions`: as in `parked`. While partitions move nothing is parked: what has no place is met again."""
+        if self._changes.moving:
+            return
+        if self._turn != self._changes.turn:
+            self._parked, self._turn = {}, self._changes.turn
+        for partition, offset in partitions.items():
+            with suppress(IllegalStateError):  # it went to another member meanwhile
+                if offset is None:
+                    self._kafka.seek(partition, 0)  # without any position aiokafka asks for one all the time
+                self._kafka.pause(partition)
+                self._parked[partition] = offset
+                self.times[partition] += 1
+                self._some.set()
+
+    async def run(self) -> None:
+        """Find places, until it is cancelled."""
+        failures = 0
+        while True:
+            if not self.parked:
+                self._some.clear()
+                await self._some.wait()
+            turn, parked = self._changes.turn, dict(self.parked)
+            try:
+                with own_cancellation_only():
+                    await self._fresh([each for each, offset in parked.items() if offset is None], turn)
+                    await self._lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
+            except (KafkaError, TimeoutError) as error:
+                log.warning(
+                    "consumer cannot begin with %d partitions yet, and tries again: %r", len(parked), error,
+                    extra={"action": "begin"},
+                )  # fmt: skip
+            except Exception:  # the other partitions go on
+                log.exception("consumer cannot begin with %d partitions", len(parked), extra={"action": "begin"})
+            failures = failures + 1 if self.parked else 0
+            if failures:  # brokers are away, or another member begins a topic
+                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
+
+    async def _fresh(self, partitions: Iterable[TopicPartition], turn: int) -> None:
+        by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            by_topic[partition.topic].append(partition)
+        problems: list[KafkaError | TimeoutError] = []
+        for topic, some in by_topic.items():
+            try:
+                self._place(await self._starts.of_group(topic, some, lambda: self._changes.turn == turn), turn)
+            except (KafkaError, TimeoutError) as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
+
+    async def _lost(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """Retention removed what was to come next, or the topic is another one by now."""
+        if not offsets or self._changes.in_doubt.is_set():  # a commit has to say of which topic it is
+            return
+        firsts, lasts = await self._starts.firsts(offsets), await self._starts.lasts(offsets)
+        for partition, offset in offsets.items():
+            first, last = firsts[partition], lasts[partition]
+            if first <= offset <= last:
+                first = offset  # a broker was behind for a moment
+            elif offset != ANEW and offset < first:
+                log.error(
+                    "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
+                    named([partition]), offset, first, extra={"action": "out of range"},
+                )  # fmt: skip
+            else:
+                how = "is another one by now" if offset == ANEW else f"ends at {last}, before offset {offset}"
+                log.error(
+                    "topic %s was made anew, or cut: the log of %s %s. It is read from its first record, at %d",
+                    partition.topic, named([partition]), how, first, extra={"action": "made anew"},
+                )  # fmt: skip
+                await self._changes.forget([partition])
+                await self._store({partition: first}, turn)
+            self._place({partition: first}, turn)
+
+    def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """From here they go on, unless partitions moved since `turn`."""
+        for partition, offset in offsets.items():
+            if turn == self._changes.turn and self.parked.pop(partition, _NOT_HERE) is not _NOT_HERE:
+                with suppress(IllegalStateError):
+                    self._kafka.seek(partition, offset)
+                    self._kafka.resume(partition)

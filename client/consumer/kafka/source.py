@@ -1,0 +1,371 @@
+"""Where messages come from and where offsets are kept: a group of Kafka's, or all partitions and a file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.requests.topic_ids import topic_ids
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.client.consumer.kafka.identity import Identity
+from duemq.client.consumer.kafka.offsets import FileOffsets
+from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.starts import Starts, commit_once, named
+from duemq.client.consumer.kafka.topics import partitions_of, survey
+from duemq.client.consumer.options import ConsumerOptions
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 30.0  # between looks for new topics and partitions
+_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics came or went
+_STOP_S = 10.0
+_ASK_S = 2.0
+_AGAIN_S = 2.0
+_MOVING_S = 0.1
+_OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+
+
+class Place(NamedTuple):
+    """`commit`: the first message that is not done; `pull`: the next to be fetched."""
+
+    commit: int
+    pull: int
+
+
+class Source:
+    """One aiokafka consumer. `first`: topics that begin at their first message whatever the options say."""
+
+    def __init__(
+        self,
+        group: str,
+        bootstrap: str,
+        options: ConsumerOptions,
+        topics: Sequence[str],
+        first: Collection[str],
+        changes: Changes,
+        assignor: type | None = None,
+    ) -> None:
+        self._group, self._bootstrap, self._options = group, bootstrap, options
+        self._topics, self._first, self._changes = topics, frozenset(first), changes
+        session_ms, stop_ms = int(options.session_s * 1000), int(options.stop_s * 1000)
+        settings: dict[str, Any] = {
+            "client_id": f"duemq-{options.name}",
+            "session_timeout_ms": session_ms,
+            "heartbeat_interval_ms": max(session_ms // 10, 100),
+            "rebalance_timeout_ms": session_ms + stop_ms,  # handlers may take their time while partitions move
+            "metadata_max_age_ms": int(_LOOK_S * 1000),
+            **options.kafka_of(AIOKafkaConsumer),
+        }
+        if assignor is not None:
+            settings["partition_assignment_strategy"] = (assignor,)
+        self._kafka = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=None if options.broadcasting else group,
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # anything else would skip messages without a word
+            isolation_level="read_committed",
+            **settings,
+        )
+        mend_timeouts(self._kafka._client)
+        mend_missing_offsets(self._kafka._client)
+        # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
+        self._kafka._wait_topics = self._kafka._client.force_metadata_update
+        self._starts = Starts(self._kafka, options, first)
+        self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
+        self._missing: frozenset[str] = frozenset()
+        self._parking = Parking(self._kafka, self._starts, changes, self._store)
+        self._identity = Identity(self._kafka, topics, self._starts, self._parking, changes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
+        self._marked: tuple[int, Place, frozenset[str]] | None = None  # turn, and what the mark was stored with
+
+    async def start(self) -> None:
+        """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.lock)
+        found = await survey(self._group, self._bootstrap, self._options, self._topics)
+        self._starts.known |= found.known
+        self._missing = found.missing
+        if missing := sorted(found.missing - self._first):
+            log.warning(
+                "consumer of group %s begins without topics that are not there, and looks for them: %s",
+                self._group, ", ".join(missing), extra={"action": "subscribe"},
+            )  # fmt: skip
+        if self._file is None:
+            self._kafka.subscribe(self._topics, listener=self._changes)
+            await self._kafka.start()
+            mend_header_names(self._kafka._fetcher)
+        else:
+            stored = await asyncio.to_thread(self._file.load)
+            self._starts.known |= self._file.topics
+            await self._kafka.start()
+            mend_header_names(self._kafka._fetcher)
+            await self._take_all(stored)
+        work = [("partitions", self._look_often), ("starts", self._parking.run), ("topics", self._compare_often)]
+        self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
+
+    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+        """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time.
+
+        Records of partitions that just came are kept back until it is known which logs these are.
+        """
+        parked = self._parking.times.copy()
+        try:
+            wanted = self._kafka.assignment() - self._held if self._held else ()
+            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
+                *wanted, timeout_ms=timeout_ms, max_records=most
+            )
+        except NoOffsetForPartitionError as error:
+            self._parking.park(dict.fromkeys(error.args))
+        except OutOfRange as error:
+            self._changes.doubt()
+            self._parking.park(error.args[0])
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("consumer cannot pull, and will again: %r", error, extra={"action": "pull"})
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            if not pulled or self._changes.sure.is_set():
+                return pulled
+            turn = self._changes.turn
+            await self._changes.sure.wait()
+            if self._file is None and turn != self._changes.turn:
+                return {}  # all that came since then begins at what was committed
+            return {each: some for each, some in pulled.items() if self._parking.times[each] == parked[each]}
+        return {}
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
+        it away if they were paused."""
+        self._held = frozenset(partitions)
+
+    async def idle(self) -> None:
+        """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
+        partitions = self._kafka.assignment() - self._kafka.paused()
+        self._kafka.pause(*partitions)
+        try:
+            await self.pull(0, 1)
+        finally:
+            self._kafka.resume(*(partitions & self._kafka.assignment() - self._parking.parked.keys()))
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those this member has: none while they move."""
+        return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Where the next fetch starts, past markers of transactions; None where that is not known just now, and where
+        the partition is not this member's, or went away and came back meanwhile."""
+        turn = self._changes.turn
+        with suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(_ASK_S):
+                position: int = await self._kafka.position(partition)
+                here = turn == self._changes.turn and partition in self.partitions()
+                return position if here and partition not in self._parking.parked else None
+        return None
+
+    async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
+        """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
+        and where it is not known whether each is the log that it was."""
+        sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
+        if self._file is not None:
+            offsets = {each: place.commit for each, place in sure.items()}
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+            return len(sure) == len(places)
+        async with self._saving:
+            return await self._commit(sure) and len(sure) == len(places)
+
+    async def _commit(self, places: Mapping[TopicPartition, Place]) -> bool:
+        """As `save`. With the mark, where the group knows other topics by now than those that it was stored with."""
+        if not self._changes.sure.is_set():
+            return False
+        turn, known, mark, ids = self._changes.turn, self._known(), self._starts.mark, self._starts.ids
+        kept = {each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)}
+        if self._marked is not None and self._marked[0] == turn and self._marked[2] != known and mark is not None:
+            kept.setdefault(mark, self._marked[1])
+        commits = {}
+        for each, place in kept.items():
+            metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
+            commits[each] = OffsetAndMetadata(place.commit, metadata)
+        try:
+            if not commits.keys() <= self._kafka.assignment():
+                raise CommitFailedError("they are not assigned")
+            if commits:
+                await commit_once(self._kafka, commits, lambda: True)
+        except _OTHERS as error:
+            log.info(
+                "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
+            )
+            return False
+        except (KafkaError, TimeoutError) as error:
+            log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
+            return False
+        if mark in kept:
+            self._marked = turn, kept[mark], known
+        return places.keys() <= kept.keys()  # a topic that is gone has no offsets
+
+    def _known(self) -> frozenset[str]:
+        return frozenset(self._starts.known.intersection(self._topics))
+
+    async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """See `Store`."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+        else:
+            await self._starts.commit(offsets, lambda: self._changes.turn == turn)
+
+    async def let_go(self) -> None:
+        """As if all partitions went to other members."""
+        await self._changes.on_partitions_revoked(self._kafka.assignment())
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._kafka.stop()
+        except (TimeoutError, KafkaError) as error:
+            log.warning("consumer cannot leave its group: %r", error, extra={"action": "leave"})
+            self._abandon()
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        finally:
+            if self._file is not None:
+                self._file.unlock()
+
+    def _abandon(self) -> None:
+        """End what aiokafka leaves behind when its own `stop` does not come to its end."""
+        coordinator, fetcher, client = self._kafka._coordinator, self._kafka._fetcher, self._kafka._client
+        tasks = [
+            getattr(coordinator, name, None)
+            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+        ]
+        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ()), client._sync_task]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        for connection in list(client._conns.values()):
+            connection.close()
+
+    # --- what is new ----------------------------------------------------------------------------------------------
+
+    async def _look_often(self) -> None:
+        """aiokafka looks by itself every `metadata_max_age_ms`; for a topic that was just made that is late."""
+        looks = 0
+        while True:
+            await asyncio.sleep(_LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S)
+            try:
+                with own_cancellation_only():
+                    missing = await self._look()
+            except (KafkaError, TimeoutError) as error:
+                log.warning("consumer cannot look for new partitions: %r", error, extra={"action": "partitions"})
+            except Exception:  # it goes on looking
+                log.exception("consumer cannot look for new partitions", extra={"action": "partitions"})
+            else:
+                for topic in sorted(self._missing - missing):
+                    log.info("topic %s of group %s is there now", topic, self._group, extra={"action": "subscribe"})
+                for topic in sorted(missing - self._missing):
+                    log.warning("topic %s of group %s is gone", topic, self._group, extra={"action": "subscribe"})
+                looks = looks + 1 if missing == self._missing else 0
+                self._missing = missing
+
+    async def _compare_often(self) -> None:
+        """Find out which logs the partitions are whenever that is in doubt. Nothing is stored until that succeeds."""
+        while True:
+            await self._changes.in_doubt.wait()
+            try:
+                with own_cancellation_only():
+                    pause_s = 0.0 if await self._compare() else _MOVING_S
+            except (KafkaError, TimeoutError) as error:
+                pause_s = _AGAIN_S
+                log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})
+            except Exception:
+                pause_s = _AGAIN_S
+                log.exception("consumer cannot look at its topics", extra={"action": "topics"})
+            await asyncio.sleep(pause_s)
+
+    async def _compare(self) -> bool:
+        """See `Identity.compare`."""
+        async with self._comparing:
+            if self._file is None:
+                return await self._identity.compare()
+            doubts = self._changes.doubts
+            await self._take_all({})
+            return self._changes.confirm(doubts)
+
+    async def _look(self) -> frozenset[str]:
+        """The topics that are missing now."""
+        if self._file is not None:
+            async with self._comparing:
+                return await self._take_all({})
+        await self._compare()
+        async with self._saving:
+            await self._commit({})
+        if missing := self._unknown():
+            await self._kafka._client.force_metadata_update()
+            missing = self._unknown()
+        return missing
+
+    def _unknown(self) -> frozenset[str]:
+        return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
+
+    async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Broadcasting: have all partitions there are. The topics that are missing. One call at a time."""
+        assert self._file is not None
+        partitions = await partitions_of(self._bootstrap, self._options, self._topics)
+        ids = await topic_ids(self._kafka._client, self._topics)
+        anew = await asyncio.to_thread(self._file.anew, ids)
+        stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
+        present = self._kafka.assignment()
+        self._parking.park({each: ANEW for each in present if each.topic in anew})
+        if fresh := partitions - present:
+            begun = self._starts.known.union(each.topic for each in present)
+            rest = fresh - stored.keys()
+            new = {each for each in rest if each.topic in begun or self._starts.is_new(each.topic)}
+            starts = {each: stored[each] for each in fresh & stored.keys()}
+            starts |= await self._starts.firsts(new) if new else {}
+            starts |= await self._starts.by_options(rest - new) if rest - new else {}
+            self._starts.known.update(each.topic for each in partitions)
+            await self._store({each: starts[each] for each in rest}, 0)
+            for topic in sorted({each.topic for each in rest}):
+                some = [each for each in rest if each.topic == topic]
+                where = "the first record" if some[0] in new else self._options.start
+                log.info("consumer begins with %s at %s", named(some), where, extra={"action": "begin"})
+            parked = dict(self._parking.parked)
+            self._assign(starts)
+            await self._changes.on_partitions_assigned(fresh)
+            self._parking.park(parked)
+        return frozenset(self._topics).difference(each.topic for each in partitions)
+
+    def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """All at once: a pull between finds a place everywhere."""
+        places = dict(starts)
+        if (subscription := self._kafka._subscription.subscription) is not None:
+            present = subscription.assignment
+            places |= {each: present.state_value(each).position for each in present.tps}
+        self._kafka.assign(sorted(places))
+        for partition, offset in places.items():
+            self._kafka.seek(partition, offset)

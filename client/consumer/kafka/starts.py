@@ -1,0 +1,148 @@
+"""Where a partition begins of which no offset is known.
+
+`ConsumerOptions.start` is meant for what was there when the group began. What comes later is read from its first
+record: a partition that was added to a topic, a topic that was made after the group subscribed to it, and one that was
+deleted and made anew. To tell them apart, a group begins with all partitions of a topic at once: the member that has
+the first of them commits the beginnings of all in one request. So a topic has an offset of the group in each partition
+that was there at that time, and a partition without one, beside others that have one, is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import CommitFailedError
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from duemq.bus.kafka.requests.topic_ids import topic_ids
+from duemq.client.consumer.kafka.positions import metadata_of, topics_in
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.http.times import to_ms
+
+log = logging.getLogger(__name__)
+
+_ASK_S = 10.0
+
+
+class Starts:
+    """Of one aiokafka consumer. `first`: topics that begin at their first record whatever the options say.
+
+    Methods raise KafkaError or TimeoutError where brokers are away.
+    """
+
+    def __init__(self, kafka: AIOKafkaConsumer, options: ConsumerOptions, first: Collection[str]) -> None:
+        self._kafka, self._start, self._first = kafka, options.start, frozenset(first)
+        self.known: set[str] = set()
+        """Topics that the group knew before, there or not: what has no offset in them is new."""
+        self.ids: dict[str, str] = {}
+        """Of topics, as they were looked at last."""
+
+    @property
+    def mark(self) -> TopicPartition | None:
+        """The partition whose commits tell `known` to members that start later."""
+        return TopicPartition(min(self._first), 0) if self._first else None
+
+    async def of_group(
+        self, topic: str, partitions: Collection[TopicPartition], still: Callable[[], bool]
+    ) -> dict[TopicPartition, int]:
+        """Where these, of one topic, go on or begin. Those that are missing are for the member that begins the topic.
+
+        `still`: whether these are this member's as they were at the call.
+        """
+        numbers = self._kafka.partitions_for_topic(topic) or set()
+        every = sorted({*partitions, *(TopicPartition(topic, number) for number in numbers)})
+        commits = {each: place.offset for each, place in (await self.places(every)).items()}
+        if any(each in commits for each in every):
+            self.known.add(topic)
+        found = {each: commits[each] for each in partitions if each in commits}
+        fresh = [each for each in partitions if each not in commits]
+        if not fresh:
+            return found
+        if self.is_new(topic):
+            firsts = await self.firsts(fresh)
+            log.info("consumer begins with %s at the first record", named(fresh), extra={"action": "begin"})
+            return found | firsts
+        if every[0] not in fresh:
+            return found
+        begins = await self.by_options(every)
+        await self.commit(begins, still)
+        self.known.add(topic)
+        log.info("group begins with %s at %s", named(every), self._start, extra={"action": "begin"})
+        return found | {each: begins[each] for each in fresh}
+
+    def is_new(self, topic: str) -> bool:
+        """Whether a partition of it that has no offset begins at its first record."""
+        return self._start == "first" or topic in self._first or topic in self.known
+
+    async def firsts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        async with asyncio.timeout(_ASK_S):
+            offsets: dict[TopicPartition, int] = await self._kafka.beginning_offsets(list(partitions))
+            return offsets
+
+    async def lasts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        async with asyncio.timeout(_ASK_S):
+            offsets: dict[TopicPartition, int] = await self._kafka.end_offsets(list(partitions))
+            return offsets
+
+    async def by_options(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `start` says, for partitions that were there when the group began."""
+        if self._start == "first":
+            return await self.firsts(partitions)
+        lasts = await self.lasts(partitions)  # before the times are looked up: what comes meanwhile counts
+        if self._start == "last":
+            return lasts
+        since = to_ms(self._start) if isinstance(self._start, datetime) else int(self._start)
+        async with asyncio.timeout(_ASK_S):
+            found = await self._kafka.offsets_for_times(dict.fromkeys(partitions, since))
+        return {each: last if found[each] is None else found[each].offset for each, last in lasts.items()}
+
+    async def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of them."""
+        asked = [*partitions, *([self.mark] if self.mark else [])]
+        async with asyncio.timeout(_ASK_S):
+            commits: Mapping[
+                TopicPartition, OffsetAndMetadata
+            ] = await self._kafka._coordinator.fetch_committed_offsets(asked)
+        if self.mark in commits:
+            self.known |= topics_in([commits[self.mark].metadata], {each.topic for each in asked})
+        return {each: place for each, place in commits.items() if place.offset >= 0}
+
+    async def commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
+        """Where partitions begin. Also those of other members, which wait for it. Not by aiokafka's `commit`, which
+        tries again after a rebalance, when those members have gone on from there."""
+        if unknown := {each.topic for each in begins} - self.ids.keys():
+            async with asyncio.timeout(_ASK_S):
+                self.ids |= await topic_ids(self._kafka._client, unknown)
+        offsets = {
+            each: OffsetAndMetadata(offset, metadata_of(offset, self.ids.get(each.topic)))
+            for each, offset in begins.items()
+        }
+        await commit_once(self._kafka, offsets, still)
+
+
+async def commit_once(
+    kafka: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], still: Callable[[], bool]
+) -> None:
+    """One request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError.
+
+    aiokafka's own `commit` goes on for ever while brokers are away. For a topic that was deleted it goes on until there
+    is one of that name again, which then has offsets of the old one.
+    """
+    coordinator = kafka._coordinator
+    async with asyncio.timeout(_ASK_S):
+        await coordinator.ensure_coordinator_known()
+        async with coordinator._commit_lock:
+            if not still():
+                raise CommitFailedError("partitions moved meanwhile")
+            await coordinator._do_commit_offsets(None, offsets)
+
+
+def named(partitions: Collection[TopicPartition]) -> str:
+    """For logs: one topic's."""
+    numbers = sorted(each.partition for each in partitions)
+    topic = next(iter(partitions)).topic
+    return f"{topic}-{numbers[0]}" if len(numbers) == 1 else f"{topic}, partitions {', '.join(map(str, numbers))}"

@@ -1,0 +1,200 @@
+"""The topics a group needs: those it retries by are made, duemq's has to be there, its own are looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeVar
+
+from aiokafka import errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.kafka.client import mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequest
+from duemq.client.consumer.kafka.positions import topics_in
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.model.errors import Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_AS_THE_BROKER_LIKES = -1
+_LIMIT = "max.message.bytes"
+_HEADERS_BYTES = 64 << 10  # that a message may grow by on its way: what the buffer took, these have to take
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes its time to have a coordinator
+_PASSES = (errors.NotControllerError, errors.RequestTimedOutError)
+
+T = TypeVar("T")
+
+
+class Survey(NamedTuple):
+    """What a member finds when it starts. `missing`: topics that are not there. `known`: those of which the group knew
+    before: it has an offset in them, or subscribed to them, and what they have without an offset is new."""
+
+    missing: frozenset[str]
+    known: frozenset[str]
+
+
+async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> int:
+    """The partitions of duemq's buffer topic. Idempotent. What is there is left alone, but for a limit on the size of
+    messages that is below the buffer's.
+
+    Raises Rejected `unknown_topic` where this Kafka has no duemq, `not_authorized` where this user may not see a topic
+    or not make one that is missing, `bad_topic`; and Unavailable where the topics cannot be made just now.
+    """
+    buffer, retry, dead = options.buffer_topic, retry_topic(group), dead_letter_topic(group)
+    async with _admin(bootstrap, options) as admin:
+        known = await _described(admin, [buffer, *topics, retry, dead], may_be_hidden=(dead,))
+        if not known[buffer]:
+            detail = f"there is no topic {buffer} at {bootstrap}: duemq is not running on this Kafka"
+            raise Rejected("unknown_topic", detail, "bootstrap")
+        limits = await _limits(admin, [buffer, *(topic for topic in (retry, dead) if known.get(topic))])
+        limit = limits[buffer] + _HEADERS_BYTES if buffer in limits else None
+        wanted = {retry: options.retry_partitions, dead: 1}
+        await _make(admin, {topic: count for topic, count in wanted.items() if known.get(topic) == 0}, limit)
+        low = [topic for topic, found in limits.items() if topic != buffer and limit and found < limits[buffer]]
+        for topic in low:
+            await _raise_limit(admin, topic, limits[topic], limit or 0)
+        return known[buffer]
+
+
+async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: Collection[str]) -> Survey:
+    """Look before anything begins. Raises KafkaError, and Rejected `not_authorized` or `bad_topic`."""
+    async with _admin(bootstrap, options) as admin:
+        counts = await _described(admin, topics)
+        missing = frozenset(topic for topic, count in counts.items() if not count)
+        if options.broadcasting:
+            return Survey(missing, missing)
+        offsets = await patiently(lambda: admin.list_consumer_group_offsets(group))
+        with_offsets = {partition.topic for partition, place in offsets.items() if place.offset >= 0}
+        subscribed = topics_in((place.metadata for place in offsets.values()), topics)
+        return Survey(missing, missing.union(with_offsets, subscribed))
+
+
+async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> set[TopicPartition]:
+    """All partitions of those topics that are there. Raises KafkaError."""
+    async with _admin(bootstrap, options) as admin:
+        known = await _described(admin, topics)
+        return {TopicPartition(topic, number) for topic, count in known.items() for number in range(count)}
+
+
+@asynccontextmanager
+async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **options.kafka_of(AIOKafkaAdminClient))
+    mend_timeouts(admin._client)
+    mend_missing_offsets(admin._client)
+    try:
+        await patiently(admin.start)
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again for half a minute where brokers are away or just starting. Raises KafkaError."""
+    for pause_s in _AGAIN_S:
+        try:
+            return await ask()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("consumer cannot begin yet, and tries again: %r", error, extra={"action": "start"})
+        except AttributeError:  # aiokafka's, where no broker is the controller
+            pass
+        except TimeoutError as error:  # aiokafka's, of a broker that is away: it has waited long enough
+            raise errors.RequestTimedOutError("no broker answers") from error
+        await asyncio.sleep(pause_s)
+    try:
+        return await ask()
+    except (TimeoutError, AttributeError) as error:
+        raise errors.RequestTimedOutError(f"no broker answers: {error!r}") from error
+
+
+async def _described(
+    admin: AIOKafkaAdminClient, topics: Collection[str] | Iterable[str], may_be_hidden: Collection[str] = ()
+) -> dict[str, int]:
+    """How many partitions each has; 0 where it does not exist. Those that may be hidden and are, are left out."""
+    names = sorted(set(topics))
+    request = MetadataRequest(names, allow_auto_topic_creation=False)  # what is spelled wrong is not to be made
+    answer = await patiently(lambda: admin._send_request(request))
+    known: dict[str, int] = {}
+    for code, topic, _, partitions in answer.topics:
+        error = errors.for_code(code)
+        if error is errors.TopicAuthorizationFailedError:
+            if topic not in may_be_hidden:
+                raise Rejected("not_authorized", f"Kafka does not let this user see topic {topic}", "topic")
+        elif error is errors.InvalidTopicError:
+            raise Rejected("bad_topic", f"Kafka has no topics with the name {topic!r}", "topic")
+        else:
+            known[topic] = len(partitions)
+    return known
+
+
+async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str, int]:
+    """The largest message that each takes, bytes. Those that this user may not look at are left out."""
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
+    answers = await patiently(lambda: admin.describe_configs(asked))
+    return {
+        resource[3]: int(entry[1])
+        for answer in answers
+        for resource in answer.resources
+        if not resource[0]
+        for entry in resource[4]
+        if entry[0] == _LIMIT
+    }
+
+
+async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: int | None) -> None:
+    """`topics`: with their partitions. `limit`: of the size of a message, bytes; None = as the broker likes."""
+    if not topics:
+        return
+    settings = {} if limit is None else {_LIMIT: str(limit)}
+    new = [
+        NewTopic(topic, count, _AS_THE_BROKER_LIKES, replica_assignments={}, topic_configs=settings)
+        for topic, count in topics.items()
+    ]
+
+    async def make() -> None:
+        for topic, code, message in (await admin.create_topics(new)).topic_errors:
+            error = errors.for_code(code)
+            if error in _PASSES:
+                await admin._client.force_metadata_update()
+                raise error(f"topic {topic}: {message}")
+            if error is errors.TopicAuthorizationFailedError:
+                raise Rejected("not_authorized", f"topic {topic} is not there, and this user may not make it", "group")
+            if code and error is not errors.TopicAlreadyExistsError:  # another member has made it this moment
+                raise Unavailable(f"topic {topic} cannot be made: {message or error.__name__}")
+
+    try:
+        await patiently(make)
+    except KafkaError as error:
+        raise Unavailable(f"topics {', '.join(topics)} cannot be made: {error!r}") from error
+    if limit is None:
+        log.warning(
+            "consumer may not see how large messages of duemq's buffer can be: %s take what the brokers take",
+            ", ".join(topics), extra={"action": "make topics"},
+        )  # fmt: skip
+
+
+async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, found: int, limit: int) -> None:
+    """Larger messages would neither come back nor be dead letters of the group."""
+    why: object
+    try:
+        answer = await admin._send_request(IncrementalAlterConfigsRequest({topic: {_LIMIT: str(limit)}}))
+        code, message = answer.responses[0][:2]
+        why = message or errors.for_code(code).__name__ if code else None
+    except (KafkaError, NotImplementedError, TimeoutError) as error:
+        why = error
+    if why is None:
+        log.info("topic %s takes messages of %d bytes now", topic, limit, extra={"action": "make topics"})
+    else:
+        log.warning(
+            "topic %s takes messages of %d bytes, and larger ones cannot come back: set its %s to %d (%s)",
+            topic, found, _LIMIT, limit, why, extra={"action": "make topics"},
+        )  # fmt: skip

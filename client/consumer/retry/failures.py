@@ -1,0 +1,38 @@
+"""What becomes of a message whose handler failed, as it is decided and told."""
+
+from __future__ import annotations
+
+import logging
+
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.headers import error_text
+from duemq.client.consumer.retry.policy import Dead, Levels, Wait, decide
+
+log = logging.getLogger(__name__)
+
+
+def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> tuple[Wait | Dead, str]:
+    """When it comes back, or that it does not, and what is told of the error. Does not raise."""
+    text = error_text(error, options.tell_errors)
+    to = _decided(group, options, message, error)
+    log.log(
+        logging.WARNING if isinstance(to, Wait) else logging.ERROR,
+        "consumer of group %s: %r failed and %s: %s: %s", group, message,
+        "comes back" if isinstance(to, Wait) else f"goes to the dead letters ({to.reason})",
+        type(error).__qualname__, text,
+        extra={"action": "failed", "group": group, "topic": message.topic, "id": message.id},
+    )  # fmt: skip
+    return to, text
+
+
+def _decided(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
+    """A policy that is broken must not end the consumer, which would meet the same message again and again."""
+    try:
+        return decide(error, options.retry, message.retried)
+    except Exception:
+        log.exception(
+            "consumer of group %s: the retry policy fails for %r, and the usual one is taken", group, message,
+            extra={"action": "policy", "group": group},
+        )  # fmt: skip
+        return decide(RuntimeError(), Levels(), message.retried)

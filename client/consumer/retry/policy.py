@@ -1,0 +1,227 @@
+"""When a message comes back that a handler could not do, and when it is given up. Pure.
+
+The rule is RocketMQ's: a message that was retried n times comes back at delay level 3 + n (10 s, 30 s, 1 m ... 2 h),
+and after 16 retries it goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+from duemq.client.http.times import delay_ms, is_naive, to_ms
+from duemq.model.errors import Rejected
+from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels
+
+LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
+"""The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record (docs/kafka.md)."""
+
+RETRIES: Final = 16
+_FIRST_LEVEL = 3
+_HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
+_MOST_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
+_LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
+_PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that more, at most, and one try costs little
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
+
+    `counts`: whether this is one of the retries that the policy allows; it says nothing about when.
+    """
+
+    kind: Literal["level", "after", "at"]
+    value: int
+    counts: bool = field(default=True, compare=False)
+
+    @property
+    def header(self) -> tuple[str, bytes]:
+        """How a record says it."""
+        return _HEADER[self.kind], b"%d" % self.value
+
+    def ms(self, now: int) -> int:
+        """How long that is from `now` (epoch ms) on."""
+        if self.kind == "level":
+            return LEVELS_MS[min(self.value, len(LEVELS_MS)) - 1] if self.value > 0 else 0
+        return max(self.value - now, 0) if self.kind == "at" else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """It does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`, `no_handler`, and
+    for what cannot go back through duemq `too_large` or `malformed`."""
+
+    reason: str
+
+
+class RetryLater(Exception):
+    """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
+
+    `delay`: a timedelta, ms, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
+    to 18, above is 18, 0 is at once, below 0 to the dead letters. It counts as a retry, except where a subclass says
+    that the message itself has not failed (`counts`).
+    """
+
+    counts = True
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        delay: timedelta | int | str | None = None,
+        level: int | None = None,
+        at: datetime | int | str | None = None,
+    ) -> None:
+        super().__init__(reason or "asked for by the handler")
+        if sum(each is not None for each in (delay, level, at)) > 1:
+            raise Rejected("both_times", "one of delay, level and at, not several", "delay")
+        self.level = level
+        self.wait: Wait | None = None
+        if delay is not None:
+            self.wait = Wait("after", _delay(delay, "delay"))
+        elif at is not None:
+            self.wait = Wait("at", _instant(at))
+        elif level is not None:
+            self.wait = Wait("level", max(level, 0))
+
+
+class Reject(Exception):
+    """Raised by a handler: this message can never be done. It goes to the dead letters at once, with that reason."""
+
+    reason = "rejected"
+
+
+class Pause(Exception):
+    """Raised by a handler: what all handlers need is away, such as a database or an idempotency store.
+
+    The message stays in hand and is tried again here; it does not count as a retry. The consumer begins no other
+    message and pulls none until then. `after_s`: when it is tried again (s), longer each time up to a minute.
+    """
+
+    def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
+        super().__init__(reason or "asked for by the handler")
+        self.after_s = after_s
+
+
+def pause_s(error: Pause, before: float | None) -> float:
+    """How long the consumer pauses (s). `before`: how long it did the last time, where this message goes on pausing."""
+    asked = error.after_s
+    if not isinstance(asked, int | float) or not 0 < asked:  # NaN, too
+        asked = _PAUSE_S
+    return min(asked if before is None else max(asked, _PAUSE_GROWTH * before), _LONGEST_PAUSE_S)
+
+
+class Policy(Protocol):
+    """How long a message waits that was retried `retried` times before; None where it was often enough."""
+
+    def wait(self, retried: int) -> Wait | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Level `first` + the number of retries before, at most 18."""
+
+    first: int = _FIRST_LEVEL
+    retries: int = RETRIES
+
+    def __post_init__(self) -> None:
+        _at_least("first", self.first, 0)
+        _at_least("retries", self.retries, 0)
+
+    def wait(self, retried: int) -> Wait | None:
+        level = min(self.first + retried, len(LEVELS_MS))
+        return Wait("level", level) if retried < self.retries else None
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """`first`, and each time `factor` times as long, at most `most` (timedelta, ms, or text such as "2h")."""
+
+    first: timedelta | int | str = 1_000
+    factor: float = 2.0
+    most: timedelta | int | str = "2h"
+    retries: int = RETRIES
+
+    def __post_init__(self) -> None:
+        _at_least("retries", self.retries, 0)
+        if self.factor < 1:
+            raise Rejected("bad_policy", f"factor is {self.factor:g}; it must be at least 1", "factor")
+        self._bounds()
+
+    def wait(self, retried: int) -> Wait | None:
+        if retried >= self.retries:
+            return None
+        first, most = self._bounds()
+        try:
+            return Wait("after", min(int(first * self.factor**retried), most))
+        except OverflowError:
+            return Wait("after", most)
+
+    def _bounds(self) -> tuple[int, int]:
+        return _delay(self.first, "first"), _delay(self.most, "most")
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """These waits, one after another (timedelta, ms, or text such as "90s"); then it was often enough."""
+
+    delays: Sequence[timedelta | int | str]
+
+    def __post_init__(self) -> None:
+        for each in self.delays:
+            _delay(each, "delays")
+
+    def wait(self, retried: int) -> Wait | None:
+        return Wait("after", _delay(self.delays[retried], "delays")) if retried < len(self.delays) else None
+
+
+def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
+    """What becomes of a message whose handler ended with this error, after it was retried so many times before.
+
+    Raises what the policy raises, and Rejected `bad_policy` where it gives what is no wait.
+    """
+    if isinstance(error, Reject):
+        return Dead(str(error.reason))
+    asked = error if isinstance(error, RetryLater) else None
+    if asked is not None and asked.level is not None and asked.level < 0:
+        return Dead("rejected")
+    counts = asked is None or asked.counts
+    wait = asked.wait if asked is not None and asked.wait is not None and not counts else policy.wait(retried)
+    if wait is None:
+        return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
+    wait = _checked(wait if asked is None or asked.wait is None else asked.wait)
+    return wait if counts else replace(wait, counts=False)
+
+
+def _checked(wait: Wait) -> Wait:
+    if not (
+        isinstance(wait, Wait) and wait.kind in _HEADER
+        and type(wait.value) is int and 0 <= wait.value <= _MOST_MS[wait.kind]
+    ):  # fmt: skip
+        raise Rejected("bad_policy", f"the retry policy says {wait!r}, which is no Wait that duemq can hold", "retry")
+    return wait
+
+
+def _delay(delay: timedelta | int | str, field: str) -> int:
+    if isinstance(delay, timedelta):
+        delay = delay_ms(delay)
+    ms = parse_duration(delay, field)
+    if ms > _MOST_MS["after"]:
+        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {_MOST_MS['after']}", field)
+    return ms
+
+
+def _instant(at: datetime | int | str) -> int:
+    if isinstance(at, datetime):
+        if is_naive(at):
+            raise Rejected("naive_time", f"at has no zone: {at}; add tzinfo, such as datetime.UTC", "at")
+        return to_ms(at)
+    return parse_instant(at, "at")
+
+
+def _at_least(field: str, value: int, least: int) -> None:
+    if value < least:
+        raise Rejected("bad_policy", f"{field} is {value}; it must be at least {least}", field)

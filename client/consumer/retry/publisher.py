@@ -1,0 +1,208 @@
+"""Sending messages back: through duemq's buffer topic, which any Kafka client may write to (docs/kafka.md).
+
+Each carries a name made of the record that the handler had, so a consumer that died after it sent a message back and
+before it committed may send it again: duemq delivers one of the two. The record's time is part of the name, for a topic
+that was made anew has the same offsets again.
+
+What duemq cannot take is written to the dead letters directly, without what was too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from struct import error as StructError
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    BrokerResponseError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
+
+from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.produce.stop import stop
+from duemq.client.consumer.kafka.topics import patiently
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.headers import SIZE, returned
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.message import CLIENT_NAME, MOST_HEADERS, NO_KEY, shard_of_name
+from duemq.model.record import pack_headers
+
+log = logging.getLogger(__name__)
+
+_SEND_S = 15.0
+_AT_ONCE = Wait("level", 0)
+_BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+_REQUEST_BYTES = 64 << 20  # the broker's own limits decide
+
+TOO_LARGE: Final = "too_large"
+MALFORMED: Final = "malformed"
+_NOT_ALLOWED: Final = "not_authorized"
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+_NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot make a record of it
+
+Pairs = list[tuple[str, bytes]]
+
+
+class _Letter(NamedTuple):
+    """A record to write. `topic`: None for duemq's buffer, to which its headers are a command."""
+
+    topic: str | None
+    key: bytes | None
+    value: bytes
+    headers: Pairs
+
+
+class Returns:
+    """Of one group. `send` comes back when the log has the message, durably."""
+
+    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions) -> None:
+        self._group, self._bootstrap, self._options = group, bootstrap, options
+        self._producer: AIOKafkaProducer | None = None
+        self._partitions = 0
+        self._opening = asyncio.Lock()
+
+    async def start(self, partitions: int) -> None:
+        """`partitions`: of the buffer topic."""
+        self._partitions = partitions
+        await patiently(self._open)
+
+    async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+        """Send it back, or to the dead letters; where duemq cannot take it, to the dead letters in any case. Gives what
+        became of it.
+
+        Tries until it succeeds; a cancel ends it, with an unknown outcome.
+        """
+        record = message.record
+        letter = _Letter(None, record.key, record.value or b"", self._headers(message, to, error))
+        refused = _unfit(letter) or await self._append(message, letter)
+        if refused is None:
+            return to
+        await self._bury(message, refused, error)
+        return Dead(refused)
+
+    def _headers(self, message: Message, to: Wait | Dead, error: str) -> Pairs:
+        reason = to.reason if isinstance(to, Dead) else "failed"
+        origin = message.origin if isinstance(to, Dead) or not to.counts else message.origin.again()
+        back = returned(message.record.headers, origin, reason, error, message.value is None)
+        return [*self._to(message, to), *back]
+
+    def _to(self, message: Message, to: Wait | Dead) -> Pairs:
+        """The headers by which duemq delivers it."""
+        if isinstance(to, Dead):
+            kind, topic, when = "dead", dead_letter_topic(self._group), _AT_ONCE
+        else:
+            kind, topic, when = "retry", retry_topic(self._group), to
+        record = message.record
+        # The record at hand, not the one it was first: each time that it comes back its name is another one.
+        place = kind, self._group, record.topic, record.partition, record.offset, record.timestamp
+        digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()
+        return [("duemq-topic", topic.encode()), when.header, ("duemq-name", f"{kind}-{digest[:40]}".encode())]
+
+    async def _bury(self, message: Message, reason: str, error: str) -> None:
+        """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
+        written directly; through duemq, where this user may not do that."""
+        record, origin, null = message.record, message.origin, message.value is None
+        value, dead = record.value or b"", dead_letter_topic(self._group)
+        log.error(
+            "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
+            self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},
+        )  # fmt: skip
+        headers, size = returned(record.headers, origin, reason, error, null), (SIZE, b"%d" % len(value))
+        bare = [*returned((), origin, reason, error, null), size]
+        letters = [_Letter(dead, record.key, b"", [*headers, size]), _Letter(dead, None, b"", bare)]
+        if reason != TOO_LARGE:
+            letters.insert(0, _Letter(dead, record.key, value, headers))
+        letters.append(_Letter(None, None, b"", self._to(message, Dead(reason)) + bare))
+        for letter in letters[:-1]:
+            if await self._append(message, letter) is None:
+                return
+        while await self._append(message, letters[-1]) is not None:  # noqa: ASYNC110  # a buffer that takes nothing
+            await asyncio.sleep(_BACK_OFF_S[-1])
+
+    async def _append(self, message: Message, letter: _Letter) -> str | None:
+        """None once the log has it, or the reason why it never takes this one."""
+        topic, key, value, headers = letter
+        partition = None
+        if topic is None:
+            topic = self._options.buffer_topic
+            partition = shard_of_name(CLIENT_NAME + dict(headers)["duemq-name"], self._partitions)
+        task, failures = asyncio.current_task(), 0
+        while True:
+            producer: AIOKafkaProducer | None = None
+            try:
+                async with asyncio.timeout(_SEND_S):
+                    producer = await self._open()
+                    await producer.send_and_wait(topic, value, key, partition, headers=headers)
+                return None
+            except _TOO_LARGE:
+                return TOO_LARGE
+            except (KafkaError, OSError, AssertionError, asyncio.CancelledError, *_NO_RECORD) as failure:
+                if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
+                if isinstance(failure, _NO_RECORD) and producer is not None:
+                    return MALFORMED
+                if isinstance(failure, TopicAuthorizationFailedError) and letter.topic is not None:
+                    return _NOT_ALLOWED
+                log.error(
+                    "consumer of group %s cannot send %r back, and will try again: %r", self._group, message, failure,
+                    extra={"action": "return", "group": self._group},
+                )  # fmt: skip
+                # The producer goes on after what a broker answers or the network does. Else it may be past that.
+                passing = isinstance(failure, BrokerResponseError) or getattr(failure, "retriable", False)
+                if producer is not None and not passing:
+                    await self._close(producer)
+            await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+            failures += 1
+
+    async def _open(self) -> AIOKafkaProducer:
+        async with self._opening:
+            if self._producer is None:
+                settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}
+                # Not idempotent: duemq delivers one message of a name, and after a refusal of one message an idempotent
+                # producer could send no other to that partition.
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
+                )
+                mend_timeouts(producer.client)
+                mend_topics(producer.client)
+                try:
+                    await producer.start()
+                except BaseException:
+                    await stop(producer, failed=True)
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _close(self, producer: AIOKafkaProducer) -> None:
+        if self._producer is producer:
+            self._producer = None
+            await stop(producer)
+
+    async def stop(self) -> None:
+        """Take a few seconds at most, also where brokers are away."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await stop(producer)
+            except asyncio.CancelledError:
+                await stop(producer, failed=True)
+                raise
+
+
+def _unfit(letter: _Letter) -> str | None:
+    """The reason why duemq would take the record for malformed (`model/plain.py`), whatever it says."""
+    if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MOST_HEADERS:
+        return MALFORMED
+    try:
+        pack_headers(letter.headers)
+    except (UnicodeEncodeError, StructError):  # no text, or a name beyond 65,535 bytes
+        return MALFORMED
+    return None

@@ -1,0 +1,60 @@
+"""Which handler gets a message: by its topic, and its tags."""
+
+from __future__ import annotations
+
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.policy import Reject
+from duemq.client.consumer.work.tags import TagFilter
+from duemq.client.consumer.work.worker_pool import Route
+
+
+class Routes:
+    """In the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, list[tuple[TagFilter, Route]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._routes)
+
+    def add(self, topic: str, tags: TagFilter, route: Route) -> None:
+        self._routes.setdefault(topic, []).append((tags, route))
+
+    @property
+    def subscription(self) -> dict[str, str]:
+        """Topics, and the tags of each."""
+        return {topic: str(TagFilter.any_of(tags for tags, _ in routes)) for topic, routes in self._routes.items()}
+
+    @property
+    def done(self) -> dict[str, int]:
+        """Messages that handlers have done, by topic."""
+        return {topic: sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
+
+    def only(self, topic: str) -> Route | None:
+        """The route of all messages of the topic, where there is one."""
+        routes = self._routes.get(topic, [])
+        return routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
+
+    def of(self, message: Message, retried: bool) -> Route | None:
+        """The first that fits. Of a retried message where none does any more, the first of its topic: the group took
+        it by the tags it had then, and somebody has to do it. None where it is to be skipped."""
+        routes = self._routes.get(message.topic)
+        if routes is None:
+            return UNHANDLED
+        headers = message.record.headers
+        found = next((route for tags, route in routes if tags.matches(headers)), None)
+        return routes[0][1] if found is None and retried else found
+
+
+class NoHandler(Reject):
+    """Nobody here is for the messages of that topic."""
+
+    reason = "no_handler"
+
+
+async def _unhandled(message: Message) -> None:
+    raise NoHandler(f"no handler here is for messages of {message.topic}")
+
+
+UNHANDLED = Route(_unhandled, 60.0)
+"""Of a retried message whose topic this consumer does not handle any more."""

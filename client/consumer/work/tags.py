@@ -1,0 +1,52 @@
+"""Filters by tag, written as RocketMQ writes them: `paid || refunded`, and `*` for everything.
+
+The tags of a record are its labels (header `duemq-labels`, given when it was scheduled) and what its producer put
+into a header `tags`, both separated by commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from duemq.client.consumer.retry.headers import LABELS
+from duemq.model.errors import Rejected
+
+ALL = "*"
+_HEADERS = frozenset(("duemq-labels", LABELS, "tags"))
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """Which records of a topic are meant: those with any of the tags, or all where there are none."""
+
+    tags: frozenset[bytes] = frozenset()
+
+    @staticmethod
+    def parse(text: str) -> TagFilter:
+        """Raises Rejected `bad_tags`."""
+        words = [word.strip() for word in text.split("||")]
+        if words == [ALL]:
+            return TagFilter()
+        if wrong := next((word for word in words if not word or word == ALL or "," in word), None):
+            raise Rejected("bad_tags", f"{wrong!r} is not a tag in {text!r}: write `a || b`, or `*` alone", "tags")
+        if not all(words):
+            raise Rejected("bad_tags", f"a tag is missing in {text!r}: write `a || b`, or `*` alone", "tags")
+        return TagFilter(frozenset(word.encode() for word in words))
+
+    @staticmethod
+    def any_of(filters: Iterable[TagFilter]) -> TagFilter:
+        """What any of them means."""
+        sets = [each.tags for each in filters]
+        return TagFilter(frozenset().union(*sets) if all(sets) else frozenset())
+
+    def matches(self, headers: Iterable[tuple[str, bytes]]) -> bool:
+        """Whether a record with these headers is meant."""
+        return not self.tags or any(
+            not self.tags.isdisjoint(part.strip() for part in value.split(b","))
+            for name, value in headers
+            if name in _HEADERS and value
+        )
+
+    def __str__(self) -> str:
+        return " || ".join(sorted(tag.decode() for tag in self.tags)) or ALL

@@ -1,0 +1,334 @@
+"""Handlers run in lanes: so many tasks, each taking the next message that may begin.
+
+A task per message would cost more than all the rest, so a lane is one task that takes message after message. A
+handler that never waits is done within one turn of the loop. Time-outs are watched by one task for all lanes, for the
+same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.policy import Pause
+from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.pause import Pauses
+
+_WATCH_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """A handler, how long it may take for one message (s), and how many it has done.
+
+    `queued`: whether it has not begun with a message yet, where handlers wait for a thread: that time is not theirs.
+    """
+
+    handler: Callable[[Message], Awaitable[object]]
+    timeout_s: float
+    queued: Callable[[Message], bool] | None = None
+    done: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A message in hand, of so many bytes. `key`: what it shares its turn with; None where it shares none."""
+
+    message: Message
+    route: Route
+    book: Book
+    offset: int
+    size: int = 0
+    key: Hashable = None
+    holds_key: bool = False
+
+
+class Owner(Protocol):
+    """Who is told what became of a message."""
+
+    def done(self, work: Work) -> None:
+        """Its handler has done it."""
+        ...
+
+    async def failed(self, work: Work, error: BaseException) -> float | None:
+        """Its handler failed: what was decided is durable now (None), or it is to be tried again here after so many
+        s."""
+        ...
+
+    def released(self, work: Work) -> None:
+        """It was not begun, or given up by a stop: somebody else will have it."""
+        ...
+
+    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
+        """Its handler asked for a pause: nothing else begins until it is tried again, after so many s."""
+        ...
+
+    def resumed(self) -> None:
+        """The pause is over."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """`work`: what it has. `failing`: its handler has ended, and it is decided what becomes of it."""
+
+    task: asyncio.Task[None] | None = None
+    work: Work | None = None
+    failing: bool = False
+    timed_out: bool = False
+
+
+@dataclass(slots=True)
+class _Key:
+    running: int = 0
+    waiting: deque[Work] = field(default_factory=deque)
+
+
+class Lanes:
+    """`concurrency`: messages at once. `per_key`: messages of one key at once; None = any number."""
+
+    def __init__(self, owner: Owner, concurrency: int, per_key: int | None) -> None:
+        self._owner, self._per_key = owner, per_key
+        self._lanes = [_Lane() for _ in range(concurrency)]
+        self._ready: deque[Work] = deque()
+        self._resting: deque[asyncio.Future[None]] = deque()
+        self._keys: dict[Hashable, _Key] = {}
+        self._suspended: dict[Work, asyncio.TimerHandle] = {}
+        self._pauses = Pauses(self._begin)
+        self._finished = asyncio.Event()
+        self._whole: asyncio.Task[None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Nothing begins but the message that is tried again."""
+        return self._pauses.on
+
+    async def run(self) -> None:
+        """Until it is cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
+        self._whole = asyncio.current_task()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, lane in enumerate(self._lanes):
+                    lane.task = group.create_task(self._lasting(self._run, lane), name=f"lane-{number}")
+                group.create_task(self._lasting(self._watch), name="time-outs")
+        finally:
+            self._pauses.close()
+
+    async def _lasting(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """What only a stop may end: a task group takes a child that was cancelled for one that is done."""
+        try:
+            await work(*arguments)
+        except asyncio.CancelledError as error:
+            if self._ending:
+                raise
+            raise RuntimeError("a task of the consumer was cancelled, but not by the consumer") from error
+
+    @property
+    def _ending(self) -> bool:
+        return self._whole is not None and self._whole.cancelling() > 0
+
+    def put(self, works: Iterable[Work]) -> None:
+        """These may begin, in this order."""
+        if self._pauses.on:
+            self._pauses.hold(works)
+            return
+        before = len(self._ready)
+        self._ready.extend(works)
+        self._wake(len(self._ready) - before)
+
+    def _begin(self, works: list[Work]) -> None:
+        """These are the next ones: one that is tried after a pause, or, when it is over, all that waited for that."""
+        self._ready.extendleft(reversed(works))
+        self._wake(len(works))
+        if not self._pauses.on:
+            self._owner.resumed()
+
+    def _wake(self, count: int) -> None:
+        """So many lanes, if so many rest."""
+        while count and self._resting:
+            resting = self._resting.popleft()
+            if not resting.done():
+                resting.set_result(None)
+                count -= 1
+
+    async def _run(self, lane: _Lane) -> None:
+        # What is done here is done for each message: a look at a profile before and after a change is worth it.
+        ready, limit, owner, pauses = self._ready, self._per_key, self._owner, self._pauses
+        while True:
+            if not ready:
+                if self._ending:  # its handler may have swallowed the cancel
+                    raise asyncio.CancelledError
+                resting = asyncio.get_running_loop().create_future()
+                self._resting.append(resting)
+                await resting
+                continue
+            work: Work | None = ready.popleft()
+            if limit is not None and work is not None and work.key is not None and not work.holds_key:
+                work = self._enter(work, limit)
+            while work is not None:
+                stays = False
+                if work.book.closed:
+                    owner.released(work)
+                else:
+                    lane.work = work
+                    try:
+                        await work.route.handler(work.message)
+                    except BaseException as error:
+                        stays = await self._failed(lane, work, error)
+                    else:
+                        owner.done(work)
+                    lane.work = None
+                    if work.book.closed:
+                        self._finished.set()
+                    if lane.timed_out:
+                        self._clear_cancel(lane)
+                if work is pauses.tried:
+                    pauses.ended(work)
+                work = self._following(work) if work.holds_key and not stays else None
+
+    async def _failed(self, lane: _Lane, work: Work, error: BaseException) -> bool:
+        """Whether the message stays in hand: it is tried again here."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise error  # they end the program, or the loop has gone
+        late = lane.timed_out
+        lane.failing = True
+        try:
+            self._clear_cancel(lane)
+            if isinstance(error, asyncio.CancelledError):
+                error = _cancelled(error, work.route.timeout_s if late else None)
+            if isinstance(error, Pause):
+                return self._pause(work, error)
+            again = await self._owner.failed(work, error)
+        except BaseException:
+            lane.work = None
+            self._finished.set()
+            self._owner.released(work)
+            raise
+        finally:
+            lane.failing = False
+        if again is None:
+            return False
+        self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
+        return True
+
+    def _clear_cancel(self, lane: _Lane) -> None:
+        """A lane goes on as new after a cancel that was not the stop's, and ends after one that was."""
+        lane.timed_out = False
+        if self._ending:
+            raise asyncio.CancelledError
+        while lane.task is not None and lane.task.cancelling():
+            lane.task.uncancel()
+
+    def _pause(self, work: Work, error: Pause) -> bool:
+        if work.book.closed:
+            self._owner.released(work)
+            return False
+        if (wait_s := self._pauses.add(work, error, self._ready)) is not None:
+            self._owner.pausing(work, error, wait_s)
+        return True
+
+    async def _watch(self) -> None:
+        """Stop handlers that take too long. A lane does not look at the clock: here it is seen what stays."""
+        loop = asyncio.get_running_loop()
+        since: dict[_Lane, tuple[Work, float]] = {}
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = loop.time()
+            for lane in self._lanes:
+                work = lane.work
+                if work is None or lane.failing:
+                    since.pop(lane, None)
+                elif lane not in since or since[lane][0] is not work or _is_queued(work):
+                    since[lane] = work, now
+                elif now - since[lane][1] >= work.route.timeout_s and not lane.timed_out and lane.task is not None:
+                    lane.timed_out = True
+                    lane.task.cancel()
+
+    # --- keys -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, work: Work, limit: int) -> Work | None:
+        key = self._keys.setdefault(work.key, _Key())
+        if key.running >= limit:
+            key.waiting.append(work)
+            return None
+        key.running += 1
+        work.holds_key = True
+        return work
+
+    def _following(self, work: Work) -> Work | None:
+        """What this lane does next: a message that waited for the same key."""
+        key = self._keys[work.key]
+        if key.waiting:
+            following = key.waiting.popleft()
+            following.holds_key = True
+            if not self._pauses.on:
+                return following
+            self._pauses.hold([following])
+            return None
+        key.running -= 1
+        if not key.running:
+            del self._keys[work.key]
+        return None
+
+    def _resume(self, work: Work) -> None:
+        del self._suspended[work]
+        if self._pauses.on:
+            self._pauses.hold_first(work)
+            return
+        self._ready.appendleft(work)
+        self._wake(1)
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    def release(self, books: Iterable[Book]) -> None:
+        """Let go of what is not begun of these partitions."""
+        for book in books:
+            book.closed = True
+        for key in self._keys.values():
+            waiting, key.waiting = key.waiting, deque()
+            for work in waiting:
+                key.waiting.append(work) if not work.book.closed else self._owner.released(work)
+        dropped = [work for work in self._ready if work.book.closed]
+        kept = [work for work in self._ready if not work.book.closed]
+        self._ready.clear()
+        self._ready.extend(kept)
+        for work in [work for work in self._suspended if work.book.closed]:
+            self._suspended.pop(work).cancel()
+            dropped.append(work)
+        dropped += self._pauses.release()
+        for work in dropped:
+            self._owner.released(work)
+            if work is self._pauses.tried:
+                self._pauses.ended(work)
+            if work.holds_key and (following := self._following(work)) is not None:
+                self.put([following])
+
+    async def finish(self, books: Iterable[Book], within_s: float) -> bool:
+        """Wait until no handler has a message of these partitions; False if that takes longer."""
+        books = set(books)
+        try:
+            async with asyncio.timeout(within_s):
+                while any(lane.work is not None and lane.work.book in books for lane in self._lanes):
+                    self._finished.clear()
+                    await self._finished.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _cancelled(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
+    """What it means that a handler ended with this, though its lane goes on."""
+    if timeout_s is not None:
+        return TimeoutError(f"the handler took longer than {timeout_s:g} s")
+    cancelled = RuntimeError("the handler waited for something that was cancelled")
+    cancelled.__cause__ = error
+    return cancelled
+
+
+def _is_queued(work: Work) -> bool:
+    queued = work.route.queued
+    return queued is not None and queued(work.message)

@@ -1,0 +1,277 @@
+"""The asynchronous client: the operations of `client.py`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from duemq.client.http import operations
+from duemq.client.http.async_http import AsyncHttp
+from duemq.client.http.connection import http_options, stream_timeout
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.exchange import Call, Plan, error_of, unreachable
+from duemq.client.http.handle import Handle
+from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
+from duemq.client.http.tail import Follow
+from duemq.client.http.values import (
+    Adoption,
+    Cancelled,
+    CancelReport,
+    Cluster,
+    Limits,
+    MessageState,
+    MoveReport,
+    Page,
+    Record,
+    RecordPage,
+    Topic,
+)
+
+T = TypeVar("T")
+log = logging.getLogger("duemq.client")
+
+
+class AsyncMessage(Handle):
+    """A message on the server, with what can be done to it."""
+
+    def __init__(self, client: AsyncClient, state: MessageState) -> None:
+        super().__init__(state)
+        self._client = client
+
+    async def refresh(self) -> Self:
+        """Ask the server for the current state."""
+        self.state = (await self._client.get(self.id)).state
+        return self
+
+    async def cancel(self, *, wait_s: float = 10.0) -> Cancelled:
+        """See `Client.cancel`."""
+        cancelled = await self._client.cancel(self.id, wait_s=wait_s)
+        self.state = replace(self.state, status="cancelled", cancelled_at_ms=cancelled.cancelled_at_ms)
+        return cancelled
+
+    async def reschedule(self, **when: Unpack[When]) -> Self:
+        """See `Client.reschedule`."""
+        self.state = (await self._client.reschedule(self.id, **when)).state
+        return self
+
+    async def deliver_now(self) -> Self:
+        """See `Client.deliver_now`."""
+        self.state = (await self._client.deliver_now(self.id)).state
+        return self
+
+
+_BatchResults = list[AsyncMessage | RejectedError | Unavailable | Unreachable]
+
+
+class AsyncClient:
+    """A connection to a duemq server for asyncio; close it with `aclose`, or use `async with`.
+
+    Arguments, methods and errors are those of `Client`, where they are described.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 10.0,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._http = AsyncHttp(transport=transport, **http_options(url, api_key, timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def send(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        *,
+        name: str | None = None,
+        if_new: bool = True,
+        idempotency_key: str | None = None,
+        **message: Unpack[MessageOptions],
+    ) -> AsyncMessage:
+        draft = Draft(topic, payload, **message)
+        return AsyncMessage(self, await self._run(operations.send(draft, name, if_new, idempotency_key)))
+
+    async def send_batch(self, drafts: Iterable[Draft]) -> _BatchResults:
+        return await self._run(operations.send_batch(drafts, lambda state: AsyncMessage(self, state)))
+
+    async def get(self, message_id: str) -> AsyncMessage:
+        return AsyncMessage(self, await self._run(operations.get(message_id)))
+
+    def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
+        return self._pages("/v1/messages", page_size, filters)
+
+    async def page(
+        self, cursor: str | None = None, *, dead_letters: bool = False, page_size: int = 1000, **filters: Unpack[Filter]
+    ) -> Page:
+        path = "/v1/dlq" if dead_letters else "/v1/messages"
+        return await self._run(operations.list_page(filters, page_size, cursor, path))
+
+    async def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
+        return await self._run(operations.cancel(message_id, wait_s, time.monotonic))
+
+    async def cancel_many(
+        self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
+    ) -> CancelReport:
+        return await self._run(operations.cancel_many(ids, filter, times))
+
+    async def reschedule(self, message_id: str, **when: Unpack[When]) -> AsyncMessage:
+        return AsyncMessage(self, await self._run(operations.reschedule(message_id, when)))
+
+    async def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
+        return await self._run(operations.reschedule_many(moves, times))
+
+    async def deliver_now(self, message_id: str) -> AsyncMessage:
+        return AsyncMessage(self, await self._run(operations.deliver_now(message_id)))
+
+    async def records(
+        self,
+        topic: str,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        max: int = 1000,
+        wait: timedelta | int = 0,
+    ) -> RecordPage:
+        return await self._run(operations.records(topic, after, consumer, max, wait))
+
+    async def tail(
+        self, topic: str, consumer: str | None = None, *, after: str | None = None
+    ) -> AsyncGenerator[Record, None]:
+        follow = Follow(topic, after, consumer)
+        while True:
+            try:
+                async with aclosing(self._stream(follow)) as records:
+                    async for record in records:
+                        yield record
+            except (Unreachable, Unavailable) as error:
+                pause_s = follow.lost(error)
+                log.warning("tail of %s: %s; connecting again in %.1f s", topic, error, pause_s)
+            else:
+                pause_s = follow.lost(None)
+            await asyncio.sleep(pause_s)
+
+    async def end(self, topic: str) -> str | None:
+        return await self._run(operations.end(topic))
+
+    async def place(self, topic: str, consumer: str) -> str | None:
+        return await self._run(operations.place(topic, consumer))
+
+    async def commit(self, topic: str, consumer: str, cursor: str) -> None:
+        await self._run(operations.commit(topic, consumer, cursor))
+
+    async def topics(self) -> Sequence[Topic]:
+        return await self._run(operations.topics())
+
+    async def topic(self, name: str) -> Topic:
+        return await self._run(operations.topic(name))
+
+    def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
+        return self._pages("/v1/dlq", page_size, filters)
+
+    async def redrive(self, message_id: str) -> AsyncMessage:
+        return AsyncMessage(self, await self._run(operations.redrive(message_id)))
+
+    async def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
+        """See `Client.adopt`."""
+        return await self._run(operations.adopt(path, link, said))
+
+    async def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
+        return await self._run(operations.adopt_all(files, link))
+
+    async def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        return await self._run(operations.adopted_ids(adoption_id, first, most))
+
+    async def adoption(self, adoption_id: str) -> Adoption:
+        return await self._run(operations.adoption(adoption_id))
+
+    async def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
+        return await self._run(operations.adoptions(state))
+
+    async def count_adoptions(self, state: str, below: str = "") -> int:
+        return await self._run(operations.count_adoptions(state, below))
+
+    async def cluster(self) -> Cluster:
+        return await self._run(operations.cluster())
+
+    async def limits(self) -> Limits:
+        return await self._run(operations.limits())
+
+    async def drain(self, node: str) -> None:
+        await self._run(operations.drain(node))
+
+    async def resume(self, node: str) -> None:
+        await self._run(operations.resume(node))
+
+    async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
+        cursor: str | None = None
+        while True:
+            page = await self._run(operations.list_page(filters, page_size, cursor, path))
+            for state in page.messages:
+                yield AsyncMessage(self, state)
+            if (cursor := page.cursor) is None:
+                return
+
+    async def _stream(self, follow: Follow) -> AsyncGenerator[Record, None]:
+        request = follow.call().request(self._http)
+        request.extensions["timeout"] = stream_timeout(self._timeout).as_dict()
+        response = await self._exchange(request, stream=True)
+        try:
+            if response.status_code != 200:
+                await response.aread()
+                raise error_of(response)
+            follow.opened()
+            async for chunk in response.aiter_bytes():
+                for record in follow.feed(chunk):
+                    follow.passed(record)
+                    yield record
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error
+        finally:
+            await response.aclose()
+
+    async def _run(self, plan: Plan[T]) -> T:
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    response = await self._carry_out(call)
+                except Unreachable as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(response)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _carry_out(self, call: Call) -> httpx.Response:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
+        return await self._exchange(call.request(self._http))
+
+    async def _exchange(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+        try:
+            return await self._http.send(request, stream=stream)
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error

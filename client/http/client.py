@@ -1,0 +1,349 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from duemq.client.http import operations
+from duemq.client.http.connection import http_options, stream_timeout
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.exchange import Call, Plan, error_of, unreachable
+from duemq.client.http.handle import Handle
+from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
+from duemq.client.http.tail import Follow
+from duemq.client.http.values import (
+    Adoption,
+    Cancelled,
+    CancelReport,
+    Cluster,
+    Limits,
+    MessageState,
+    MoveReport,
+    Page,
+    Record,
+    RecordPage,
+    Topic,
+)
+
+T = TypeVar("T")
+log = logging.getLogger("duemq.client")
+
+
+class Message(Handle):
+    """A message on the server, with what can be done to it."""
+
+    def __init__(self, client: Client, state: MessageState) -> None:
+        super().__init__(state)
+        self._client = client
+
+    def refresh(self) -> Self:
+        """Ask the server for the current state."""
+        self.state = self._client.get(self.id).state
+        return self
+
+    def cancel(self, *, wait_s: float = 10.0) -> Cancelled:
+        """See `Client.cancel`."""
+        cancelled = self._client.cancel(self.id, wait_s=wait_s)
+        self.state = replace(self.state, status="cancelled", cancelled_at_ms=cancelled.cancelled_at_ms)
+        return cancelled
+
+    def reschedule(self, **when: Unpack[When]) -> Self:
+        """See `Client.reschedule`."""
+        self.state = self._client.reschedule(self.id, **when).state
+        return self
+
+    def deliver_now(self) -> Self:
+        """See `Client.deliver_now`."""
+        self.state = self._client.deliver_now(self.id).state
+        return self
+
+
+BatchResult = Message | RejectedError | Unavailable | Unreachable
+_BatchResults = list[BatchResult]
+
+
+class Client:
+    """A connection to a duemq server; use it from one thread at a time or many, and close it (or use `with`).
+
+    `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
+    Every method raises `Unreachable` without an answer, `Unavailable` where the server cannot serve now, and a
+    `RejectedError` (one class per code) where the answer is no.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 10.0,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._http = httpx.Client(transport=transport, **http_options(url, api_key, timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def send(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        *,
+        name: str | None = None,
+        if_new: bool = True,
+        idempotency_key: str | None = None,
+        **message: Unpack[MessageOptions],
+    ) -> Message:
+        """Schedule a message; it is durable when this returns.
+
+        When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, ms, "2h30m"),
+        `delay_level`; none of them sends at once. Besides `key`, `headers`, `labels`, `expires_at`.
+        `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text.
+
+        `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
+        is answered with the first one (`duplicate`), another one under that name with `NameConflict`.
+        `idempotency_key` makes a repeat harmless: the first message is returned, with `duplicate` true.
+        """
+        return Message(
+            self, self._run(operations.send(Draft(topic, payload, **message), name, if_new, idempotency_key))
+        )
+
+    def send_batch(self, drafts: Iterable[Draft]) -> _BatchResults:
+        """Schedule many at once: for each draft, in order, its message or the error that refused it.
+
+        Any number of drafts, sent in requests of at most 10,000 messages and 32 MiB. Raises `BatchInterrupted` with
+        the results so far where a later request fails.
+
+        A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
+        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. The client retries drafts of
+        unknown outcome that have one of the two, up to three times; one that an earlier attempt accepted is a
+        `duplicate` then. A request that got no answer at all is retried only where all its drafts have one of the two.
+        """
+        return self._run(operations.send_batch(drafts, lambda state: Message(self, state)))
+
+    def get(self, message_id: str) -> Message:
+        """A message by its id or name."""
+        return Message(self, self._run(operations.get(message_id)))
+
+    def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
+        """All messages that match, soonest first, fetched page by page. Without `status` the scheduled ones."""
+        return self._pages("/v1/messages", page_size, filters)
+
+    def page(
+        self, cursor: str | None = None, *, dead_letters: bool = False, page_size: int = 1000, **filters: Unpack[Filter]
+    ) -> Page:
+        """One page of `list`, or of `dlq`; its cursor gives the next one, until it is None. It can be asked again."""
+        path = "/v1/dlq" if dead_letters else "/v1/messages"
+        return self._run(operations.list_page(filters, page_size, cursor, path))
+
+    def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
+        """Cancel a message by its id or name; again gives the same answer.
+
+        Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` where the answer is not known within `wait_s`.
+        """
+        return self._run(operations.cancel(message_id, wait_s, time.monotonic))
+
+    def cancel_many(
+        self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
+    ) -> CancelReport:
+        """Cancel a number of messages, or all that match a filter; the report tells the fate of each.
+
+        With `times` it also tells when each ended, which costs a look at every one that had ended before.
+        """
+        return self._run(operations.cancel_many(ids, filter, times))
+
+    def reschedule(self, message_id: str, **when: Unpack[When]) -> Message:
+        """Move a message to another time, given as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`."""
+        return Message(self, self._run(operations.reschedule(message_id, when)))
+
+    def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
+        """Move a number of messages, each to a time of its own, given as in `send`; the report tells the fate of each.
+
+        What speaks of an absolute time can be sent again at will.
+        """
+        return self._run(operations.reschedule_many(moves, times))
+
+    def deliver_now(self, message_id: str) -> Message:
+        """Deliver a message at once instead of when it is due."""
+        return Message(self, self._run(operations.deliver_now(message_id)))
+
+    def records(
+        self,
+        topic: str,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        max: int = 1000,
+        wait: timedelta | int = 0,
+    ) -> RecordPage:
+        """Up to `max` (at most 10,000) delivered records, and the cursor to go on from.
+
+        From `after`, else from the consumer's remembered place, else from the start of the topic. With `wait`
+        (timedelta or ms) the server answers as soon as there is a record, and with none at the latest after it.
+        """
+        return self._run(operations.records(topic, after, consumer, max, wait))
+
+    def tail(
+        self, topic: str, consumer: str | None = None, *, after: str | None = None
+    ) -> Generator[Record, None, None]:
+        """Records as they are delivered, for ever. A lost connection is made again, resuming where it broke.
+
+        It starts as `records` does (`after=client.end(topic)`: only new ones), and moves no consumer's place: see
+        `commit`.
+        """
+        follow = Follow(topic, after, consumer)
+        while True:
+            try:
+                yield from self._stream(follow)
+            except (Unreachable, Unavailable) as error:
+                pause_s = follow.lost(error)
+                log.warning("tail of %s: %s; connecting again in %.1f s", topic, error, pause_s)
+            else:
+                pause_s = follow.lost(None)
+            time.sleep(pause_s)
+
+    def end(self, topic: str) -> str | None:
+        """The cursor behind the last record there is now; None for a topic that does not exist yet."""
+        return self._run(operations.end(topic))
+
+    def place(self, topic: str, consumer: str) -> str | None:
+        """The cursor that is remembered as the consumer's place in the topic; None where there is none."""
+        return self._run(operations.place(topic, consumer))
+
+    def commit(self, topic: str, consumer: str, cursor: str) -> None:
+        """Remember `cursor` as the consumer's place in the topic."""
+        self._run(operations.commit(topic, consumer, cursor))
+
+    def topics(self) -> Sequence[Topic]:
+        return self._run(operations.topics())
+
+    def topic(self, name: str) -> Topic:
+        return self._run(operations.topic(name))
+
+    def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
+        """The dead letters that match; `state.reason` says why each could not be delivered."""
+        return self._pages("/v1/dlq", page_size, filters)
+
+    def redrive(self, message_id: str) -> Message:
+        """Take a message out of the dead letters and deliver it again."""
+        return Message(self, self._run(operations.redrive(message_id)))
+
+    def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
+        """Hand over a Parquet file of messages by its path, absolute and as the server's nodes see it.
+
+        It is durable in the log when this returns, and adopted once each node has taken it in: see `adoption`. The same
+        content again is a `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
+        the server reads the file before it answers, and raises `BadDelayFile` for one that is wrong. Raises
+        `Forbidden` for a folder that the server does not adopt from.
+        """
+        return self._run(operations.adopt(path, link, said))
+
+    def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
+        """Hand over many files that belong together: all are in the log when this returns, or none ever is.
+
+        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; then see
+        `adoptions`. A repeat is harmless: the same content is adopted once.
+        """
+        return self._run(operations.adopt_all(files, link))
+
+    def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        """The ids of up to `most` (at most 10,000) messages of an adopted file, from row `first` on.
+
+        Raises `NoIds` once their window is due: its file is not kept then.
+        """
+        return self._run(operations.adopted_ids(adoption_id, first, most))
+
+    def adoption(self, adoption_id: str) -> Adoption:
+        """What became of a file that was handed over."""
+        return self._run(operations.adoption(adoption_id))
+
+    def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
+        """All files handed over that are not forgotten, or those in one state."""
+        return self._run(operations.adoptions(state))
+
+    def count_adoptions(self, state: str, below: str = "") -> int:
+        """How many files are in a state, of those whose path begins with `below`. Costs little for `wanted`."""
+        return self._run(operations.count_adoptions(state, below))
+
+    def cluster(self) -> Cluster:
+        """The nodes, and how far each shard has come."""
+        return self._run(operations.cluster())
+
+    def limits(self) -> Limits:
+        """What the server accepts, to judge messages by before they are sent."""
+        return self._run(operations.limits())
+
+    def drain(self, node: str) -> None:
+        """Have a node hand over its shards; it does so in the next moments. Raises `UnknownNode`, `NotSupported`."""
+        self._run(operations.drain(node))
+
+    def resume(self, node: str) -> None:
+        """Let a drained node take part again."""
+        self._run(operations.resume(node))
+
+    def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:
+        cursor: str | None = None
+        while True:
+            page = self._run(operations.list_page(filters, page_size, cursor, path))
+            yield from (Message(self, state) for state in page.messages)
+            if (cursor := page.cursor) is None:
+                return
+
+    def _stream(self, follow: Follow) -> Iterator[Record]:
+        request = follow.call().request(self._http)
+        request.extensions["timeout"] = stream_timeout(self._timeout).as_dict()
+        response = self._exchange(request, stream=True)
+        try:
+            if response.status_code != 200:
+                response.read()
+                raise error_of(response)
+            follow.opened()
+            for chunk in response.iter_bytes():
+                for record in follow.feed(chunk):
+                    follow.passed(record)
+                    yield record
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error
+        finally:
+            response.close()
+
+    def _run(self, plan: Plan[T]) -> T:
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    response = self._carry_out(call)
+                except Unreachable as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(response)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _carry_out(self, call: Call) -> httpx.Response:
+        if call.pause_s:
+            time.sleep(call.pause_s)
+        return self._exchange(call.request(self._http))
+
+    def _exchange(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+        try:
+            return self._http.send(request, stream=stream)
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error

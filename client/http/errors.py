@@ -1,0 +1,340 @@
+"""What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
+
+* `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`: the server cannot take it now; try again after `retry_after_s`.
+* `Unreachable`: nobody answered what happened; `outcome_unknown` says whether the request may have been carried out.
+* `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from duemq.client.http.times import from_ms
+from duemq.model import errors
+
+
+class RejectedError(errors.Rejected):
+    """A refused request.
+
+    `status` is the HTTP status and `request_id` the server's name for the request; both are None where the SDK
+    itself refused before sending, and in the items of a batch `request_id` is the one of the whole batch.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        field: str | None = None,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(code, detail, field, **extra)
+        self.status, self.request_id = status, request_id
+
+
+class BadRequest(RejectedError):
+    """Something in the message or the query is wrong; `field` names it."""
+
+
+class MissingTopic(BadRequest): ...
+
+
+class BadField(BadRequest): ...
+
+
+class UnknownField(BadRequest): ...
+
+
+class BadTopic(BadRequest): ...
+
+
+class BadHeader(BadRequest): ...
+
+
+class BadJson(BadRequest): ...
+
+
+class BadQuery(BadRequest): ...
+
+
+class BadCursor(BadRequest): ...
+
+
+class BothPayloads(BadRequest): ...
+
+
+class UnexpectedBody(BadRequest): ...
+
+
+class UnsupportedMediaType(BadRequest): ...
+
+
+class MalformedRequest(BadRequest): ...
+
+
+class HeadTooLarge(BadRequest): ...
+
+
+class BadBase64(BadRequest): ...
+
+
+class NeedsKey(BadRequest): ...
+
+
+class PayloadTooLarge(BadRequest): ...
+
+
+class BatchTooLarge(BadRequest): ...
+
+
+class BadWhen(BadRequest):
+    """The time asked for is wrong."""
+
+
+class BothTimes(BadWhen): ...
+
+
+class BadTime(BadWhen): ...
+
+
+class NaiveTimeError(BadWhen, ValueError):
+    """A time without a zone: nobody can say which instant it is."""
+
+
+class NegativeDelay(BadWhen): ...
+
+
+class DelayTooLong(BadWhen): ...
+
+
+class PastDue(BadWhen): ...
+
+
+class BadLevel(BadWhen): ...
+
+
+class BadDelayFile(RejectedError):
+    """A file that cannot be adopted; where a row is wrong `field` names its column and `row` its number, from 0."""
+
+    @property
+    def row(self) -> int | None:
+        return self.extra.get("row")
+
+
+class NotFound(RejectedError):
+    """There is nothing of that id or name."""
+
+
+class UnknownMessage(NotFound): ...
+
+
+class UnknownTopic(NotFound): ...
+
+
+class UnknownNode(NotFound): ...
+
+
+class UnknownAdoption(NotFound): ...
+
+
+class NoIds(RejectedError):
+    """The file is not adopted, or it is not kept any more because its messages are due."""
+
+
+class TooLate(RejectedError):
+    """The message has already ended."""
+
+
+class AlreadyDelivered(TooLate):
+    """It was delivered at `delivered_at`, before the request took effect."""
+
+    @property
+    def delivered_at(self) -> datetime | None:
+        return from_ms(self.extra.get("delivered_at_ms"))
+
+
+class AlreadyCancelled(TooLate):
+    """It was cancelled at `cancelled_at`, before the request took effect."""
+
+    @property
+    def cancelled_at(self) -> datetime | None:
+        return from_ms(self.extra.get("cancelled_at_ms"))
+
+
+class AlreadyDead(TooLate):
+    """It went to the dead letters at `dead_at`, before the request took effect."""
+
+    @property
+    def dead_at(self) -> datetime | None:
+        return from_ms(self.extra.get("dead_at_ms"))
+
+
+class NameInUse(RejectedError):
+    """The chosen name or idempotency key belongs to another message."""
+
+
+class NameTaken(NameInUse): ...
+
+
+class NameConflict(NameInUse): ...
+
+
+class IdempotencyConflict(NameInUse): ...
+
+
+class NotAllowed(RejectedError):
+    """This caller may not do that, or not now."""
+
+
+class Unauthorised(NotAllowed): ...
+
+
+class Forbidden(NotAllowed): ...
+
+
+class ForeignOrigin(NotAllowed): ...
+
+
+class ForeignHost(NotAllowed):
+    """The server is asked by a name that it does not know as its own."""
+
+
+class RateLimited(NotAllowed): ...
+
+
+class NotSupported(NotAllowed):
+    """This server cannot do that at all: a single node has nobody to hand over to."""
+
+
+class Unavailable(errors.Unavailable):
+    """503: nothing is wrong with the request, and nothing was accepted; send it again after `retry_after_s` seconds."""
+
+    def __init__(self, detail: str, retry_after_s: int = 1, *, request_id: str | None = None) -> None:
+        super().__init__(detail, retry_after_s)
+        self.status, self.field, self.request_id = 503, None, request_id
+
+
+class DiskFull(Unavailable):
+    """503: the server's disk is full; what it accepted before stays."""
+
+    code = "disk_full"
+
+
+class ClockOutOfBounds(Unavailable):
+    """503: the server's clock is wrong, so that it takes no times that count from now; `deliver_at` it takes."""
+
+    code = "clock_out_of_bounds"
+
+
+class Unreachable(errors.DuemqError):
+    """Nobody answered what happened: no answer came, or a gateway's 502 or 504, or the server's own `outcome_unknown`.
+
+    With `outcome_unknown` the request was sent, so it may have been carried out: ask for the message, or send again
+    under the same name or idempotency key.
+    """
+
+    def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
+        super().__init__(detail)
+        self.detail, self.outcome_unknown = detail, outcome_unknown
+
+
+class PendingError(errors.DuemqError):
+    """The request is durable but its answer was not known in time. Repeating a cancel gives the answer."""
+
+    def __init__(self, detail: str, message_id: str) -> None:
+        super().__init__(detail)
+        self.detail, self.message_id = detail, message_id
+
+
+class UnexpectedAnswer(errors.DuemqError):
+    """No answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500).
+
+    It says nothing about what was carried out.
+    """
+
+
+class BatchInterrupted(errors.DuemqError):
+    """A batch of several requests failed after some had been answered; `__cause__` says why.
+
+    `results` has the answers of the first `len(results)` drafts, in order. Of the drafts of the next request (up to
+    10,000) nothing is known if the cause is an `Unreachable` with `outcome_unknown`, or an `UnexpectedAnswer`; they may
+    be sent again where each has a name or an idempotency key. All others were not accepted.
+    """
+
+    def __init__(self, detail: str, results: Sequence[Any]) -> None:
+        super().__init__(detail)
+        self.detail, self.results = detail, results
+
+
+BY_CODE: dict[str, type[RejectedError]] = {
+    "missing_topic": MissingTopic,
+    "bad_field": BadField,
+    "unknown_field": UnknownField,
+    "bad_topic": BadTopic,
+    "bad_header": BadHeader,
+    "bad_json": BadJson,
+    "bad_query": BadQuery,
+    "bad_cursor": BadCursor,
+    "both_payloads": BothPayloads,
+    "unexpected_body": UnexpectedBody,
+    "unsupported_media_type": UnsupportedMediaType,
+    "malformed_request": MalformedRequest,
+    "head_too_large": HeadTooLarge,
+    "bad_base64": BadBase64,
+    "needs_key": NeedsKey,
+    "payload_too_large": PayloadTooLarge,
+    "batch_too_large": BatchTooLarge,
+    "both_times": BothTimes,
+    "bad_time": BadTime,
+    "naive_time": NaiveTimeError,
+    "negative_delay": NegativeDelay,
+    "delay_too_long": DelayTooLong,
+    "past_due": PastDue,
+    "bad_level": BadLevel,
+    "unknown_message": UnknownMessage,
+    "unknown_topic": UnknownTopic,
+    "unknown_node": UnknownNode,
+    "unknown_adoption": UnknownAdoption,
+    "bad_delay_file": BadDelayFile,
+    "no_ids": NoIds,
+    "already_delivered": AlreadyDelivered,
+    "already_cancelled": AlreadyCancelled,
+    "already_dead": AlreadyDead,
+    "name_taken": NameTaken,
+    "name_conflict": NameConflict,
+    "idempotency_conflict": IdempotencyConflict,
+    "unauthorised": Unauthorised,
+    "forbidden": Forbidden,
+    "foreign_origin": ForeignOrigin,
+    "foreign_host": ForeignHost,
+    "rate_limited": RateLimited,
+    "not_supported": NotSupported,
+}
+UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
+    "unavailable": Unavailable,
+    "closing": Unavailable,
+    "disk_full": DiskFull,
+    "clock_out_of_bounds": ClockOutOfBounds,
+}
+OUTCOME_UNKNOWN = "outcome_unknown"
+_OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_id"}
+
+
+def from_problem(
+    problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
+) -> RejectedError | Unavailable | Unreachable:
+    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`, or
+    `Unavailable` where its status is 503."""
+    code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
+    if code == OUTCOME_UNKNOWN:
+        return Unreachable(detail, outcome_unknown=True)
+    if code in UNAVAILABLE_BY_CODE or (problem.get("status") == 503 and code not in BY_CODE):
+        return UNAVAILABLE_BY_CODE.get(code, Unavailable)(detail, retry_after_s, request_id=request_id)
+    extra = {name: value for name, value in problem.items() if name not in _OWN_MEMBERS}
+    rejected = BY_CODE.get(code, RejectedError)
+    return rejected(code, detail, problem.get("field"), status=problem.get("status"), request_id=request_id, **extra)

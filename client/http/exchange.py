@@ -1,0 +1,105 @@
+"""Requests as values and answers judged: what the sync and the async client share below the operations. Pure.
+
+A `Plan` is a generator that yields calls and is sent their responses: an operation without IO, so that one text serves
+both clients (the idea is h11's). A client runs it by carrying out each call after its `pause_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from duemq.client.http.errors import RejectedError, Unavailable, UnexpectedAnswer, Unreachable, from_problem
+
+T = TypeVar("T")
+_GATEWAY: Final = (502, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request. `hold_s` is how long the server may keep it waiting before it answers."""
+
+    method: str
+    path: str
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pause_s: float = 0.0
+    hold_s: float = 0.0
+
+    def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        headers = dict(self.headers)
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        timeout = _longer(http.timeout, self.hold_s)
+        return http.build_request(
+            self.method, self.path, params=self.query or None, content=self.body, headers=headers, timeout=timeout
+        )
+
+
+Plan = Generator[Call, httpx.Response, T]
+
+
+def quoted(text: str) -> str:
+    """An id, name or topic as one segment of a path, whatever characters it has."""
+    return quote(text, safe="")
+
+
+def json_of(response: httpx.Response) -> Any:
+    """The body of an answer that says yes. Raises the error it stands for otherwise."""
+    if not response.is_success:
+        raise error_of(response)
+    try:
+        return orjson.loads(response.content)
+    except ValueError as error:
+        raise _unexpected(response) from error
+
+
+def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
+    """The error that an answer of 300 or more stands for. Its body must have been read.
+
+    A gateway says 502 or 504 also where it sent the request on and got no answer; 503, where it did not.
+    """
+    request_id = response.headers.get("X-Request-ID")
+    retry_after = response.headers.get("Retry-After", "")
+    retry_after_s = int(retry_after) if retry_after.isdecimal() else 1
+    try:
+        error = from_problem(orjson.loads(response.content), request_id, retry_after_s)
+    except (ValueError, KeyError, TypeError):
+        if response.status_code in _GATEWAY:
+            detail = f"HTTP {response.status_code} from a gateway before the server; the outcome is not known"
+            return Unreachable(detail, outcome_unknown=True)
+        if response.status_code == 503:
+            return Unavailable("HTTP 503 from the server", retry_after_s, request_id=request_id)
+        return _unexpected(response)
+    if isinstance(error, RejectedError) and response.status_code == 500:
+        return UnexpectedAnswer(f"HTTP 500: {error.detail}")
+    if isinstance(error, RejectedError) and response.status_code in _GATEWAY:
+        return Unreachable(f"HTTP {response.status_code}: {error.detail}", outcome_unknown=True)
+    return error
+
+
+def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
+    """What a failed exchange means for the caller."""
+    base = str(http.base_url).rstrip("/")
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
+        return Unreachable(f"cannot connect to {base}: {error or type(error).__name__}", outcome_unknown=False)
+    if isinstance(error, httpx.TimeoutException):
+        return Unreachable(f"{base} did not answer in time; the outcome is not known", outcome_unknown=True)
+    detail = f"the connection to {base} broke before the answer came; the outcome is not known"
+    return Unreachable(detail, outcome_unknown=True)
+
+
+def _unexpected(response: httpx.Response) -> UnexpectedAnswer:
+    start = response.text[:80].replace("\n", " ")
+    return UnexpectedAnswer(f"HTTP {response.status_code} is not an answer of duemq: {start!r}")
+
+
+def _longer(limits: httpx.Timeout, hold_s: float) -> httpx.Timeout:
+    read = None if limits.read is None else limits.read + hold_s
+    return httpx.Timeout(connect=limits.connect, read=read, write=limits.write, pool=limits.pool)

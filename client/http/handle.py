@@ -1,0 +1,49 @@
+"""What the message objects of both clients have in common: a state, readable by name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from duemq.client.http.times import from_ms
+from duemq.client.http.values import MessageState
+
+
+class Handle:
+    """A message and what was last known of it. `state` has everything; the most wanted fields are here too."""
+
+    def __init__(self, state: MessageState) -> None:
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.status} to {self.topic}, due {self.deliver_at.isoformat()}>"
+
+    @property
+    def id(self) -> str:
+        return self.state.id
+
+    @property
+    def status(self) -> str:
+        """ "scheduled", "delivered", "cancelled" or "dead", when last asked."""
+        return self.state.status
+
+    @property
+    def topic(self) -> str:
+        return self.state.topic
+
+    @property
+    def deliver_at(self) -> datetime:
+        return from_ms(self.state.deliver_at_ms)
+
+    @property
+    def deliver_at_ms(self) -> int:
+        return self.state.deliver_at_ms
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the message had been there before, under the same name or idempotency key."""
+        return self.state.duplicate
+
+    @property
+    def payload(self) -> bytes | None:
+        """The payload, once `refresh()` or `get` fetched it and while the server holds it."""
+        return self.state.payload

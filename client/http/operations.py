@@ -1,0 +1,343 @@
+"""Every operation of the API as a plan: which calls to make and what their answers mean. Pure, see `exchange.py`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from duemq.client.http.errors import (
+    BatchInterrupted,
+    NotSupported,
+    PendingError,
+    RejectedError,
+    Unavailable,
+    Unreachable,
+    from_problem,
+)
+from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
+from duemq.client.http.requests import Draft, Filter, When, filter_fields, message_body, when_fields
+from duemq.client.http.times import delay_ms
+from duemq.client.http.values import (
+    Adoption,
+    Cancelled,
+    CancelReport,
+    CancelResult,
+    Cluster,
+    Limits,
+    MessageState,
+    MoveReport,
+    MoveResult,
+    Page,
+    Record,
+    RecordPage,
+    Topic,
+)
+from duemq.model.errors import DuemqError
+from duemq.model.ids import ID_CHARS
+
+M = TypeVar("M")
+BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
+
+BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
+"""What one `POST /v1/messages:batch` may hold."""
+_READ_FILE_S = 600.0  # the server reads all of a file before it answers
+_MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
+_CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
+"""After each of them a batch that does no harm twice is sent again where nobody knows what became of it."""
+
+
+def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
+    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    if name is None:
+        call = Call("POST", "/v1/messages", body=message_body(draft), headers=headers)
+    else:
+        headers |= {"If-None-Match": "*"} if if_new else {}
+        call = Call("PUT", _message(name), body=message_body(draft), headers=headers)
+    response = yield call
+    return MessageState.from_json(json_of(response), duplicate=response.status_code == 200)
+
+
+def send_batch(
+    drafts: Iterable[Draft], handle: Callable[[MessageState], M]
+) -> Plan[list[M | RejectedError | Unavailable | Unreachable]]:
+    """`handle` makes of a receipt what the caller gets."""
+    results: list[M | RejectedError | Unavailable | Unreachable] = []
+    repeatable: list[bool] = []
+
+    def encoded() -> Iterator[bytes]:
+        for draft in drafts:
+            repeatable.append(draft.repeatable)
+            yield message_body(draft)
+
+    # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
+    for messages in list(batch_requests(encoded())):
+        first = len(results)
+        try:
+            answers = yield from _batch_answers(messages, repeatable[first : first + len(messages)])
+        except DuemqError as error:
+            if not results:
+                raise
+            raise BatchInterrupted(f"after {len(results)} answers: {error}", results) from error
+        results += [handle(answer) if isinstance(answer, MessageState) else answer for answer in answers]
+    return results
+
+
+def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
+    """What became of each message of one request. Of which nobody knows that, and it does no harm, is sent again."""
+    found: dict[int, BatchAnswer] = {}
+    wanted: Sequence[int] = range(len(messages))
+    unknown: Unreachable | None = None
+    for pause_s in (0.0, *REPEAT_PAUSES_S):
+        body = batch_body(messages[at] for at in wanted)
+        try:
+            response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s)
+            answer = json_of(response)
+        except DuemqError as error:
+            if found:
+                continue  # what these are answered with stays: nobody knows
+            if unknown is None:
+                if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
+                    raise
+                unknown = error
+            continue  # whatever is said of a repeat, nobody knows what became of the first
+        request_id = response.headers.get("X-Request-ID")
+        for at, item in zip(wanted, answer["results"], strict=True):
+            refused = item.get("error")
+            found[at] = MessageState.from_json(item) if refused is None else from_problem(refused, request_id)
+        wanted = [at for at in wanted if repeatable[at] and isinstance(found[at], Unreachable)]
+        if not wanted:
+            break
+    if unknown is not None and not found:
+        raise unknown
+    return [found[at] for at in range(len(messages))]
+
+
+def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """All the messages, parted so that each part is within the limits of one request."""
+    room = BATCH_BYTES - len(batch_body(()))
+    part: list[bytes] = []
+    size = 0
+    for message in messages:
+        if part and (len(part) == BATCH_ITEMS or size + len(message) > room):
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message) + 1
+    if part:
+        yield part
+
+
+def batch_body(messages: Iterable[bytes]) -> bytes:
+    return b'{"messages":[%b]}' % b",".join(messages)
+
+
+def get(message_id: str) -> Plan[MessageState]:
+    return MessageState.from_json(json_of((yield Call("GET", _message(message_id)))))
+
+
+def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/messages") -> Plan[Page]:
+    query = {**filter_fields(filters), "limit": limit} | ({} if cursor is None else {"cursor": cursor})
+    body = json_of((yield Call("GET", path, query)))
+    return Page([MessageState.from_json(item) for item in body["messages"]], body["cursor"])
+
+
+def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
+    """A 202 is asked again, for `wait_s` seconds of `clock` in all: repeating a cancel is what tells its answer."""
+    deadline, pause_s = clock() + wait_s, 0.0
+    while True:
+        response = yield Call("DELETE", _message(message_id), pause_s=pause_s)
+        body = json_of(response)
+        if response.status_code != 202:
+            return Cancelled(body["id"], body["cancelled_at_ms"], raw=body)
+        left_s = deadline - clock()
+        if left_s <= 0:
+            raise PendingError(f"whether {message_id} is cancelled is not known yet; ask again", message_id)
+        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, left_s)
+
+
+def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
+    """Exactly one of the two. Ids go in requests of at most 10,000."""
+    if (ids is None) == (filters is None):
+        raise TypeError("cancel_many takes either ids or a filter")
+    more = {"times": True} if times else {}
+    if filters is not None:
+        return (yield from _cancel_request({"filter": filter_fields(filters)} | more, _CANCEL_ALL_S))
+    results: list[CancelResult] = []
+    counts = Counter[str]()
+    wanted = list(ids or ())
+    for start in range(0, len(wanted), BATCH_ITEMS):
+        report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]} | more)
+        results += report.results
+        counts.update(report.counts)
+    return CancelReport(tuple(results), dict(counts))
+
+
+def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelReport]:
+    answer = json_of((yield Call("POST", "/v1/messages:cancel", body=orjson.dumps(body), hold_s=hold_s)))
+    results = tuple(map(CancelResult.from_json, answer["results"]))
+    return CancelReport(results, answer["counts"], answer.get("truncated", False))
+
+
+def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
+    """In requests of at most 10,000."""
+    results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
+    counts = Counter[str]()
+    wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
+    for start in range(0, len(wanted), BATCH_ITEMS):
+        body = {"moves": wanted[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
+        response = yield Call("POST", "/v1/messages:move", body=orjson.dumps(body))
+        answer = json_of(response)
+        request_id = response.headers.get("X-Request-ID")
+        for item in answer["results"]:
+            refused = item.get("error")
+            results.append(MoveResult.from_json(item) if refused is None else from_problem(refused, request_id))
+        counts.update(answer["counts"])
+    return MoveReport(tuple(results), dict(counts))
+
+
+def reschedule(message_id: str, when: When) -> Plan[MessageState]:
+    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(when_fields(**when))), message_id)
+
+
+def deliver_now(message_id: str) -> Plan[MessageState]:
+    return _change(Call("POST", _message(message_id) + ":deliver-now"), message_id)
+
+
+def redrive(message_id: str) -> Plan[MessageState]:
+    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:redrive"), message_id)
+
+
+def _change(call: Call, message_id: str) -> Plan[MessageState]:
+    # Unlike a cancel, these are not repeated on a 202: a relative delay would be resolved anew, and a second
+    # deliver-now would be answered "already delivered" by the first one's success.
+    response = yield call
+    body = json_of(response)
+    if response.status_code == 202:
+        raise PendingError(f"what became of {message_id} is not known yet; look at it again", message_id)
+    return MessageState.from_json(body)
+
+
+def records(topic: str, after: str | None, consumer: str | None, limit: int, wait: timedelta | int) -> Plan[RecordPage]:
+    wait_ms = delay_ms(wait) if isinstance(wait, timedelta) else wait
+    query = records_query(after, consumer) | {"max": limit} | ({"wait": f"{wait_ms}ms"} if wait_ms else {})
+    body = json_of((yield Call("GET", _records(topic), query, hold_s=wait_ms / 1000)))
+    return RecordPage([Record.from_json(topic, item) for item in body["records"]], body["cursor"])
+
+
+def record_stream(topic: str, after: str | None, consumer: str | None) -> Call:
+    return Call("GET", _records(topic), records_query(after, consumer), headers={"Accept": "text/event-stream"})
+
+
+def records_query(after: str | None, consumer: str | None) -> dict[str, str | int]:
+    return {name: value for name, value in (("after", after), ("consumer", consumer)) if value is not None}
+
+
+def end(topic: str) -> Plan[str | None]:
+    response = yield Call("GET", f"/v1/topics/{quoted(topic)}")
+    if response.status_code == 404:
+        return None
+    said = json_of(response)
+    cursor: str | None = said["cursor"]
+    if cursor is None and said["trouble"] is None:
+        detail = f"topic {topic} has {said['partitions']} partitions, more than a cursor can speak of"
+        raise NotSupported("not_supported", detail, "topic")
+    if cursor is None:
+        raise Unavailable(f"topic {topic} cannot be read just now: {said['trouble']}")
+    return cursor
+
+
+def place(topic: str, consumer: str) -> Plan[str | None]:
+    response = yield Call("GET", _place(topic, consumer))
+    if response.status_code == 204:
+        return None
+    cursor: str = json_of(response)["cursor"]
+    return cursor
+
+
+def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
+    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}))
+    if not response.is_success:
+        json_of(response)
+
+
+def topics() -> Plan[Sequence[Topic]]:
+    body = json_of((yield Call("GET", "/v1/topics")))
+    return [Topic(item["topic"], item) for item in body["topics"]]
+
+
+def topic(name: str) -> Plan[Topic]:
+    body = json_of((yield Call("GET", f"/v1/topics/{quoted(name)}")))
+    return Topic(name, body)
+
+
+def adopt(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[Adoption]:
+    body = {"path": path, "link": link, **said}
+    hold_s = 0.0 if said else _READ_FILE_S
+    return Adoption.from_json(json_of((yield Call("POST", "/v1/adoptions", body=orjson.dumps(body), hold_s=hold_s))))
+
+
+def adopt_all(files: Sequence[Mapping[str, str | int]], link: bool) -> Plan[list[Adoption]]:
+    body = orjson.dumps({"files": [{**file, "link": link} for file in files]})
+    found = json_of((yield Call("POST", "/v1/adoptions:batch", body=body, hold_s=_MANY_FILES_S)))
+    return [Adoption.from_json(item) for item in found["adoptions"]]
+
+
+def adopted_ids(adoption_id: str, first: int, most: int) -> Plan[list[str]]:
+    path = f"/v1/adoptions/{quoted(adoption_id)}/ids"
+    response = yield Call("GET", path, {"first": first, "max": most})
+    if not response.is_success:
+        raise error_of(response)
+    text = response.content.decode("ascii")
+    return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
+
+
+def adoption(adoption_id: str) -> Plan[Adoption]:
+    return Adoption.from_json(json_of((yield Call("GET", f"/v1/adoptions/{quoted(adoption_id)}"))))
+
+
+def adoptions(state: str | None) -> Plan[Sequence[Adoption]]:
+    body = json_of((yield Call("GET", "/v1/adoptions", {} if state is None else {"state": state})))
+    return [Adoption.from_json(item) for item in body["adoptions"]]
+
+
+def count_adoptions(state: str, below: str) -> Plan[int]:
+    count: int = json_of((yield Call("GET", "/v1/adoptions", {"state": state, "below": below, "limit": 0})))["count"]
+    return count
+
+
+def cluster() -> Plan[Cluster]:
+    return Cluster.from_json(json_of((yield Call("GET", "/v1/cluster"))))
+
+
+def limits() -> Plan[Limits]:
+    return Limits.from_json(json_of((yield Call("GET", "/v1/limits"))))
+
+
+def drain(node: str) -> Plan[None]:
+    return _operate(node, "drain")
+
+
+def resume(node: str) -> Plan[None]:
+    return _operate(node, "resume")
+
+
+def _operate(node: str, what: str) -> Plan[None]:
+    json_of((yield Call("POST", f"/v1/cluster/nodes/{quoted(node)}:{what}")))
+
+
+def _message(message_id: str) -> str:
+    return f"/v1/messages/{quoted(message_id)}"
+
+
+def _place(topic: str, consumer: str) -> str:
+    return f"/v1/topics/{quoted(topic)}/consumers/{quoted(consumer)}"
+
+
+def _records(topic: str) -> str:
+    return f"/v1/topics/{quoted(topic)}/records"

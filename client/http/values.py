@@ -1,0 +1,328 @@
+"""What the server answers, as values. `raw` is always the JSON as it came."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+import orjson
+
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.times import from_ms
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
+
+    A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
+    `payload` is None where it was not sent along or is not held any more.
+    """
+
+    id: str
+    status: str
+    topic: str
+    deliver_at_ms: int
+    duplicate: bool = False
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    attempt: int = 0
+    payload: bytes | None = None
+    expires_at_ms: int | None = None
+    delivered_at_ms: int | None = None
+    cancelled_at_ms: int | None = None
+    dead_at_ms: int | None = None
+    reason: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json, duplicate: bool = False) -> Self:
+        return cls(
+            id=body["id"],
+            status=body["status"],
+            topic=body["topic"],
+            deliver_at_ms=body["deliver_at_ms"],
+            duplicate=body.get("duplicate", duplicate),
+            key=body.get("key"),
+            headers=body.get("headers") or {},
+            labels=tuple(body.get("labels") or ()),
+            attempt=body.get("attempt") or 0,
+            payload=_payload(body),
+            expires_at_ms=body.get("expires_at_ms"),
+            delivered_at_ms=body.get("delivered_at_ms"),
+            cancelled_at_ms=body.get("cancelled_at_ms"),
+            dead_at_ms=body.get("dead_at_ms"),
+            reason=body.get("reason"),
+            raw=body,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `cursor` is None on the last one."""
+
+    messages: Sequence[MessageState]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A won cancel: the message will not be delivered."""
+
+    id: str
+    cancelled_at_ms: int
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def cancelled_at(self) -> datetime:
+        return from_ms(self.cancelled_at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """One of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or "pending" (not known yet:
+    ask again). `at_ms`: when the message ended, where times were asked for and it is known."""
+
+    id: str
+    status: str
+    at_ms: int | None = None
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(body["id"], body["status"], _ended_at(body))
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """What became of each, in the order asked, and how many there are of each status.
+
+    `truncated`: a filter matched more than 10,000; all are counted, and `results` has the first ones.
+    """
+
+    results: tuple[CancelResult, ...]
+    counts: Mapping[str, int]
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """One of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead", "unknown", or "pending"
+    (not known yet: with an absolute time it can be asked again). `at_ms`: when it is due now, where it was moved; else
+    when it ended, where times were asked for and it is known."""
+
+    id: str
+    status: str
+    at_ms: int | None = None
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(body["id"], body["status"], body.get("deliver_at_ms") or _ended_at(body))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What became of each, in the order asked (the error where a move was refused), and how many there are of each
+    status; refused ones count as "rejected"."""
+
+    results: tuple[MoveResult | RejectedError | Unavailable | Unreachable, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A delivered message as a consumer gets it.
+
+    `cursor` is the place just after it, where the server said so (it does in `tail`).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    payload: bytes
+    headers: Mapping[str, str]
+    cursor: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, topic: str, body: Json, cursor: str | None = None) -> Self:
+        return cls(
+            topic=topic,
+            partition=body["partition"],
+            offset=body["offset"],
+            timestamp_ms=body["timestamp_ms"],
+            key=body.get("key"),
+            payload=_payload(body) or b"",
+            headers=body.get("headers") or {},
+            cursor=cursor,
+            raw=body,
+        )
+
+    @property
+    def id(self) -> str | None:
+        """The message's id; None for a record that did not come through duemq."""
+        return self.headers.get("duemq-id")
+
+    @property
+    def due_ms(self) -> int | None:
+        due = self.headers.get("duemq-due")
+        return None if due is None else int(due)
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """How long after its due time it was written to the topic, in ms."""
+        due = self.due_ms
+        return None if due is None else self.timestamp_ms - due
+
+    @property
+    def attempt(self) -> int:
+        return int(self.headers.get("duemq-attempt", 1))
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8; raises `UnicodeDecodeError` where it is not."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """The payload parsed as JSON; raises `ValueError` where it is not."""
+        return orjson.loads(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records of a topic and the cursor to read on from."""
+
+    records: Sequence[Record]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: its name, and in `raw` its partitions, counts and lateness as the server gives them."""
+
+    name: str
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A file of messages that was handed over. `state`: "pending" (not known yet), "wanted" (nodes are taking it in),
+    "adopted" or "refused", with the `reason`; `duplicate`: its content had been handed over before."""
+
+    id: str
+    state: str
+    rows: int = 0
+    window_ms: int = 0
+    path: str = ""
+    reason: str = ""
+    duplicate: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        known = {name: body[name] for name in ("rows", "window_ms", "path", "reason") if name in body}
+        return cls(body["id"], body["state"], duplicate=body["duplicate"], raw=body, **known)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A delay node. `state`: "joining", "ready", "draining" or "out"; `lag`: ledger entries behind, by shard."""
+
+    name: str
+    state: str
+    reason: str
+    rack: str
+    master_of: tuple[int, ...]
+    lag: Mapping[int, int]
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        lag = {int(shard): behind for shard, behind in body["lag"].items()}
+        return cls(body["name"], body["state"], body["reason"], body["rack"], tuple(body["master_of"]), lag, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """How far a shard has come, by its ledger. `master` is a node's name; the rest is None before the first entry."""
+
+    number: int
+    master: str | None
+    entry: int | None
+    entry_age_ms: int | None
+    applied: int | None
+    cursor_age_ms: int | None
+    pending: int | None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        known = {name: body.get(name) for name in ("entry", "entry_age_ms", "applied", "cursor_age_ms", "pending")}
+        return cls(number=body["shard"], master=body["master"], raw=body, **known)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server accepts. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
+
+    Of files that are handed over: whether any are taken in (`adopts_files`), how many in one call, and how far ahead of
+    now the window of each must begin (`min_lead_ms`).
+    """
+
+    shards: int
+    topics: tuple[str, ...]
+    max_delay_ms: int
+    max_payload_bytes: int
+    max_key_bytes: int
+    max_headers: int
+    max_headers_bytes: int
+    max_batch_items: int
+    max_batch_bytes: int
+    adopts_files: bool
+    max_files: int
+    max_file_rows: int
+    min_lead_ms: int
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        adoption = body["adoption"]
+        return cls(
+            body["shards"], tuple(body["topics"]), body["max_delay_ms"], body["max_payload_bytes"],
+            body["max_key_bytes"], body["max_headers"], body["max_headers_bytes"], body["max_batch_items"],
+            body["max_batch_bytes"], adoption["enabled"], adoption["max_files"], adoption["max_file_rows"],
+            adoption["min_lead_ms"], body,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Who is there, and who is master of what."""
+
+    id: str
+    nodes: tuple[Node, ...]
+    shards: tuple[Shard, ...]
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        nodes = tuple(Node.from_json(node) for node in body["nodes"])
+        return cls(body["cluster"], nodes, tuple(Shard.from_json(shard) for shard in body["shards"]), body)
+
+
+def _ended_at(body: Json) -> int | None:
+    return body.get("cancelled_at_ms") or body.get("delivered_at_ms") or body.get("dead_at_ms")
+
+
+def _payload(body: Json) -> bytes | None:
+    if (encoded := body.get("payload_base64")) is not None:
+        return base64.b64decode(encoded)
+    text: str | None = body.get("payload")
+    return None if text is None else text.encode()

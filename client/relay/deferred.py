@@ -1,0 +1,150 @@
+"""Messages of another queue's that duemq holds until they are due: each under a name that follows from its own id.
+
+So a message can be cancelled by that id with nothing remembered anywhere, and a repeat after a lost answer is held
+once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from duemq.client.http.client import Client
+from duemq.client.http.connection import http_options
+from duemq.client.http.errors import NameConflict, PendingError, Unavailable, UnexpectedAnswer, Unreachable
+from duemq.model.errors import DuemqError
+
+AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
+"""What is raised where duemq could not take a message now."""
+RETRIES_ASKED: Final = 32
+"""A cancel asks for so many retries of a message at a time."""
+REPEATS: Final = 10
+"""One id, sent anew with the same number of retries and other contents or another time, can be held so often."""
+THREADS: Final = 16
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,110}")
+_CANCEL_WAIT_S = 10.0
+_KEY_CHARACTERS = 250  # to look messages up by; longer ids only have their name
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message to hold. `pauses_s`: after each of them it is tried again where duemq is away."""
+
+    id: str
+    retries: int
+    due: datetime | int
+    """An aware datetime, or epoch ms."""
+    payload: bytes
+    pauses_s: Iterable[float] = ()
+
+
+class Holder:
+    """The messages that wait for delivery to one topic. For any number of threads, and for processes that fork."""
+
+    def __init__(self, url: str | None, api_key: str | None, timeout: float, topic: str) -> None:
+        base: str = http_options(url, api_key, timeout)["base_url"]
+        self.topic = topic
+        self._options: dict[str, Any] = {"url": base, "api_key": api_key, "timeout": timeout}
+        self._lock = threading.Lock()
+        self._client: tuple[int, Client] | None = None
+
+    @property
+    def client(self) -> Client:
+        """That of this process: after a fork two cannot share a connection."""
+        with self._lock:
+            if self._client is None or self._client[0] != os.getpid():
+                self._client = os.getpid(), Client(**self._options)
+            return self._client[1]
+
+    def close(self) -> None:
+        """Close this process's connection; whatever comes next makes a new one."""
+        with self._lock:
+            owner, self._client = self._client, None
+        if owner is not None and owner[0] == os.getpid():
+            owner[1].close()
+
+    def hold(self, message: Held) -> None:
+        """Durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""
+        name = self.name(message.id, message.retries)
+        for repeat in range(REPEATS):
+            try:
+                return self._send(name if repeat == 0 else f"{name}.{repeat}", message)
+            except NameConflict as error:
+                conflict = error
+        raise conflict
+
+    def hold_all(self, messages: Sequence[Held]) -> list[DuemqError | None]:
+        """For each, in order, why it was not taken; None for one that was."""
+
+        def hold(message: Held) -> DuemqError | None:
+            try:
+                self.hold(message)
+            except DuemqError as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(THREADS, "duemq-hold") as pool:
+            return list(pool.map(hold, messages))
+
+    def cancel(self, ids: Iterable[str]) -> set[str]:
+        """Those that were held and are not any more: they will not be delivered.
+
+        A retry is found if no more than some `RETRIES_ASKED` retries before it were not held. Raises what is in
+        `AWAY`, and `PendingError` where the answer is not known in time.
+        """
+        won: set[str] = set()
+        wanted, first, last = list(dict.fromkeys(ids)), 0, 1
+        while wanted:
+            asked = {self.name(id_, retries): id_ for id_ in wanted for retries in range(first, last)}
+            known = self._cancel(asked, won)
+            there = {asked[name] for name in known}
+            for repeat in range(1, REPEATS):
+                repeats = {f"{name}.{repeat}": name for name in known}
+                known = [repeats[name] for name in self._cancel({r: asked[name] for r, name in repeats.items()}, won)]
+            # What has not run for the first time has no retries.
+            wanted = [id_ for id_ in wanted if (id_ in there if first else id_ not in won)]
+            first, last = last, max(last, RETRIES_ASKED * (last // RETRIES_ASKED + 1))
+        return won
+
+    def name(self, id_: str, retries: int) -> str:
+        base = f"{self.topic}:{id_}"
+        if not _NAME.fullmatch(base):
+            base = "held:" + hashlib.sha256(base.encode()).hexdigest()
+        return f"{base}:{retries}"
+
+    def _cancel(self, names: Mapping[str, str], won: set[str]) -> list[str]:
+        """Those of the names that are there. `names`: the id that each is of."""
+        if not names:
+            return []
+        asked, deadline = list(names), time.monotonic() + _CANCEL_WAIT_S
+        while True:
+            status = [result.status for result in self.client.cancel_many(asked).results]
+            if "pending" not in status:
+                break
+            if time.monotonic() > deadline:
+                raise PendingError("whether the messages are cancelled is not known yet; ask again", asked[0])
+            time.sleep(0.05)
+        won.update(names[name] for name, said in zip(asked, status, strict=True) if said == "cancelled")
+        return [name for name, said in zip(asked, status, strict=True) if said != "unknown"]
+
+    def _send(self, name: str, message: Held) -> None:
+        pauses = iter(message.pauses_s)
+        while True:
+            try:
+                key = message.id if len(message.id) <= _KEY_CHARACTERS else None
+                self.client.send(self.topic, message.payload, name=name, if_new=False, deliver_at=message.due, key=key)
+                return
+            except AWAY:
+                pause_s = next(pauses, None)
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)

@@ -1,0 +1,131 @@
+"""One of several at a time: a lease that is a message of duemq's, so that no other service is needed for it.
+
+The holder has a scheduled message of its own, a little ahead, and moves it on before it is due. Who dies lets it come
+due: it is delivered, to the topic that it is about, with the header `LEASE_HEADER`, and is no lease any more. To get
+one: nobody has one; send one; still nobody else has one. Who sees another one yields, and tries again after a random
+pause. Each sends before it looks, so of two that try at once the later one to look sees the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from duemq.client.http.client import Client, Message
+from duemq.client.http.errors import PendingError, TooLate, Unavailable, UnexpectedAnswer, UnknownMessage, Unreachable
+from duemq.model.errors import DuemqError
+
+LEASE_HEADER: Final = "x-duemq-lease"
+LENGTH_S: Final = 6.0
+LEAST_S: Final = 1.0
+"""A shorter one runs out while its holder waits for an answer."""
+_SKEW_S: Final = 60.0
+"""How far this machine's clock may be behind the server's."""
+
+log = logging.getLogger("duemq.client.relay.lease")
+
+
+class Lease:
+    """`hold` says whether this process is the one. It asks the server only when that is not known well enough.
+
+    `length_s` is at least 1, else ValueError; it is renewed when a third of it has passed, if `hold` is asked then.
+    `clock` is monotonic, in seconds. Not for several threads.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        consumer: str,
+        *,
+        length_s: float = LENGTH_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not LEAST_S <= length_s < math.inf:
+            raise ValueError(f"a lease has a length of {LEAST_S:g} s or more, not {length_s}")
+        self._client, self._topic, self._label = client, topic, f"lease:{consumer}"[:128]
+        self.length_s, self._clock = length_s, clock
+        self._message: Message | None = None
+        self._until = self._renew_at = 0.0
+        """Until the one nobody else can have it; from the other on it should be renewed."""
+
+    def hold(self) -> bool:
+        """Raises `Unreachable` or `Unavailable` where the server had to be asked and was not there."""
+        if self._message is None:
+            return self._take()
+        return self._clock() < self._renew_at or self._renew(self._message)
+
+    def ask_again_s(self) -> float:
+        """How long who did not get it should wait."""
+        return random.uniform(0.05, 0.15) * self.length_s
+
+    def release(self) -> None:
+        """Let another one have it at once. Where the server is away it runs out by itself."""
+        message, self._message = self._message, None
+        if message is not None:
+            with suppress(DuemqError):
+                message.cancel(wait_s=1.0)
+
+    def _renew(self, message: Message) -> bool:
+        asked_at = self._clock()
+        try:
+            message.reschedule(deliver_after=timedelta(seconds=self.length_s))
+        except (TooLate, UnknownMessage) as error:
+            log.warning("lease: it ran out, %s", error, extra={"action": "lease_lost"})
+            self._message = None
+            return False
+        except (Unreachable, Unavailable, UnexpectedAnswer, PendingError):
+            # It may have been moved or not: the old time holds.
+            self._renew_at = min(self._clock() + self.length_s / 6, self._until)
+            if self._clock() >= self._until:
+                raise
+            return True
+        self._held_from(asked_at)
+        return True
+
+    def _held_from(self, asked_at: float) -> None:
+        self._until, self._renew_at = asked_at + self.length_s, asked_at + self.length_s / 3
+
+    def _take(self) -> bool:
+        if self._others(None):
+            return False
+        asked_at = self._clock()
+        message = self._client.send(
+            self._topic,
+            headers={LEASE_HEADER: self._label},
+            labels=[self._label],
+            deliver_after=timedelta(seconds=self.length_s),
+        )
+        if self._others(message.id):
+            with suppress(TooLate, PendingError):
+                message.cancel(wait_s=1.0)
+            return False
+        self._message = message
+        self._held_from(asked_at)
+        log.info("lease: this process has it", extra={"action": "lease_taken"})
+        return self._clock() < self._until
+
+    def _others(self, own: str | None) -> bool:
+        ahead = datetime.now(UTC) + timedelta(seconds=self.length_s + _SKEW_S)
+        found = self._client.list(topic=self._topic, label=self._label, due_to=ahead)
+        return any(message.id != own for message in found)
+
+
+class Alone:
+    """In place of a `Lease` where nobody else works: nothing is sent, so that it is had also where the disk is full."""
+
+    length_s = LENGTH_S
+
+    def hold(self) -> bool:
+        return True
+
+    def ask_again_s(self) -> float:
+        return 0.0
+
+    def release(self) -> None: ...

@@ -1,0 +1,87 @@
+"""What proxies and nodes say to one another about messages: JSON, with keys as hex and other bytes as base64."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import asdict, replace
+from typing import Any
+
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.model.adoption import Adopt
+from duemq.storage.imports.records import Adoption
+
+TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
+
+Json = dict[str, Any]
+
+
+def token_headers(token: str) -> dict[str, str]:
+    """What lets a request in at a node's door; nothing where no token is set."""
+    return {TOKEN_HEADER: token} if token else {}
+
+
+def state_to_json(state: MessageState) -> Json:
+    """All of a state, its payload too if it has one."""
+    return {
+        "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
+        "labels": state.labels, "headers": [[name, _text(value)] for name, value in state.headers],
+        "attempt": state.attempt, "expires": state.expires, "payload": _text(state.payload),
+        "delivered_at": state.delivered_at, "cancelled_at": state.cancelled_at, "dead_at": state.dead_at,
+        "reason": state.reason,
+    }  # fmt: skip
+
+
+def state_from_json(document: Json) -> MessageState:
+    state = MessageState(**document)
+    return replace(
+        state,
+        key=_bytes(document["key"]),
+        labels=tuple(document["labels"]),
+        headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
+        payload=_bytes(document["payload"]),
+    )
+
+
+def named_to_json(named: Named | None) -> Json | None:
+    return None if named is None else {"fingerprint": named.fingerprint.hex(), "state": state_to_json(named.state)}
+
+
+def named_from_json(document: Json | None) -> Named | None:
+    if document is None:
+        return None
+    return Named(bytes.fromhex(document["fingerprint"]), state_from_json(document["state"]))
+
+
+def adoption_to_json(adoption: Adoption) -> Json:
+    return asdict(adoption)
+
+
+def adoption_from_json(document: Json) -> Adoption:
+    return Adoption(**(document | {"adopt": Adopt(**document["adopt"])}))
+
+
+def query_to_json(query: Query) -> Json:
+    """Without its `shard`: which shards are searched stands beside a query."""
+    return {name: value for name, value in asdict(query).items() if name != "shard"}
+
+
+def query_from_json(document: Json) -> Query:
+    return Query(**document)
+
+
+def found_to_json(found: Found) -> Json:
+    messages = [[key.hex(), state_to_json(state)] for key, state in found.messages]
+    return {"messages": messages, "looked": None if found.looked is None else found.looked.hex()}
+
+
+def found_from_json(document: Json) -> Found:
+    messages = [(bytes.fromhex(key), state_from_json(state)) for key, state in document["messages"]]
+    return Found(messages, None if document["looked"] is None else bytes.fromhex(document["looked"]))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)

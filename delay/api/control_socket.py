@@ -1,0 +1,186 @@
+"""The socket in a data folder by which commands on the same machine find the server that runs on it.
+
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It is there until
+                       the command closes the connection or ends, so that one that was killed leaves nothing behind
+    {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
+    anything refused   {"refused": "..."}, why
+
+Who may open the folder may ask; no key is needed, and no address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Self
+
+import orjson
+
+from duemq.delay.threads import in_thread
+from duemq.model.errors import DuemqError, Unavailable
+from duemq.storage.data_folder import SNAPSHOTS
+
+log = logging.getLogger(__name__)
+
+SOCKET: Final = "control.sock"
+_PLAIN_BYTES: Final = 100  # the kernel takes a few more in an address
+_ASK_S: Final = 10.0
+
+
+class Control:
+    """The server's side. `data` is held by this process; `freeze` links all that a node holds into a new folder;
+    `recover` makes this node's replica of a shard the truth."""
+
+    def __init__(
+        self, data: Path, freeze: Callable[[Path], Awaitable[None]], recover: Callable[[int], None]
+    ) -> None:  # fmt: skip
+        self._data, self._freeze, self._recover = data, freeze, recover
+        self._server: asyncio.Server | None = None
+        self._visits: set[asyncio.Task[None]] = set()
+        self._busy = False
+
+    async def __aenter__(self) -> Self:
+        path = self._data / SOCKET
+        try:
+            path.unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX)
+            try:
+                with _address(self._data) as address:
+                    listener.bind(address)
+                path.chmod(0o600)
+                self._server = await asyncio.start_unix_server(self._visited, sock=listener)
+            except BaseException:
+                listener.close()
+                raise
+        except OSError as error:
+            # Some file systems know no sockets. All else works without.
+            log.warning(
+                "control: %s: backup and recovery are not possible while this runs (%s)", path, error,
+                extra={"action": "control"},
+            )  # fmt: skip
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+            (self._data / SOCKET).unlink(missing_ok=True)
+        for visit in self._visits:
+            visit.cancel()
+        await asyncio.gather(*self._visits, return_exceptions=True)
+
+    def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visit = asyncio.create_task(self._visit(reader, writer), name="control")
+        self._visits.add(visit)
+        visit.add_done_callback(self._visits.discard)
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_ASK_S):
+                asked = orjson.loads(await reader.readline())
+            match asked:
+                case {"backup": 1}:
+                    await self._back_up(reader, writer)
+                case {"recover": int(shard)}:
+                    self._recover(shard)
+                    writer.write(orjson.dumps({"recovering": shard}) + b"\n")
+                case _:
+                    raise Unavailable(f"this server does not know what {asked!r} is: use the duemq of its version")
+        except DuemqError as error:
+            writer.write(orjson.dumps({"refused": str(error)}) + b"\n")
+        except (OSError, TimeoutError, ValueError) as error:
+            log.warning("control: whoever asked has gone: %s", error, extra={"action": "control"})
+        except Exception:
+            log.exception("control: failed", extra={"action": "control"})
+            writer.write(orjson.dumps({"refused": "the server failed; its log says why"}) + b"\n")
+        finally:
+            writer.close()
+
+    async def _back_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._busy:
+            raise Unavailable("another backup is being made of it")
+        name = f"{SNAPSHOTS}/backup-{secrets.token_hex(4)}"
+        self._busy = True
+        try:
+            await self._freeze(self._data / name)
+            log.info("backup begins, from %s", name, extra={"action": "backup"})
+            writer.write(orjson.dumps({"path": name}) + b"\n")
+            await reader.read()  # to its end: that is when it is closed
+            log.info("backup ends", extra={"action": "backup"})
+        finally:
+            # What cannot be removed is removed at the next start.
+            await in_thread(shutil.rmtree, self._data / name, ignore_errors=True)
+            self._busy = False
+
+
+@contextmanager
+def frozen(data: Path) -> Iterator[Path | None]:
+    """All that the server on this folder holds, in a folder that is there while this lasts; None without a server.
+
+    Raises Unavailable where there is one and it cannot serve.
+    """
+    with socket.socket(socket.AF_UNIX) as asking:
+        if not _connect(data, asking):
+            yield None
+            return
+        path = data / str(_ask(data, asking, {"backup": 1})["path"])
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                asking.shutdown(socket.SHUT_WR)
+                asking.recv(1)  # its end: now it is gone, and the next one can ask
+
+
+def ask_to_recover(data: Path, shard: int) -> None:
+    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable where it refuses."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        if not _connect(data, asking):
+            raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
+        _ask(data, asking, {"recover": shard})
+
+
+def _connect(data: Path, asking: socket.socket) -> bool:
+    """False where no server runs on the folder. Raises Unavailable."""
+    try:
+        with _address(data) as address:
+            asking.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError as error:
+        raise Unavailable(f"{data / SOCKET}: {error.strerror}: run it as the user of the server") from error
+    return True
+
+
+def _ask(data: Path, asking: socket.socket, request: dict[str, int]) -> dict[str, object]:
+    answer = b""
+    with suppress(OSError):
+        asking.sendall(orjson.dumps(request) + b"\n")
+        answer = asking.makefile("rb").readline()
+    try:
+        said: dict[str, object] = orjson.loads(answer)
+    except ValueError as error:
+        raise Unavailable(f"the server on {data} has ended, or is about to: try again") from error
+    if "refused" in said:
+        raise Unavailable(f"the server on {data} refuses: {said['refused']}")
+    return said
+
+
+@contextmanager
+def _address(data: Path) -> Iterator[str]:
+    """The socket's; short however long the folder's path is."""
+    plain = str(data / SOCKET)
+    if len(os.fsencode(plain)) <= _PLAIN_BYTES:
+        yield plain
+        return
+    folder = os.open(data, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,80 @@
+"""Adopted files between nodes over HTTP: the routes of the one that has them, for others that cannot see their source.
+
+GET /internal/shards/{shard}/copies?offsets=1,2   which files of these adopt commands are here, and what is in them
+GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duemq.delay.api.snapshots import span_of
+from duemq.delay.imports.copies import Copy
+from duemq.delay.reads.local_reader import Holder
+from duemq.delay.recovery.replica_snapshot import read_part
+from duemq.delay.shard.shard import Shard
+from duemq.delay.threads import in_thread
+from duemq.model.errors import Rejected, Unavailable
+from duemq.web.problem import problem, problem_response
+from duemq.web.reply import JsonResponse
+
+_OFFSETS: Final = re.compile(r"\d{1,18}(?:,\d{1,18}){0,1999}")
+_SHARD: Final = "/internal/shards/{shard:int}/copies"
+
+
+def routes(holder: Holder) -> list[Route]:
+    """For the internal HTTP of a node."""
+
+    async def copies(request: Request) -> Response:
+        text = request.query_params.get("offsets", "")
+        if not _OFFSETS.fullmatch(text):
+            raise Rejected("bad_query", "offsets must be whole numbers with commas between them", "offsets")
+        shard = _shard(holder, request)
+        found = {offset: shard.copy(int(offset)) for offset in text.split(",")}
+        return JsonResponse({"copies": {offset: asdict(one[1]) for offset, one in found.items() if one is not None}})
+
+    async def read(request: Request) -> Response:
+        span = span_of(request)
+        if span is None:
+            return problem_response(problem("bad_header", "a header Range: bytes=FIRST-LAST is needed", "Range"))
+        shard, offset = _shard(holder, request), request.path_params["offset"]
+        found = shard.copy(offset)
+        try:
+            part = b"" if found is None else await in_thread(read_part, found[0], *span)
+        except FileNotFoundError as error:
+            raise Unavailable(f"the file of command {offset} is not here any more") from error
+        if found is None:
+            return problem_response(problem("not_found", f"the file of command {offset} is not here"))
+        if not part:
+            return Response(status_code=416)
+        first = span[0]
+        return Response(
+            part, 206, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/*"}, "application/octet-stream"
+        )
+
+    return [Route(_SHARD, copies), Route(_SHARD + "/{offset:int}", read)]
+
+
+def _shard(holder: Holder, request: Request) -> Shard:
+    shard = holder.shards.get(request.path_params["shard"])
+    if shard is None or shard.rebuilding:
+        raise Unavailable("this shard has no files here just now")
+    return shard
+
+
+def copy_of(document: dict[str, int | str]) -> Copy:
+    """Raises Unavailable for what is no copy."""
+    try:
+        rows, checksum, size, sha256 = (document[name] for name in ("rows", "checksum", "size", "sha256"))
+    except (KeyError, TypeError) as error:
+        raise Unavailable(f"not what a node says of a file: {document!r:.100}") from error
+    match rows, checksum, size, sha256:
+        case int(), int() | None, int(), str():
+            return Copy(rows, checksum, size, sha256)
+    raise Unavailable(f"not what a node says of a file: {document!r:.100}")

@@ -1,0 +1,207 @@
+"""A node's own HTTP: its shards are read here by proxies, and its health and metrics by operators.
+
+It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it. It never answers a
+browser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from hmac import compare_digest
+from typing import Any, NamedTuple
+
+import orjson
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duemq.cluster.codec import (
+    TOKEN_HEADER,
+    adoption_to_json,
+    found_to_json,
+    named_to_json,
+    query_from_json,
+    state_to_json,
+)
+from duemq.cluster.paging import shortened
+from duemq.cluster.shard_reader import MessageState
+from duemq.delay.node_backend import NodeBackend
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.key import KEY_BYTES
+from duemq.web import status
+from duemq.web.admission import Admission, Admitted
+from duemq.web.body import read_body
+from duemq.web.problem import problem, problem_response, rejection, unavailable_response
+from duemq.web.reply import JsonResponse, in_slices
+
+_INTERNAL = "/internal/"
+_BROWSER = frozenset((b"origin", b"sec-fetch-site"))
+_SEARCH_BYTES = 1 << 20
+_KEYS_BYTES = 4 << 20  # for 10,000 keys, in hexadecimal, four times what it takes
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def create_door(
+    backend: NodeBackend,
+    registry: CollectorRegistry,
+    token: str = "",
+    more: Sequence[BaseRoute] = (),
+    admission: Admission | None = None,
+) -> ASGIApp:
+    """The application. `more`: further routes below `/internal/`, such as those of the snapshots."""
+    reads = _Reads(backend)
+    about = _About(backend, registry)
+    shard = "/internal/shards/{shard:int}"
+    app = Starlette(
+        routes=[
+            Route(f"{shard}/state", reads.state),
+            Route(f"{shard}/names", reads.names, methods=["POST"]),
+            Route(f"{shard}/ended", reads.ended, methods=["POST"]),
+            Route(f"{shard}/holder", reads.holder),
+            Route(f"{shard}/adoption", reads.adoption),
+            Route(f"{shard}/adoptions", reads.adoptions),
+            Route(f"{shard}/adopted-ids", reads.adopted_ids),
+            Route("/internal/search", reads.search, methods=["POST"]),
+            *more,
+            Route("/v1/cluster", partial(status.cluster, about)),
+            Route("/healthz", partial(status.healthz, about)),
+            Route("/readyz", partial(status.readyz, about)),
+            Route("/metrics", partial(status.metrics, about)),
+        ],
+        exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
+    )
+    return Admitted(_Guarded(app, token.encode()), admission or Admission())
+
+
+class _Guarded:
+    """Refuses requests of browsers, and where a token is set, requests without it."""
+
+    def __init__(self, app: ASGIApp, token: bytes) -> None:
+        self._app, self._token, self._header = app, token, TOKEN_HEADER.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_INTERNAL):
+            headers = dict(scope["headers"])
+            if not _BROWSER.isdisjoint(headers):
+                detail = "this is for proxies and nodes of the cluster, not for browsers"
+                await problem_response(problem("foreign_origin", detail))(scope, receive, send)
+                return
+            if self._token and not compare_digest(headers.get(self._header, b""), self._token):
+                detail = "this is for proxies and nodes of the cluster: node.token differs"
+                challenge = {"WWW-Authenticate": f'{TOKEN_HEADER} realm="duemq"'}
+                await problem_response(problem("unauthorised", detail), challenge)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _Reads:
+    """See `ShardReader`."""
+
+    def __init__(self, backend: NodeBackend) -> None:
+        self._reader = backend.reader
+
+    async def state(self, request: Request) -> Response:
+        return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
+
+    async def names(self, request: Request) -> Response:
+        try:
+            document = orjson.loads(await read_body(request, _KEYS_BYTES))
+            names, offset = [bytes.fromhex(name) for name in document["names"]], document["offset"]
+            if offset is not None:
+                offset = int(offset)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Rejected("bad_json", f"not a list of names: {error}") from error
+        found = await self._reader.named(_shard(request), names, offset)
+        return JsonResponse({"named": [named_to_json(one) for one in found]})
+
+    async def ended(self, request: Request) -> Response:
+        try:
+            keys = [bytes.fromhex(key) for key in orjson.loads(await read_body(request, _KEYS_BYTES))["first_keys"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Rejected("bad_json", f"not a list of keys: {error}") from error
+        if any(len(key) != KEY_BYTES for key in keys):
+            raise Rejected("bad_json", f"first_keys must have {KEY_BYTES} bytes each", "first_keys")
+        return JsonResponse({"at": await self._reader.when_ended(_shard(request), keys, _offset(request))})
+
+    async def holder(self, request: Request) -> Response:
+        first_key = await self._reader.holder(_shard(request), _hex(request, "name"))
+        return JsonResponse({"first_key": None if first_key is None else first_key.hex()})
+
+    async def adoption(self, request: Request) -> Response:
+        shard, offset = _shard(request), _offset(request)
+        if sha256 := _hex(request, "sha256"):
+            found = await self._reader.adoption_of(shard, sha256.hex(), offset)
+        else:
+            found = await self._reader.adoption(shard, _offset(request, "wanted"), offset)
+        return JsonResponse({"adoption": None if found is None else adoption_to_json(found)})
+
+    async def adoptions(self, request: Request) -> Response:
+        query = request.query_params
+        limit = _offset(request, "limit") if "limit" in query else None
+        count, found = await self._reader.adoptions(_shard(request), query.get("state"), query.get("below", ""), limit)
+        return JsonResponse({"count": count, "adoptions": await in_slices(found, adoption_to_json)})
+
+    async def adopted_ids(self, request: Request) -> Response:
+        wanted, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))
+        ids = await self._reader.adopted_ids(_shard(request), wanted, first, most)
+        return JsonResponse({"ids": None if ids is None else ids.decode()})
+
+    async def search(self, request: Request) -> Response:
+        try:
+            document = orjson.loads(await read_body(request, _SEARCH_BYTES))
+            query = query_from_json(document["query"])
+            after = {int(shard): bytes.fromhex(key) for shard, key in document["after"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Rejected("bad_json", f"not a search: {error}") from error
+        found = shortened(await self._reader.search(query, after), query.limit)
+        return JsonResponse({str(shard): found_to_json(part) for shard, part in found.items()})
+
+
+class _About(NamedTuple):
+    """See `StatusSource`."""
+
+    gateway: NodeBackend
+    registry: CollectorRegistry
+
+
+def _state(state: MessageState | None) -> Response:
+    return JsonResponse({"state": None if state is None else state_to_json(state)})
+
+
+def _shard(request: Request) -> int:
+    shard: int = request.path_params["shard"]
+    return shard
+
+
+def _offset(request: Request, name: str = "offset") -> int:
+    text = request.query_params.get(name, "")
+    if not _NUMBER.fullmatch(text):
+        raise Rejected("bad_query", f"{name} must be a whole number", name)
+    return int(text)
+
+
+def _hex(request: Request, name: str) -> bytes:
+    try:
+        return bytes.fromhex(request.query_params.get(name, ""))
+    except ValueError as error:
+        raise Rejected("bad_query", f"{name} must be hexadecimal", name) from error
+
+
+def _key(request: Request) -> bytes:
+    key = _hex(request, "first_key")
+    if len(key) != KEY_BYTES:
+        raise Rejected("bad_query", f"first_key must have {KEY_BYTES} bytes", "first_key")
+    return key
+
+
+async def _rejected(request: Request, error: Any) -> Response:
+    return problem_response(rejection(error))
+
+
+async def _unavailable(request: Request, error: Any) -> Response:
+    return unavailable_response(error)

@@ -1,0 +1,124 @@
+"""Replicas from other nodes, or single adopted files of them, over their internal HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+import orjson
+
+from duemq.client.http.async_http import AsyncHttp
+from duemq.cluster.codec import token_headers
+from duemq.cluster.view import ClusterView
+from duemq.delay.api.imported_files import copy_of
+from duemq.delay.api.snapshots import HttpSnapshotSource
+from duemq.delay.imports.copies import Copy
+from duemq.delay.recovery.replica_snapshot import fetch
+from duemq.election.base import Member, NodeState
+from duemq.model.errors import CorruptStore, DiskFull, StoreFailed, Unavailable
+
+log = logging.getLogger(__name__)
+
+_SOUND = (NodeState.READY, NodeState.DRAINING)
+_TOLD_EVERY_S = 5.0
+_CONNECT_S, _ANSWER_S = 2.0, 10.0
+
+
+class HttpPeers:
+    """See `Peers`. `name`: this node's own. To be closed."""
+
+    def __init__(self, view: ClusterView, name: str, token: str = "") -> None:
+        self._view, self._name = view, name
+        self._headers = token_headers(token)
+        # A proxy of the environment is meant for the way out, not between nodes.
+        self._http: httpx.AsyncClient = AsyncHttp(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), trust_env=False)
+
+    def have(self, shard: int) -> bool:
+        return next(self._holders(shard), None) is not None
+
+    async def fetch(self, shard: int, path: Path) -> bool:
+        for peer in list(self._holders(shard)):
+            source = HttpSnapshotSource(peer.url, self._headers)
+            try:
+                await fetch(source, shard, path, _Progress(shard, peer.name))
+                return True
+            except (DiskFull, StoreFailed):
+                raise  # our own disk: another peer would not help
+            except (Unavailable, CorruptStore) as error:
+                log.warning(
+                    "shard %d cannot be copied from node %s: %s", shard, peer.name, error,
+                    extra={"action": "rebuild", "shard": shard, "peer": peer.name},
+                )  # fmt: skip
+            finally:
+                await source.close()
+        return False
+
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+        nodes = list(self._sources(shard))
+        query = {"offsets": ",".join(map(str, offsets))}
+        answers = await asyncio.gather(*(self._copies_of(node, shard, query) for node in nodes))
+        return {node.name: found for node, found in zip(nodes, answers, strict=True) if found is not None}
+
+    async def _copies_of(self, node: Member, shard: int, query: Mapping[str, str]) -> dict[int, Copy] | None:
+        try:
+            raw = await self._get(node, f"{shard}/copies", query, {}, 200)
+            return {int(offset): copy_of(one) for offset, one in orjson.loads(raw)["copies"].items()}
+        except (Unavailable, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "adopt"})
+            return None
+
+    async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
+        source = next((one for one in self._sources(shard) if one.name == node), None)
+        if source is None:
+            raise Unavailable(f"node {node} is not there any more")
+        span = {"Range": f"bytes={at}-{at + count - 1}"}
+        return await self._get(source, f"{shard}/copies/{offset}", {}, span, 206)
+
+    async def _get(
+        self, node: Member, path: str, query: Mapping[str, str], headers: Mapping[str, str], wanted: int
+    ) -> bytes:
+        try:
+            response = await self._http.get(
+                f"{node.url}/internal/shards/{path}", params=dict(query), headers={**self._headers, **headers}
+            )
+        except httpx.HTTPError as error:
+            raise Unavailable(f"node {node.name} did not answer: {error or type(error).__name__}") from error
+        if response.status_code != wanted:
+            raise Unavailable(f"node {node.name} answered {response.status_code}: {response.text[:200]}")
+        return response.content
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def _sources(self, shard: int) -> Iterator[Member]:
+        """Who may have a file of the shard. One that is catching up may be waiting for just that."""
+        for member in self._view.members():
+            if member.name != self._name and member.standing.state is not NodeState.OUT and member.has(shard):
+                yield member
+
+    def _holders(self, shard: int) -> Iterator[Member]:
+        """A standby before the master, who has more to do."""
+        master = self._view.masters().get(shard)
+        for member in sorted(self._view.members(), key=lambda one: one.name == master):
+            if member.name != self._name and member.standing.state in _SOUND and member.has(shard):
+                yield member
+
+
+class _Progress:
+    """Tells how far a copy is, now and then."""
+
+    def __init__(self, shard: int, peer: str) -> None:
+        self._shard, self._peer, self._told_at = shard, peer, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _TOLD_EVERY_S:
+            self._told_at = now
+            log.info(
+                "shard %d: %d of %d MiB copied from node %s", self._shard, done >> 20, total >> 20, self._peer,
+                extra={"action": "rebuild", "shard": self._shard, "peer": self._peer},
+            )  # fmt: skip

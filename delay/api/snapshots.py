@@ -1,0 +1,147 @@
+"""Snapshots between nodes over HTTP: the routes of the one that serves, and the source of the one that fetches.
+
+POST   /internal/snapshots/{shard}?held=ID   make one (or go on with the one of this id): its manifest
+GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
+DELETE /internal/snapshots/{id}              it is not needed any more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final
+from urllib.parse import quote
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duemq.client.http.async_http import AsyncHttp
+from duemq.delay.recovery.replica_snapshot import PART_BYTES, SnapshotGone, SnapshotServer
+from duemq.model.errors import CorruptStore, Unavailable
+from duemq.storage.backup.checkpoint import Manifest
+from duemq.web.problem import problem, problem_response, unavailable_response
+
+PATH: Final = "/internal/snapshots"
+_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+_CONNECT_S: Final = 5.0
+_PART_S: Final = 30.0
+_AGAIN_S: Final = (
+    0.2,
+    1.0,
+    3.0,
+)  # a lost connection should not cost what was fetched so far: another peer's files differ
+_BEGIN_S: Final = 600.0  # the peer reads all of its files for their checksums: tens of GiB take a minute
+
+
+def routes(server: SnapshotServer) -> list[Route]:
+    """For the internal HTTP of a node."""
+
+    async def begin(request: Request) -> Response:
+        manifest = await server.begin(request.path_params["shard"], request.query_params.get("held"))
+        return Response(manifest.encode(), media_type="application/json")
+
+    async def read(request: Request) -> Response:
+        span = span_of(request)
+        if span is None:
+            detail = "a header Range: bytes=FIRST-LAST is needed"
+            return problem_response(problem("bad_header", detail, "Range"))
+        params, (first, count) = request.path_params, span
+        part = await server.read(params["snapshot"], params["file"], first, count)
+        if not part:
+            return Response(status_code=416)
+        return Response(
+            part, 206, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/*"}, "application/octet-stream"
+        )
+
+    async def end(request: Request) -> Response:
+        await server.end(request.path_params["snapshot"])
+        return Response(status_code=204)
+
+    return [
+        Route(PATH + "/{shard:int}", _answered(begin), methods=["POST"]),
+        Route(PATH + "/{snapshot}/{file:path}", _answered(read), methods=["GET"]),
+        Route(PATH + "/{snapshot}", _answered(end), methods=["DELETE"]),
+    ]
+
+
+def span_of(request: Request) -> tuple[int, int] | None:
+    """Where the bytes begin that a request asks for, and how many these are; None where it names none."""
+    asked = _RANGE.fullmatch(request.headers.get("range", ""))
+    if asked is None or int(asked[2]) < int(asked[1]):
+        return None
+    return int(asked[1]), int(asked[2]) - int(asked[1]) + 1
+
+
+def _answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except SnapshotGone as error:
+            return problem_response(problem("not_found", error.detail))
+        except Unavailable as error:
+            return unavailable_response(error)
+
+    return answer
+
+
+class _Unreachable(Unavailable):
+    """There was no answer at all."""
+
+
+class HttpSnapshotSource:
+    """A peer's snapshots. `url`: of its internal HTTP; `headers` go with every request. To be closed.
+
+    Whatever goes wrong on the way or there is Unavailable: another peer may do.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._http = AsyncHttp(
+            base_url=url,
+            # A proxy of the environment is meant for the way out, not between nodes.
+            trust_env=False,
+            headers={"Accept-Encoding": "identity", **(headers or {})},
+            timeout=httpx.Timeout(_PART_S, connect=_CONNECT_S),
+            transport=transport,
+        )
+
+    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+        params = {"held": held} if held else {}
+        patient = httpx.Timeout(_BEGIN_S, connect=_CONNECT_S)
+        content = await self._ask(
+            self._http.build_request("POST", f"{PATH}/{shard}", params=params, timeout=patient), 200
+        )
+        try:
+            return Manifest.decode(content)
+        except CorruptStore as error:
+            raise Unavailable(f"{self._http.base_url}: {error}") from error
+
+    async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
+        path = f"{PATH}/{quote(snapshot, safe='')}/{quote(file)}"
+        span = {"Range": f"bytes={offset}-{offset + min(count, PART_BYTES) - 1}"}
+        for pause in _AGAIN_S:
+            with suppress(_Unreachable):
+                return await self._ask(self._http.build_request("GET", path, headers=span), 206)
+            await asyncio.sleep(pause)
+        return await self._ask(self._http.build_request("GET", path, headers=span), 206)
+
+    async def end(self, snapshot: str) -> None:
+        await self._ask(self._http.build_request("DELETE", f"{PATH}/{quote(snapshot, safe='')}"), 204)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, request: httpx.Request, wanted: int) -> bytes:
+        try:
+            response = await self._http.send(request)
+        except httpx.HTTPError as error:
+            raise _Unreachable(f"{request.url}: {str(error) or type(error).__name__}") from error
+        if response.status_code == wanted:
+            return response.content
+        detail = f"{request.url} answered {response.status_code}: {response.text[:300]}"
+        raise SnapshotGone(detail) if response.status_code == 404 else Unavailable(detail)

@@ -1,0 +1,111 @@
+"""A batch of commands before the rules see it: what each one says, and what the store knows of all they speak of."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from duemq.bus.base import Stored
+from duemq.model.adoption import Adopt
+from duemq.model.errors import Diverged
+from duemq.model.key import KEY_BYTES
+from duemq.model.ledger import Answer
+from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
+from duemq.model.plain import ByName, Malformed, Place, command_of
+from duemq.storage.shard.keyspace import Ended
+
+
+class View(Protocol):
+    """What the rules read of a shard's store, in batches."""
+
+    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]: ...
+    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def names(self, names: Sequence[bytes]) -> list[bytes | None]: ...
+    def contents(self, sums: Sequence[str]) -> list[int | None]: ...
+
+
+Other = Change | ByName | Adopt | Malformed
+"""What a command says that is no schedule."""
+
+_Meant = bytes | Other
+
+
+class Batch(NamedTuple):
+    """Commands and what they say: the fields of each schedule (None for another), and by offset what others are."""
+
+    commands: Sequence[Stored]
+    schedules: list[Schedule | None]
+    others: dict[int, Other]
+
+    def before(self, offset: int) -> Batch:
+        """The commands below an offset."""
+        count = bisect_left(self.commands, offset, key=lambda command: command.offset)
+        others = {at: other for at, other in self.others.items() if at < offset}
+        return Batch(self.commands[:count], self.schedules[:count], others)
+
+
+def understand(commands: Sequence[Stored], place: Place, answers: Mapping[int, Answer] | None) -> Batch:
+    """Read commands; the schedules of plain clients are made into commands of duemq's own."""
+    schedules = [read_schedule(frame) for _, _, frame in commands]
+    others: dict[int, Other] = {}
+    if not all(schedules):
+        commands = list(commands)
+        for index, (offset, timestamp, frame) in enumerate(commands):
+            if schedules[index] is None:
+                meant: _Meant = read_change(frame) or command_of(frame, timestamp, place)
+                if answers is not None:
+                    meant = _as_answered(offset, meant, answers.get(offset))
+                if isinstance(meant, bytes):
+                    commands[index] = Stored(offset, timestamp, meant)
+                    schedules[index] = read_schedule(meant)
+                else:
+                    others[offset] = meant
+    return Batch(commands, schedules, others)
+
+
+def _as_answered(offset: int, meant: _Meant, answer: Answer | None) -> _Meant:
+    """A follower obeys the ledger also where the master was of another version, which understood less."""
+    if answer is Answer.MALFORMED:
+        return Malformed("the ledger says so")
+    if isinstance(meant, Malformed):
+        raise Diverged(
+            f"command {offset} means something to the master of its time and nothing here ({meant.reason}): "
+            "is this an older version of duemq, or one with another number of shards?"
+        )
+    return meant
+
+
+class Lookups:
+    """What the store knows of all messages and names that a batch of commands speaks of, read in few calls."""
+
+    def __init__(self, view: View, batch: Batch) -> None:
+        first_keys: dict[bytes, None] = {}
+        sums: dict[str, None] = {}
+        names = {  # whether a change speaks of it
+            read_name(frame, fields)[0]: False
+            for (_, _, frame), fields in zip(batch.commands, batch.schedules, strict=True)
+            if fields is not None and fields[6]
+        }
+        for other in batch.others.values():
+            if isinstance(other, Change):
+                first_keys[other.first_key] = None
+            elif isinstance(other, ByName):
+                names[other.name] = True
+            elif isinstance(other, Adopt):
+                sums[other.sha256] = None
+        self.contents = dict(zip(sums, view.contents(list(sums)), strict=True)) if sums else {}
+        self.names = dict(zip(names, view.names(list(names)), strict=True))
+        for name, changed_by in names.items():
+            if changed_by and (holder := self.names[name]) is not None:
+                first_keys[holder[:KEY_BYTES]] = None
+        # A message has a row under one key only, and none once it ended: most are found by the first look-up.
+        firsts = list(first_keys)
+        self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
+        gone = [first for first in firsts if self.rows[first] is None]
+        self.moved = {first: now for first, now in zip(gone, view.moved(gone), strict=True) if now is not None}
+        elsewhere = list(self.moved.values())
+        self.rows.update(zip(elsewhere, view.rows(elsewhere), strict=True))
+        without = [key for key in (self.moved.get(first, first) for first in gone) if self.rows[key] is None]
+        self.ended = dict(zip(without, view.ended(without), strict=True))

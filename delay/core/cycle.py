@@ -1,0 +1,347 @@
+"""The rules of a shard: what one cycle does to its messages. Pure: no clock, no IO beyond the `View` it is given.
+
+`shard_model.py` in the design folder is the specification; `tests/functional/test_shard_model.py` holds this code to
+it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
+
+    cycle = Cycle(before, view, ids, shard)
+    batch = cycle.read(commands)             # what they say
+    cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
+    cycle.take(now, keys, rows, complete)    # what is due
+    cycle.settle(files)                      # adopted files that are here
+    ... commit outbox and cycle.entry() ...
+    store.write(*store_changes(cycle, entry), ...)   # delay/shard/store_changes.py
+
+Sets of keys, T = cursor before, T' = cursor after:
+* a pending message is a row above T in the store that this cycle did not remove, or one it placed;
+* a placed key at or below T is *late*: it goes out in the same cycle, and is never skipped;
+* no key is placed before the window that T is in: a message that was due earlier gets a key at the start of that
+  window, so that what is below it is over for good, and its history can be forgotten window by window;
+* after the cycle exactly the keys above T' are pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from duemq.bus.base import Stored
+from duemq.delay.core.command_batch import Batch, Lookups, View, understand
+from duemq.model.adoption import Adopt
+from duemq.model.errors import CorruptStore
+from duemq.model.ids import IdCodec
+from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
+from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
+from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
+from duemq.model.plain import ByName, Malformed, Place
+from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
+from duemq.storage.shard.keyspace import CANCELLED, DEAD, WINDOW_MS, Ended, window_of
+
+Due = tuple[bytes, bytes]
+"""Key and row of a message that leaves in this cycle."""
+
+
+class Cycle:
+    """One cycle of one shard, worked out but not yet in the store.
+
+    `shards`: how many the cluster has; None accepts names in plain records whatever partition they came by.
+    """
+
+    def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int, shards: int | None = None) -> None:
+        self.before, self.view, self._log = before, view, Place(shard, shards, ids)
+        self.applied, self.cursor = before.applied, before.cursor
+        self.answers: dict[int, Answer] = {}
+        self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
+        self.removed: set[bytes] = set()  # keys of the store's pending rows that this cycle took away
+        self.ended: dict[bytes, Ended | None] = {}  # key -> how it ended; None = no longer ended (redriven)
+        self.moved: dict[bytes, bytes] = {}  # first key -> current key
+        self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
+        self.malformed: list[tuple[Stored, str]] = []  # with the reason
+        self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
+        self._contents: set[str] = set()  # of these files
+        self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
+        self.lost: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
+        self.deferred: list[Deferred] = []
+        self.asked: dict[
+            bytes, int
+        ] = {}  # due time (ms) of the messages that were due before the cursor's window, by key
+        self.due: list[Due] = []  # leaves in this cycle, in order of delivery
+        self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
+        self._accepted = self._cancelled = self._dead = self._revived = 0
+        self._floor_ms = window_of(due_of(before.cursor))
+        self._floor = first_key_at(self._floor_ms)
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> Batch:
+        """What commands say, in log order. `answers`: see `apply`."""
+        return understand(commands, self._log, answers)
+
+    def lose(self, end: int) -> None:
+        """The log has no commands below this offset any more. Before any are applied."""
+        self.lost = (self.applied, end)
+        self.applied = end
+
+    def apply(self, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+        """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
+
+        `view`: the same store, where what they speak of was read before.
+        """
+        if not batch.commands:
+            return
+        found = Lookups(view or self.view, batch)
+        placed, floor, (shard, _, ids) = self.placed, self._floor, self._log
+        issue = ids.issue_bytes
+        for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
+            if fields is None:
+                other = batch.others[offset]
+                if isinstance(other, Malformed):
+                    self.answers[offset] = Answer.MALFORMED
+                    self.malformed.append((Stored(offset, timestamp, frame), other.reason))
+                elif isinstance(other, Adopt):
+                    self.answers[offset] = self._want(offset, other, answers, found)
+                else:
+                    given = None if answers is None else answers[offset]
+                    self.answers[offset] = self._change(offset, timestamp, other, given, found)
+                continue
+            due = fields[1]
+            key = make_key(due, offset, 0)
+            if fields[6] and not self._take_name(key, offset, read_name(frame, fields), answers, found):
+                continue
+            row = row_of(frame, issue(shard, due, offset), fields)
+            if key >= floor:
+                placed[key] = row
+            else:
+                self._place(due, offset, row)
+            self._accepted += 1
+        self.applied = batch.commands[-1].offset + 1
+
+    def _take_name(
+        self,
+        key: bytes,
+        offset: int,
+        named: tuple[bytes, bytes],
+        answers: Mapping[int, Answer] | None,
+        found: Lookups,
+    ) -> bool:
+        """Whether a named schedule is the first of its name, and so is placed. `named`: name and fingerprint."""
+        name, fingerprint = named
+        if answers is not None:
+            answer = answers[offset]
+        else:
+            holder = self.names.get(name) or found.names.get(name)
+            if holder is None:
+                answer = Answer.ACCEPTED
+            else:
+                answer = Answer.DUPLICATE if holder[KEY_BYTES:] == fingerprint else Answer.CONFLICT
+        self.answers[offset] = answer
+        if answer is not Answer.ACCEPTED:
+            return False
+        self.names[name] = key + fingerprint
+        return True
+
+    def _want(self, offset: int, adopt: Adopt, answers: Mapping[int, Answer] | None, found: Lookups) -> Answer:
+        if answers is None:
+            known = found.contents[adopt.sha256] is not None or adopt.sha256 in self._contents
+            answer = Answer.KNOWN if known else Answer.WANTED
+        else:
+            answer = answers[offset]
+        if answer is Answer.WANTED:
+            self.wanted[offset] = adopt
+            self._contents.add(adopt.sha256)
+        return answer
+
+    def _change(
+        self, offset: int, timestamp: int, change: Change | ByName, answer: Answer | None, found: Lookups
+    ) -> Answer:
+        if isinstance(change, ByName):
+            holder = self.names.get(change.name) or found.names.get(change.name)
+            if holder is None:
+                # A follower may have forgotten the name already where the master had not, but never that of a message
+                # that is held still: what the ledger says of it other than OK changes nothing.
+                if answer is Answer.OK:
+                    raise CorruptStore(f"command {offset} changes a message by a name that nothing has here")
+                return Answer.UNKNOWN if answer is None else answer
+            change = Change(change.kind, holder[:KEY_BYTES], change.due)
+        first_key = change.first_key
+        key = self.moved.get(first_key) or found.moved.get(first_key, first_key)
+        ended = self.ended[key] if key in self.ended else found.ended.get(key)
+        row = self.placed.get(key)
+        if row is None and key not in self.removed:
+            row = found.rows.get(key)
+        if answer is None:
+            answer = self._decide(change.kind, key, row, ended)
+        if answer is not Answer.OK:
+            return answer
+        if change.kind == REDRIVE:
+            if ended is None:
+                raise CorruptStore(f"command {offset} revives a message that is not in the dead letters here")
+            self.ended[key] = None
+            self._revived += 1
+            row = ended.row
+        else:
+            if row is None:
+                raise CorruptStore(f"command {offset} changes a message that is not pending here")
+            self._remove(key)
+        if change.kind == CANCEL:
+            self.ended[key] = Ended(CANCELLED, 0, "", without_payload(row))
+            self._cancelled += 1
+            return answer
+        # A time that follows from the log alone, so that every replica computes the same.
+        due = change.due if change.kind == MOVE else timestamp
+        shown = change.due if change.kind == MOVE else None
+        attempt = 0 if change.kind == REDRIVE else None
+        if shown is not None or attempt is not None:
+            row = changed(row, due=shown, attempt=attempt)
+        self._place(due, offset, row)
+        return answer
+
+    def _decide(self, kind: int, key: bytes, row: bytes | None, ended: Ended | None) -> Answer:
+        before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
+        if due_of(key) < before.horizon and (ended is not None or self._delivered(key)):
+            return Answer.UNKNOWN
+        if ended is not None and ended.at < before.end_horizon and key not in self.ended:
+            return Answer.UNKNOWN
+        if ended is not None:
+            if ended.status == CANCELLED:
+                return Answer.CANCELLED_BEFORE
+            return Answer.OK if kind == REDRIVE else Answer.DEAD
+        if row is None:
+            return Answer.UNKNOWN
+        if self._delivered(key):
+            return Answer.DELIVERED
+        return Answer.NOT_DEAD if kind == REDRIVE else Answer.OK
+
+    def _delivered(self, key: bytes) -> bool:
+        """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
+        return key <= self.before.cursor and key not in self.placed
+
+    def _place(self, due: int, offset: int, row: bytes) -> None:
+        key = make_key(due, offset, 0)
+        if key < self._floor:
+            key = make_key(self._floor_ms, offset, 0)
+            self.asked[key] = due
+        self._put(key, row)
+
+    def _put(self, key: bytes, row: bytes) -> None:
+        self.placed[key] = row
+        self.moved[first_key_of(row)] = key
+
+    def _remove(self, key: bytes) -> None:
+        if self.placed.pop(key, None) is None:
+            self.removed.add(key)
+
+    # --- what is due ----------------------------------------------------------------------------------------------
+
+    def take(self, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
+        """Choose what leaves: late messages, and the pending ones up to `now` in order.
+
+        `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False where there are more of
+        them than were read: then the cursor stops at the last one read, and what was just placed behind it waits.
+        """
+        cursor, asked = self.cursor, self.asked
+        last = last_key_at(now) if complete else keys[-1]
+        self._hold_back([key for key in self.placed if key <= cursor and asked.get(key, due_of(key)) > now])
+        fresh = sorted(key for key in self.placed if key <= last or key <= cursor)
+        if fresh and fresh[-1] > self.cursor:
+            self.cursor = fresh[-1]
+        if keys:
+            self.scanned = keys
+            self.cursor = max(self.cursor, keys[-1])
+            removed = self.removed
+            if removed:
+                self.due = [due for due in zip(keys, rows, strict=True) if due[0] not in removed]
+            else:
+                self.due = list(zip(keys, rows, strict=True))
+        if fresh:
+            placed = self.placed
+            self.due += [(key, placed[key]) for key in fresh]
+            self.due.sort()
+
+    def rest_at(self, key: bytes) -> None:
+        """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
+        self.cursor = max(self.cursor, key)
+
+    def _hold_back(self, early: list[bytes]) -> None:
+        """The clock went back: a key below T that is not due yet goes to the first ms after T, never out early."""
+        for key in early:
+            to = make_key(due_of(self.cursor) + 1, offset_of(key), 0)
+            self.defer((key, self.placed[key]), Deferred(key, to, attempt_of(self.placed[key]), "clock went back"))
+
+    def follow(self, entry: Entry, keys: list[bytes], rows_of_deferred: Mapping[bytes, bytes]) -> None:
+        """Do what the ledger says of a cycle whose commands were applied: its deferrals, then its cursor.
+
+        `keys`: the store's keys in (T, T'] before this cycle; `rows_of_deferred`: the store's rows of deferred keys.
+        """
+        self.scanned, self.cursor = keys, entry.cursor
+        self.settle(entry.adopted)
+        for deferred in entry.deferred:
+            row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
+            self.defer((deferred.key, row), deferred)
+
+    def defer(self, due: Due, deferred: Deferred) -> None:
+        """Move a due message to a later key, or to the dead letters, instead of delivering it."""
+        key, row = due
+        self.deferred.append(deferred)
+        self._remove(key)
+        if deferred.to is None:
+            self.ended[key] = Ended(DEAD, 0, deferred.reason, row)
+            self._dead += 1
+        else:
+            same = deferred.attempt == attempt_of(row)
+            self._put(deferred.to, row if same else changed(row, attempt=deferred.attempt))
+
+    def settle(self, settled: Sequence[Adopted]) -> None:
+        """Make the messages of files pending that are here and sound, or refuse them. After what is due was taken.
+
+        All their keys are above T': a file whose window has begun is refused.
+        """
+        self.settled = tuple(settled)
+        self._accepted += sum(one.rows for one in settled)
+
+    # --- the outcome ----------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to commit."""
+        before = self.before
+        return self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.settled
+
+    def windows_of_ends(self, at: int) -> set[int]:
+        """The windows of due times (start in ms) in which messages ended by this cycle, committed `at` ms.
+
+        Those in the future are left out: what ends before it is due is over by then. The same for master and follower.
+        """
+        cursor = self.cursor
+        windows: set[int] = set()
+        for keys in (self.scanned, [key for key in self.placed if key <= cursor]):
+            if keys:
+                first, last = window_of(due_of(min(keys))), window_of(due_of(max(keys)))
+                windows.update((first, last) if last - first <= WINDOW_MS else map(window_of, map(due_of, keys)))
+        windows.update(window_of(due_of(key)) for key, ended in self.ended.items() if ended is not None)
+        return {window for window in windows if window <= at}
+
+    def added(self) -> list[bytes]:
+        """Keys that are pending after this cycle and were not in the store before."""
+        cursor = self.cursor
+        return [key for key in self.placed if key > cursor]
+
+    def taken_away(self) -> list[bytes]:
+        """Keys that were pending in the store above T' and no longer are: cancelled, moved."""
+        cursor = self.cursor
+        return [key for key in self.removed if key > cursor]
+
+    def entry(self, at: int, horizon: int = 0, end_horizon: int = 0) -> Entry:
+        """The ledger entry of this cycle, committed `at` ms. The horizons: see `Entry`."""
+        added, taken, before = self.added(), self.taken_away(), self.before
+        pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
+        total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
+        total += sum(one.checksum for one in self.settled)
+        accepted = before.fates.accepted + self._accepted
+        cancelled = before.fates.cancelled + self._cancelled
+        dead = before.fates.dead + self._dead - self._revived
+        return Entry(
+            number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
+            deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
+            fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
+            horizon=max(before.horizon, horizon), adopted=self.settled,
+            end_horizon=max(before.end_horizon, end_horizon), lost=self.lost,
+        )  # fmt: skip

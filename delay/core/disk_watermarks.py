@@ -1,0 +1,60 @@
+"""How full the data disk may be, as percentages, with what is done about it at each.
+
+The marks are those of other brokers: RocketMQ cleans out of turn at 75 % (`diskMaxUsedSpaceRatio`) and by force at
+85 %, Elasticsearch makes indexes read-only at its flood stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from duemq.storage.data_folder import DiskUse
+
+_BELOW = 1.0  # percent below a mark at which it is left: so that one message does not pass it to and fro
+
+
+class Level(IntEnum):
+    """The highest mark that is reached."""
+
+    FREE = 0
+    CLEAN = 1  # what is forgotten is dropped at once, whatever the schedule
+    SHORTEN = 2  # more is forgotten: history is kept no longer than it must be
+    REFUSE = 3  # new messages are refused
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """In percent of the disk. With less than `min_free_bytes` left the highest is reached, however large the disk."""
+
+    clean: float = 75
+    shorten: float = 85
+    refuse: float = 90
+    min_free_bytes: int = 256 << 20
+
+    def level(self, disk: DiskUse, before: Level) -> Level:
+        """`before`: the level of the last time; it is left a little below where it is reached."""
+        if disk.free < self.min_free_bytes:
+            return Level.REFUSE
+        marks = {Level.REFUSE: self.refuse, Level.SHORTEN: self.shorten, Level.CLEAN: self.clean}
+        for level, mark in marks.items():
+            if disk.percent >= (mark - _BELOW if before >= level else mark):
+                return level
+        return Level.FREE
+
+    def why_full(self, folder: object, disk: DiskUse) -> str:
+        """What refused senders are told."""
+        if disk.free < self.min_free_bytes:
+            least = self.min_free_bytes >> 20
+            return (
+                f"the disk of {folder} has {disk.free >> 20} MiB free, new messages need {least} MiB "
+                "(storage.min_free_bytes)"
+            )
+        return (
+            f"the disk of {folder} is {disk.percent:.1f} % full: at {self.refuse:g} % (storage.refuse_percent) new "
+            f"messages are refused, until it is below {self.refuse - _BELOW:g} %"
+        )
+
+
+NEVER = Watermarks(101, 101, 101, 0)
+"""For nodes that are not to look at the disk."""

@@ -1,0 +1,94 @@
+"""The files that a shard is asked to adopt, ordered by what decides about them. Pure.
+
+A cycle asks for what can be decided just now. That costs as much as there is to decide, however many files wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+
+from duemq.model.adoption import cut
+from duemq.model.ledger import Adopted
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import Adoption
+
+_DECIDED = 1_000  # files that one ledger entry speaks of,
+_DECIDED_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records
+_ENTRY_BYTES = 64  # of one without a reason
+
+
+class Candidates:
+    """Files by the offset of their command. Those that were decided stay until they are dropped: a cycle may fail."""
+
+    def __init__(self, policy: AdoptPolicy, why: Callable[[int], str]) -> None:
+        """`why`: what a file is waiting for, in a few words; may be empty."""
+        self._policy, self._why = policy, why
+        self._windows: dict[int, int] = {}
+        self._by_window: list[tuple[int, int]] = []  # window and offset
+        self._sound: dict[int, Adopted] = {}
+        self._refusals: dict[int, tuple[int, str]] = {}  # from when on (ms), and the reason
+        self._by_time: list[tuple[int, int]] = []  # from when on, and offset
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def take(self, wanted: dict[int, Adoption]) -> list[Adoption]:
+        """Note those that are new: the last ones of `wanted`, which is in the order of the log."""
+        fresh = list(takewhile(lambda one: one.offset not in self._windows, reversed(wanted.values())))[::-1]
+        for one in fresh:
+            self._windows[one.offset] = one.adopt.window
+            insort(self._by_window, (one.adopt.window, one.offset))
+        return fresh
+
+    def adopt(self, offset: int, rows: int, checksum: int) -> None:
+        """The file is sound, and on as many replicas as it has to be."""
+        self.wait(offset)
+        self._sound[offset] = Adopted(offset, rows, checksum)
+
+    def refuse(self, offset: int, reason: str, after: int) -> None:
+        """The file cannot be adopted, unless something else is said of it until `after` (ms)."""
+        self.wait(offset)
+        self._refusals[offset] = after, reason
+        insort(self._by_time, (after, offset))
+
+    def wait(self, offset: int) -> None:
+        """Nothing can be said of the file yet but that its time may run out."""
+        self._sound.pop(offset, None)
+        if (refusal := self._refusals.pop(offset, None)) is not None:
+            del self._by_time[bisect_left(self._by_time, (refusal[0], offset))]
+
+    def drop(self, offset: int) -> None:
+        self.wait(offset)
+        if (window := self._windows.pop(offset, None)) is not None:
+            del self._by_window[bisect_left(self._by_window, (window, offset))]
+
+    def clear(self) -> None:
+        for kind in (self._windows, self._by_window, self._sound, self._refusals, self._by_time):
+            kind.clear()
+
+    def decide(self, now: int, start: int) -> list[Adopted]:
+        """What can be said at `now`. Windows must begin at `start` (ms) or later. As much as one entry may hold."""
+        decided: dict[int, Adopted] = {}
+        size = 0
+        for one in self._decidable(now, start):
+            if one.offset in decided:
+                continue
+            size += _ENTRY_BYTES + len(one.reason.encode())
+            if len(decided) == _DECIDED or (decided and size > _DECIDED_BYTES):
+                break
+            decided[one.offset] = one
+        return sorted(decided.values())
+
+    def _decidable(self, now: int, start: int) -> Iterator[Adopted]:
+        """What time says comes first: a file is not adopted when its window is near."""
+        policy, latest = self._policy, now + self._policy.furthest_ms
+        for _, offset in takewhile(lambda one: one[0] < start, self._by_window):
+            why = self._why(offset)
+            yield Adopted(offset, 0, 0, cut(f"{policy.too_near} ({why})" if why else policy.too_near))
+        for _, offset in takewhile(lambda one: one[0] > latest, reversed(self._by_window)):
+            yield Adopted(offset, 0, 0, policy.too_far)
+        yield from self._sound.values()
+        for _, offset in takewhile(lambda one: one[0] < now, self._by_time):
+            yield Adopted(offset, 0, 0, cut(self._refusals[offset][1]))

@@ -1,0 +1,71 @@
+"""What one cycle sends: frames, in batches per topic and partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from duemq.bus.base import Partition
+from duemq.bus.partitioner import partition_of
+from duemq.delay.core.cycle import Due
+from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
+
+
+class Outbox:
+    """The batches of one cycle.
+
+    The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
+    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has). Unkeyed
+    messages avoid partitions that take nothing just now (`closed`, by topic).
+    """
+
+    def __init__(
+        self, turn: int, partitions: Mapping[str, int], closed: Mapping[str, Collection[int]] | None = None
+    ) -> None:
+        self.batches: dict[Partition, list[bytes]] = {}
+        self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of what was sent
+        self._turn, self._partitions, self._closed = turn, partitions, closed or {}
+        self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
+
+    def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
+        """Append messages in the order given; `topics` are the targets they have."""
+        if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
+            (topic,) = topics
+            partitions, batch, keys = self._target(topic)
+            if partitions == 1:
+                keys += [key for key, _ in due]
+                batch += [frame_in(row) for _, row in due]
+                return
+        opened, start = self._open, ROW.size
+        for key, row in due:
+            topic = row[start : start + row[TOPIC_BYTES_AT]]
+            partitions, batch, keys = opened.get(topic) or self._target(topic)
+            keys.append(key)
+            if partitions > 1 and (message_key := message_key_in(row)) is not None:
+                batch = self._keyed(topic.decode(), message_key, partitions)
+            batch.append(frame_in(row))
+
+    def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
+        """Append a record that is no delivery, such as a dead letter."""
+        partitions = self._partitions[topic]
+        if message_key is None:
+            batch = self.batches.setdefault((topic, self._unkeyed(topic, partitions)), [])
+        else:
+            batch = self._keyed(topic, message_key, partitions)
+        batch.append(frame)
+
+    def _target(self, topic: bytes) -> tuple[int, list[bytes], list[bytes]]:
+        name = topic.decode()
+        partitions = self._partitions[name]
+        unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])
+        found = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
+        return found
+
+    def _unkeyed(self, topic: str, partitions: int) -> int:
+        closed = self._closed.get(topic)
+        if not closed:
+            return self._turn % partitions
+        opened = [number for number in range(partitions) if number not in closed]
+        return opened[self._turn % len(opened)]
+
+    def _keyed(self, topic: str, message_key: bytes, partitions: int) -> list[bytes]:
+        return self.batches.setdefault((topic, partition_of(message_key, partitions)), [])

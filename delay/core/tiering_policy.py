@@ -1,0 +1,117 @@
+"""Which windows of a shard are sealed into delay files, rewritten, and loaded, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from duemq.storage.delay_files.catalog import FarFiles
+from duemq.storage.shard.keyspace import WINDOW_MS, window_of
+
+_MOST_WINDOWS = 64
+_MOST_ROWS = 2_000_000  # about ten seconds of sealing
+_GROWN = 1.01  # a window that has so many times the messages it had still grows
+
+
+@dataclass(frozen=True, slots=True)
+class FarPolicy:
+    """What is sealed, and when it comes back.
+
+    `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
+    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long hardly any messages have to
+    have come for a window before it is sealed. `rewrite_share`: the share of cancelled and moved messages in the files
+    of a window from which on these are rewritten, unless they are fewer than `rewrite_rows`.
+    """
+
+    rows: int = 5_000
+    windows: int = 2
+    ahead_ms: int = 600_000
+    settle_ms: int = 10_000
+    rewrite_share: float = 0.5
+    rewrite_rows: int = 1_000
+
+    def worth_it(self, far: FarFiles, totals: Mapping[int, int], now: int) -> dict[int, int]:
+        """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
+        nearest, least, pending, loading = self._nearest(now), self.rows, far.pending, far.loading
+        return {
+            window: count - sealed
+            for window, count in totals.items()
+            # A small file beside a large one would cost each look-up in the window.
+            if count >= least
+            and window >= nearest
+            and count - (sealed := pending(window)) >= max(least, sealed // 4)
+            # Where an earlier load was cut short, rows may be in both places (and the clock went back since).
+            and window not in loading
+        }
+
+    def to_load(self, far: FarFiles, now: int) -> list[int]:
+        """The earliest windows that near, as many as are loaded together."""
+        if far.first is None or far.first - self.ahead_ms > now:
+            return []
+        near = [window for window in far.windows() if window - self.ahead_ms <= now]
+        return _together(near, far.pending)
+
+    def to_rewrite(self, far: FarFiles, now: int) -> list[int]:
+        """Windows whose files hold little that is pending: those with nothing left, or others."""
+        nearest = self._nearest(now)
+        dead = [
+            window
+            for window, dropped in far.all_dropped().items()
+            if window >= nearest
+            and dropped >= max(far.rows(window) * self.rewrite_share, 1)
+            and window not in far.loading
+        ]
+        empty = [window for window in dead if far.pending(window) == 0]
+        return _together(
+            sorted(empty or (window for window in dead if far.dropped(window) >= self.rewrite_rows)), far.rows
+        )
+
+    def _nearest(self, now: int) -> int:
+        return window_of(now) + (self.windows + 1) * WINDOW_MS
+
+
+class Settled:
+    """Finds the windows that do not grow any more."""
+
+    def __init__(self, settle_ms: int) -> None:
+        self._settle_ms = settle_ms
+        self._seen: dict[int, tuple[float, int]] = {}  # how many messages are growth, and since when they were fewer
+
+    def among(self, counts: Mapping[int, int], now: int) -> list[int]:
+        """Of windows with so many messages those that do not grow, the earliest, as many as are sealed together."""
+        before = self._seen
+        self._seen = {
+            window: seen if (seen := before.get(window)) is not None and count <= seen[0] else (count * _GROWN, now)
+            for window, count in counts.items()
+        }
+        latest = now - self._settle_ms
+        return _together(
+            sorted(window for window, (_, since) in self._seen.items() if since <= latest), counts.__getitem__
+        )
+
+    def forget(self, window: int) -> None:
+        """It has grown: watch it afresh."""
+        self._seen.pop(window, None)
+
+
+def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int]:
+    """The first of them, up to a number of windows and of rows that one run can do, but one at least."""
+    chosen: list[int] = []
+    rows = 0
+    for window in windows:
+        rows += rows_of(window)
+        if chosen and (len(chosen) == _MOST_WINDOWS or rows > _MOST_ROWS):
+            break
+        chosen.append(window)
+    return chosen
+
+
+def runs_of(windows: Iterable[int]) -> list[tuple[int, int]]:
+    """Neighbouring windows together: the start of the first and the end of the last one (ms)."""
+    runs: list[tuple[int, int]] = []
+    for window in sorted(windows):
+        if runs and runs[-1][1] == window:
+            runs[-1] = (runs[-1][0], window + WINDOW_MS)
+        else:
+            runs.append((window, window + WINDOW_MS))
+    return runs

@@ -1,0 +1,96 @@
+"""How a node stands: what it tells the others about itself, and why it is not ready."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from duemq.bus.base import Bus
+from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.internal_topics import LEDGER
+from duemq.delay.shard.shard import Shard
+from duemq.election.base import NodeState, Standing
+
+log = logging.getLogger(__name__)
+
+_LAG_BOUND = 1_000  # entries, some ten seconds or more of cycles: whoever is further behind is not given the shard
+_REASON_CHARS = 300
+_LAG_TOLD = 100  # entries: a smaller change of the lag is reported with the next larger one
+
+
+def why_unfit(unfit: Mapping[int, str]) -> str:
+    """Why shards cannot be led, in a sentence; empty for none."""
+    sentences = ((f"shard {number}", why) for number, why in sorted(unfit.items()))
+    return "; ".join(why if shard in why else f"{shard}: {why}" for shard, why in sentences)
+
+
+class StandingKeeper:
+    """Judges a node from what is seen of its shards, its log and its clock."""
+
+    def __init__(self, shards: Mapping[int, Shard], clock: ClockWatch) -> None:
+        self.caught_up: set[int] = set()
+        self.lag: dict[int, int] = {}
+        self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
+        self._shards, self._clock = shards, clock
+        self._told = Standing(NodeState.JOINING)
+
+    def _why_unfit(self) -> dict[int, str]:
+        """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
+        unfit = dict(self.unfit)
+        for number, shard in self._shards.items():
+            if number in unfit or shard.leading:
+                continue
+            behind, before = self.lag.get(number, 0), self._told.unfit
+            if waits := shard.waits():
+                unfit[number] = waits
+            elif behind > (_LAG_BOUND // 2 if number in before else _LAG_BOUND):
+                unfit[number] = f"shard {number} is more than {_LAG_BOUND // 2:,} ledger entries behind"
+        return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
+
+    def judge(
+        self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
+        targets: Mapping[str, str] | None = None,
+    ) -> Standing:  # fmt: skip
+        """`trouble`: of the log. `watermark`, `full`, `targets`: see `Standing`."""
+        unfit = self._why_unfit()
+        missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
+        if trouble is not None:
+            state, reason = NodeState.OUT, trouble
+        elif (wrong := self._clock.why_out()) is not None:
+            state, reason = NodeState.OUT, wrong
+        elif missing:
+            state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
+        elif unfit and len(unfit) == len(self._shards):
+            state, reason = NodeState.OUT, why_unfit(unfit)
+        elif draining:
+            state, reason = NodeState.DRAINING, "drained by an operator"
+        else:
+            troubles = (shard.trouble() for shard in self._shards.values())
+            state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
+        return Standing(state, reason, self.lag, watermark, full, unfit, targets or {})
+
+    def worth_telling(self, standing: Standing) -> bool:
+        """Whether the others should hear of it now."""
+        before = self._told
+        # What it says of a full disk has a figure in it that changes every second.
+        changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit, before.targets) != (
+            standing.state,
+            standing.reason,
+            standing.watermark,
+            bool(standing.full),
+            standing.unfit,
+            standing.targets,
+        ) or any(
+            abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
+            for shard, behind in standing.lag.items()
+        )
+        if changed:
+            self._told = replace(standing, lag=dict(standing.lag))
+        return changed
+
+    async def measure_lag(self, bus: Bus) -> None:
+        """Ledger entries that each shard is behind: each takes two offsets, itself and the mark of its transaction."""
+        for number, shard in list(self._shards.items()):
+            behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
+            self.lag[number] = max(behind, 0) // 2

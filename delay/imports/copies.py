@@ -1,0 +1,85 @@
+"""Files that other replicas have taken in: how many do, and one of them as a source for this replica."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from duemq.delay.threads import in_thread
+from duemq.model.errors import Unavailable
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.checkpoint import CheckpointFile
+from duemq.storage.backup.replica_swap import PartialFile
+from duemq.storage.fsync import sync_folder
+
+PART_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file as another replica has taken it in. `checksum`: of its keys, None where that was compared long ago;
+    `size` in bytes and `sha256` in hex: of the file there."""
+
+    rows: int
+    checksum: int | None
+    size: int
+    sha256: str
+
+
+class FilePeers(Protocol):
+    """The other nodes that have a replica of a shard."""
+
+    def have(self, shard: int) -> bool:
+        """Whether there is one."""
+        ...
+
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+        """By node that answered: which of the files of these commands it has, durably."""
+        ...
+
+    async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
+        """Up to `count` bytes (at most PART_BYTES) of a node's copy from `at` on. Raises Unavailable."""
+        ...
+
+
+class NoPeers:
+    """See `FilePeers`: of a node that is alone."""
+
+    def have(self, shard: int) -> bool:
+        return False
+
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+        return {}
+
+    async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
+        raise Unavailable("there is no other node")
+
+
+async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy: Copy, target: Path) -> None:
+    """Get a peer's copy of a file, with its checksum compared, and give it its name last.
+
+    After an error it goes on where it was. Raises Unavailable.
+    """
+    part = target.with_suffix(".part")
+    file = await in_thread(PartialFile, part, CheckpointFile(target.name, copy.size, copy.sha256))
+    try:
+        while file.size < copy.size:
+            raw = await peers.read_copy(shard, node, offset, file.size, min(PART_BYTES, copy.size - file.size))
+            if not raw:
+                raise Unavailable(f"the copy of node {node} is shorter than it said")
+            await in_thread(file.add, raw)
+        sound = await in_thread(file.finish)
+    finally:
+        await in_thread(file.close)
+    if not sound:
+        raise Unavailable(f"the copy of node {node} arrived damaged")
+    await in_thread(_name, part, target)
+
+
+def _name(part: Path, target: Path) -> None:
+    with translated(target):
+        os.replace(part, target)
+        sync_folder(target.parent)

@@ -1,0 +1,401 @@
+"""Adopting files of messages: each replica takes in the files its shard was asked to adopt, the master decides.
+
+    the command is applied      every replica notes the file as wanted, and the ledger answers WANTED
+    taking in                   each replica for itself, beside its cycles: read, validate, copy, sync; one that cannot
+                                see the source gets the copy of another replica
+    a later cycle of the master as many replicas have the file as must: its ledger entry says `adopted`, with rows and
+                                checksum, and the messages are pending from then on; or it is refused, with the reason
+    a follower                  waits at that entry until it has the file, too, and compares rows and checksum
+
+So nothing waits for a file but the adoption itself, and a replica that cannot get it stays behind, visibly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.delay.core.import_candidates import Candidates
+from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
+from duemq.delay.metrics import FarCounts
+from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.trouble import Trouble
+from duemq.model.adoption import cut
+from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
+from duemq.model.key import due_of
+from duemq.model.ledger import Adopted
+from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.imports.object_store import is_object
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import Adoption, Here
+from duemq.storage.jobs.parent import Hanging, Lines
+from duemq.storage.shard.store import ShardStore
+
+log = logging.getLogger(__name__)
+
+_TOGETHER = 64  # files that one process takes in
+_ASKED = 1_000  # files that peers are asked about together
+_LOOK_S = 1.0
+_AGAIN_S, _LONGEST_S = 5.0, 300.0
+_SKIPPED_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Why a file cannot be adopted. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
+    object store is, which says nothing about the file: it is waited for as long as its window allows."""
+
+    reason: str
+    final: bool
+    since: int
+    away: bool = False
+
+
+class Adopter:
+    """Of one shard. `turn`: shared by the shards of a node, for taking files in needs a core."""
+
+    def __init__(
+        self,
+        shard: int,
+        replica: Callable[[], Replica],
+        policy: AdoptPolicy,
+        clock: Callable[[], int],
+        turn: asyncio.Lock,
+        work: Lines,
+        peers: FilePeers | None = None,
+        counts: FarCounts | None = None,
+    ) -> None:
+        """`peers`: the other nodes that have a replica of the shard; None where there is none."""
+        self._shard, self._replica, self._policy = shard, replica, policy
+        self._clock, self._turn, self._work = clock, turn, work
+        self._peers = peers or NoPeers()
+        self._counts = counts or FarCounts()
+        self._trouble = Trouble(shard, "adopt", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
+        self._store: ShardStore | None = None
+        self._candidates = Candidates(policy, self.why_wanted)
+        self._found: dict[int, Here | Wrong] = {}
+        self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
+        self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is not the file's
+        self._copies: dict[int, int] = {}  # replicas that have a file which is here, while they are too few
+        self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a file that is not here
+        self._leading_since: int | None = None
+        self._needed: Adopted | None = None  # the file that the replica cannot follow the ledger without
+        self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
+
+    def _wanted(self) -> dict[int, Adoption]:
+        """The files of the store as it is now. What was taken in for one that a peer's has replaced is gone with it."""
+        store = self._replica().store
+        if store is not self._store:
+            self._store = store
+            self._candidates.clear()
+            for known in (self._found, self._failures, self._copies, self._asked_at, self._to_look_at):
+                known.clear()
+        wanted = store.adoptions.wanted
+        for one in self._candidates.take(wanted):
+            heappush(self._to_look_at, (0, one.offset))
+        return wanted
+
+    # --- deciding -------------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """This replica is the shard's master from now on: its patience begins."""
+        self._leading_since = self._clock()
+        for offset, found in self._found.items():
+            self._weigh(offset, found)
+
+    def follow(self) -> None:
+        """It is not any more."""
+        self._leading_since = None
+
+    def decide(self, now: int) -> list[Adopted]:
+        """What the master can say of the wanted files just now."""
+        if not self._wanted():
+            return []
+        start = max(now, due_of(self._replica().entry.cursor)) + self._policy.lead_ms
+        return self._candidates.decide(now, start)
+
+    def _weigh(self, offset: int, found: Here | Wrong) -> None:
+        """Say what may be decided of a file."""
+        if isinstance(found, Here):
+            self._asked_at.pop(offset, None)
+            if self._policy.copies <= 1 or self._copies.get(offset, 1) >= self._policy.copies:
+                self._copies.pop(offset, None)
+                self._candidates.adopt(offset, found.about.rows, found.checksum)
+            else:
+                self._copies.setdefault(offset, 1)
+                self._candidates.wait(offset)
+        elif self._peers.have(self._shard) and offset not in self._asked_at:
+            self._candidates.wait(offset)  # another replica may have it
+        elif found.away:
+            self._candidates.wait(offset)
+        else:
+            patient = max(found.since, self._leading_since or 0) + self._policy.patience_ms
+            self._candidates.refuse(offset, found.reason, 0 if found.final else patient)
+
+    async def have(self, said: Adopted) -> None:
+        """Wait until the file is here that the ledger says was adopted. Raises CorruptStore where it is another.
+
+        Raises Behind where it cannot be had for long, and a peer can be copied instead.
+        """
+        self._wanted()
+        since = self._clock()
+        try:
+            while True:
+                found = self._found.get(said.offset)
+                if isinstance(found, Here):
+                    if (found.about.rows, found.checksum) != (said.rows, said.checksum):
+                        raise CorruptStore(
+                            f"shard {self._shard}: the adopted file {found.path} has {found.about.rows} rows with "
+                            f"checksum {found.checksum:016x}, the ledger says {said.rows}, {said.checksum:016x}"
+                        )
+                    return
+                self._needed = said
+                late = self._clock() - since > self._policy.patience_ms
+                if late and isinstance(found, Wrong) and self._peers.have(self._shard):
+                    raise Behind(f"shard {self._shard} cannot get a file that was adopted: {found.reason}")
+                await self._news.wait()
+        finally:
+            self._needed = None
+
+    def here(self, offset: int) -> Here:
+        found = self._found[offset]
+        assert isinstance(found, Here)
+        return found
+
+    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+        """A file that this replica has, for those that have not."""
+        found, store = self._found.get(offset), self._replica().store
+        with suppress(FileNotFoundError):  # it was damaged or removed: then this replica has none
+            if isinstance(found, Here):
+                size = found.path.stat().st_size
+                return found.path, Copy(found.about.rows, found.checksum, size, found.about.content)
+            if (adoption := store.adoptions.get(offset)) is not None:
+                for sealed in store.far.of(adoption.adopt.window):
+                    if sealed.about.offset == offset:
+                        path = store.path / sealed.name
+                        return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)
+        return None
+
+    def waiting(self) -> str | None:
+        """Of a replica that cannot follow: for which file it waits, and why that is not here."""
+        if self._needed is None or (adoption := self._wanted().get(self._needed.offset)) is None:
+            return None
+        return cut(f"shard {self._shard} waits for {adoption.adopt.path[-100:]}: {self.why_wanted(adoption.offset)}")
+
+    def why_wanted(self, offset: int) -> str:
+        """What a file that is wanted waits for."""
+        found = self._found.get(offset)
+        if isinstance(found, Wrong):
+            return found.reason
+        if found is not None and (copies := self._copies.get(offset)) is not None:
+            return f"{copies} of {self._policy.copies} replicas have it"
+        return "" if found is not None else "it was not read yet"
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no file is taken in just now."""
+        return self._trouble.reason
+
+    def forget(self, settled: Sequence[Adopted]) -> None:
+        """They are adopted or refused in the store."""
+        if rows := sum(said.rows for said in settled):
+            log.info("shard %d adopted %d messages", self._shard, rows, extra={"action": "adopt", "shard": self._shard})
+        for said in settled:
+            if said.reason:
+                log.warning(
+                    "shard %d refused the file of command %d: %s", self._shard, said.offset, said.reason,
+                    extra={"action": "adopt", "shard": self._shard},
+                )  # fmt: skip
+            self._candidates.drop(said.offset)
+            for known in (self._failures, self._copies, self._asked_at):
+                known.pop(said.offset, None)
+            found = self._found.pop(said.offset, None)
+            if said.reason and isinstance(found, Here):
+                found.path.unlink(missing_ok=True)
+
+    # --- taking in ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. What goes wrong, whatever it is, is tried again: no file may end more than its adoption."""
+        while True:
+            pause = _LOOK_S
+            try:
+                with own_cancellation_only():
+                    while await self.step():
+                        pass
+                    await self.ask()
+                self._trouble.over()
+            except Exception as error:
+                pause = self._trouble.failed(error)
+            await asyncio.sleep(pause)
+
+    async def step(self) -> bool:
+        """Take some wanted files in that were not looked at lately; False where there is none."""
+        now, wanted, store = self._clock(), self._wanted(), self._replica().store
+        todo = self._next(now, wanted)
+        if not todo:
+            return False
+        jobs = [self._job(store.path, one) for one in todo]
+        job, left = self._policy.job() | {"files": jobs}, list(todo)
+        try:
+            async with self._turn, aclosing(self._work(job)) as answers:
+                async for line in answers:
+                    if self._replica().store is not store:
+                        return True
+                    answer = orjson.loads(line)
+                    if "done" not in answer:
+                        self._note(store, left.pop(0), answer, now)
+                if left:
+                    raise StoreFailed(f"the process that takes files in ended before {left[0].adopt.path[-100:]}")
+        except Exception as error:
+            # The first one may be why: it is tried again later, the others at once.
+            if left and self._replica().store is store:
+                self._blame(left, error, now)
+            raise
+        return True
+
+    def _next(self, now: int, wanted: dict[int, Adoption]) -> list[Adoption]:
+        todo: dict[int, Adoption] = {}
+        heap, latest = self._to_look_at, now + int(_LONGEST_S * 1000)
+        while heap and len(todo) < _TOGETHER and (heap[0][0] <= now or heap[0][0] > latest):  # or the clock went back
+            offset = heappop(heap)[1]
+            if offset in wanted and not isinstance(self._found.get(offset), Here):
+                todo[offset] = wanted[offset]
+        return list(todo.values())
+
+    def _blame(self, left: Sequence[Adoption], error: Exception, now: int) -> None:
+        """A process ended, or said nothing any more, before it was done with the first of these files."""
+        first = left[0]
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        hangs = isinstance(error, Hanging)
+        self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.adopt.path))
+        # Where a mount hangs, each file beside this one would hold the others up for as long.
+        beside = Path(first.adopt.path).parent if hangs else None
+        for one in left[1:]:
+            if Path(one.adopt.path).parent == beside:
+                self._put_off(one, cut(text[-1]), now, away=is_object(one.adopt.path))
+            else:
+                heappush(self._to_look_at, (0, one.offset))
+
+    def _put_off(self, one: Adoption, reason: str, now: int, *, away: bool = False) -> None:
+        """Look again after a pause that grows, for the reason is none of the file's own."""
+        failures = self._failures.get(one.offset, 0)
+        self._failures[one.offset] = failures + 1
+        pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
+        self._settle(one.offset, self._wrong(one.offset, reason, False, now, away), now + int(pause * 1000))
+
+    def _wrong(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> Wrong:
+        before = self._found.get(offset)
+        # Patience with a file begins once its store has said that it is not there.
+        since = before.since if isinstance(before, Wrong) and not before.away else now
+        return Wrong(reason, final, since, away)
+
+    def _settle(self, offset: int, found: Here | Wrong, look_again: int | None = None) -> None:
+        self._found[offset] = found
+        if look_again is not None:
+            heappush(self._to_look_at, (look_again, offset))
+        self._weigh(offset, found)
+
+    def _job(self, folder: Path, one: Adoption) -> dict[str, Any]:
+        adopt = one.adopt
+        return {
+            "source": adopt.path, "target": str(folder / Sealed.name_of_adopted(adopt.window, one.offset)),
+            "shard": self._shard, "offset": one.offset, "window": adopt.window, "rows": adopt.rows,
+            "size": adopt.size, "sha256": adopt.sha256, "link": adopt.link,
+        }  # fmt: skip
+
+    def _note(self, store: ShardStore, one: Adoption, said: dict[str, Any], now: int) -> None:
+        if "about" in said:
+            about = About(**said["about"])
+            here = Here(about, said["checksum"], store.path / Sealed(about).name)
+            if one.offset in store.adoptions.wanted:
+                self._failures.pop(one.offset, None)
+                self._settle(one.offset, here)
+            else:  # it was refused meanwhile
+                here.path.unlink(missing_ok=True)
+        elif one.offset in store.adoptions.wanted:
+            before = self._found.get(one.offset)
+            if "skipped" in said:
+                # Tried after those that were: one object that cannot be had holds up no others for ever.
+                away = self._wrong(one.offset, said["reason"], False, now, away=True)
+                self._settle(one.offset, away, now + int(_SKIPPED_S * 1000))
+            elif "away" in said:
+                self._counts.count_failure()
+                self._put_off(one, said["reason"], now, away=True)
+            elif "trace" in said:
+                self._counts.count_failure()
+                self._put_off(one, said["reason"], now)
+            else:
+                wrong = self._wrong(one.offset, said["reason"], said["final"], now)
+                self._settle(one.offset, wrong, now + int(_AGAIN_S * 1000))
+            if not isinstance(before, Wrong) or before.reason != said["reason"]:
+                log.warning(
+                    "shard %d cannot take in %s: %s%s", self._shard, one.adopt.path, said["reason"],
+                    f"\n{said['trace']}" if "trace" in said else "",
+                    extra={"action": "adopt", "shard": self._shard},
+                )  # fmt: skip
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # --- other replicas -------------------------------------------------------------------------------------------
+
+    async def ask(self) -> None:
+        """Ask the peers what is not settled without them: who else has files, and where to get those that lack here."""
+        now, wanted, store = self._clock(), self._wanted(), self._replica().store
+        few = [offset for offset in self._copies if self._leading_since is not None][:_ASKED]
+        lacking = [
+            offset
+            for offset, found in self._found.items()
+            if isinstance(found, Wrong) and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
+        ][:_ASKED]
+        if not (few or lacking):
+            return
+        answers = await self._peers.copies(self._shard, [*few, *lacking])
+        if self._replica().store is not store:
+            return
+        for offset in few:
+            if isinstance(found := self._found.get(offset), Here):
+                alike = (found.about.rows, found.checksum)
+                held = (copies.get(offset) for copies in answers.values())
+                self._copies[offset] = 1 + sum((copy.rows, copy.checksum) == alike for copy in held if copy is not None)
+                self._weigh(offset, found)
+        for offset in lacking:
+            source = next(((node, copies[offset]) for node, copies in answers.items() if offset in copies), None)
+            if source is None:
+                self._asked_at[offset] = now
+                if isinstance(found := self._found.get(offset), Wrong):
+                    self._weigh(offset, found)
+            elif offset in wanted:
+                await self._fetch(store, wanted[offset], *source)
+        self._tell()
+
+    async def _fetch(self, store: ShardStore, one: Adoption, node: str, copy: Copy) -> None:
+        """What arrives is validated like any file that was taken in before."""
+        target = store.path / Sealed.name_of_adopted(one.adopt.window, one.offset)
+        try:
+            await fetch_copy(self._peers, self._shard, node, one.offset, copy, target)
+        except Unavailable as error:
+            log.warning(
+                "shard %d cannot get a file of node %s: %s", self._shard, node, error,
+                extra={"action": "adopt", "shard": self._shard, "peer": node},
+            )  # fmt: skip
+            return
+        if self._replica().store is store:
+            log.info(
+                "shard %d got %s of node %s", self._shard, one.adopt.path, node,
+                extra={"action": "adopt", "shard": self._shard, "peer": node},
+            )  # fmt: skip
+            heappush(self._to_look_at, (0, one.offset))

@@ -1,0 +1,117 @@
+"""The periodic work of a node: flushing, cleaning, and looking at its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter
+
+from duemq.bus.base import Bus
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.core.disk_watermarks import Level, Watermarks
+from duemq.delay.metrics import DiskGauges
+from duemq.delay.shard.shard import Shard
+from duemq.storage.data_folder import DiskUse, Folder, disk_bytes, disk_use
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 60.0  # between cleanings out of turn
+SCHEDULE, DISK = "schedule", "disk"  # what asked for a cleaning
+_DOES = {
+    Level.FREE: "nothing to do about it",
+    Level.CLEAN: "cleaning at once",
+    Level.SHORTEN: "cleaning at once, with a shorter history",
+    Level.REFUSE: "refusing new messages, and cleaning at once with a shorter history",
+}
+
+
+class Upkeep:
+    """`shards` is the node's own table. Sizes in bytes."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        shards: Mapping[int, Shard],
+        marks: Watermarks,
+        flush_bytes: int,
+        registry: CollectorRegistry,
+        measure: Callable[[Path], DiskUse] = disk_use,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.level = Level.FREE
+        self.disk = DiskUse(0, 0)
+        self._folder_bytes = 0
+        self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
+        self._measure, self._monotonic = measure, monotonic
+        self._one = asyncio.Lock()
+        self._cleaned_at = float("-inf")  # because of the disk
+        self._cleanings = Counter("duemq_cleanings_total", "Cleanings, by what asked", ["trigger"], registry=registry)
+        for trigger in (SCHEDULE, DISK):
+            self._cleanings.labels(trigger)
+
+    async def flush(self) -> None:
+        for shard in list(self._shards.values()):
+            if not shard.rebuilding:  # it holds its lock for as long as a peer is copied
+                await shard.flush()
+
+    # --- cleaning -------------------------------------------------------------------------------------------------
+
+    async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
+        """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""
+        async with self._one:
+            started = self._monotonic()
+            dropped = 0
+            for shard in list(self._shards.values()):
+                dropped += await shard.clean()
+            if bus is not None:
+                for info in await bus.topics():
+                    if info.name not in (BUFFER, LEDGER):
+                        await bus.trim_older_than(info.name, before)
+                if self.level >= Level.CLEAN:
+                    await bus.reclaim()
+        self._cleanings.labels(trigger).inc()
+        if dropped:
+            log.info(
+                "node dropped the forgotten history of %d shards in %.1f s (%s)", dropped,
+                self._monotonic() - started, trigger, extra={"action": "clean"},
+            )  # fmt: skip
+
+    async def clean_if_full(self, bus: Bus | None, before: int) -> None:
+        """As `clean`, where a watermark asks for it: as soon as there is something to drop, else once a minute."""
+        if self.level < Level.CLEAN or self._one.locked():
+            return
+        ready = any(shard.to_clean for shard in self._shards.values())
+        if ready or self._monotonic() - self._cleaned_at >= _AGAIN_S:
+            self._cleaned_at = self._monotonic()
+            await self.clean(bus, before, DISK)
+
+    # --- the disk -------------------------------------------------------------------------------------------------
+
+    async def measure(self) -> None:
+        self.watch_disk()
+        for shard in list(self._shards.values()):
+            if not shard.rebuilding and shard.store.unflushed_bytes > self._flush_bytes:
+                await shard.flush()
+        self._folder_bytes = await asyncio.to_thread(disk_bytes, self._path)
+
+    def watch_disk(self) -> None:
+        self.disk = self._measure(self._path)
+        level = self._marks.level(self.disk, self.level)
+        if level != self.level:
+            log.log(
+                logging.WARNING if level > self.level or self.level == Level.REFUSE else logging.INFO,
+                "disk of %s is %.1f %% full, %d MiB are free: %s", self._path, self.disk.percent,
+                self.disk.free >> 20, _DOES[level], extra={"action": "disk", "level": int(level)},
+            )  # fmt: skip
+            self.level = level
+
+    def why_full(self) -> str | None:
+        """Why new messages are refused; None if they are not."""
+        return self._marks.why_full(self._path, self.disk) if self.level is Level.REFUSE else None
+
+    def gauges(self) -> DiskGauges:
+        return DiskGauges(self._folder_bytes, self.disk, self.level)

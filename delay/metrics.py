@@ -1,0 +1,272 @@
+"""What a node tells about itself: Prometheus metrics, and the lateness of each topic.
+
+Counting is done per cycle with numpy, not per message. Gauges are computed anew at each scrape, never incremented.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.cluster.destinations import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
+from duemq.delay.core.disk_watermarks import Level
+from duemq.delay.core.outbox import Outbox
+from duemq.delay.lateness import Lateness, LatenessFamily
+from duemq.model.key import dues_of
+from duemq.model.ledger import Answer, Entry
+from duemq.storage.data_folder import DiskUse
+from duemq.storage.imports.records import ADOPTED, REFUSED
+
+_HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
+_TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
+_FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
+_NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
+_FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
+
+_OF_TARGETS = PASSING | {
+    UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY, "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made",
+    "failed", "refused",
+}  # fmt: skip
+DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
+DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}
+"""Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
+
+
+class Observer:
+    """Collects from all shards of a process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lateness: dict[str, Lateness] = {}
+        self._commands = Counter("duemq_commands_total", "Commands applied", registry=registry)
+        self._delivered = Counter("duemq_delivered_total", "Messages sent to their targets", registry=registry)
+        self._dead = Counter(
+            "duemq_dead_letters_total", "Messages that ended in the dead letters", ["reason"], registry=registry
+        )
+        self._retries = Counter(
+            "duemq_deferred_total", "Due messages deferred to a later attempt", ["reason"], registry=registry
+        )
+        self._changes = Counter(
+            "duemq_cancel_answers_total",
+            "Answers to cancel, move, deliver-now and redrive",
+            ["answer"],
+            registry=registry,
+        )
+        self._names = Counter(
+            "duemq_name_answers_total",
+            "Answers to schedules with a name or idempotency key",
+            ["answer"],
+            registry=registry,
+        )
+        self._adoptions = Counter(
+            "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
+            registry=registry,
+        )  # fmt: skip
+        self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
+        self._lost = Counter(
+            "duemq_commands_lost_total",
+            "Commands that the log dropped before they were read; it counts offsets, so there may be fewer", ["shard"],
+            registry=registry,
+        )  # fmt: skip
+        self.failures = Counter(
+            "duemq_failures_total", "Unforeseen failures that were contained, by where: they are bugs", ["where"],
+            registry=registry,
+        )  # fmt: skip
+        self._messages = Histogram(
+            "duemq_cycle_messages", "Messages sent per cycle", buckets=(0, 1, 10, 100, 1000, 5000), registry=registry
+        )
+        self._time = Histogram(
+            "duemq_cycle_seconds", "Time of a cycle, commit included",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
+        )  # fmt: skip
+        for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
+            if answer is not Answer.MALFORMED:
+                self._counted(answer)
+        for state in (ADOPTED, REFUSED):
+            self._adoptions.labels(state)
+        self.failures.labels("upkeep")
+        for reason in DEAD_REASONS:
+            self._dead.labels(reason)
+        for reason in DEFERRED_REASONS:
+            self._retries.labels(reason)
+
+    def _counted(self, answer: Answer) -> Counter:
+        if answer in _FILE_ANSWERS:
+            return self._adoptions.labels(answer.name.lower())
+        return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
+
+    def begin(self, shard: int) -> None:
+        """Show the counters of a shard from 0 on, as those above."""
+        self._lost.labels(shard)
+        self.failures.labels(f"shard {shard}")
+
+    def lost(self, shard: int, commands: int) -> None:
+        """Up to so many commands were dropped by the log before they were read."""
+        self._lost.labels(shard).inc(commands)
+
+    def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
+        """Note a committed cycle; `started` and `ended` in epoch ms."""
+        sent = 0
+        for topic, keys in outbox.keys.items():
+            if keys:
+                sent += len(keys)
+                lateness = self.lateness.pop(topic, None)
+                if lateness is None:
+                    lateness = Lateness()
+                    if len(self.lateness) >= _TOPICS:
+                        del self.lateness[next(iter(self.lateness))]
+                lateness.add(ended - dues_of(keys))
+                lateness.at_ms = ended
+                self.lateness[topic] = lateness
+        self.forget(ended)
+        self._messages.observe(sent)
+        self._time.observe(max(ended - started, 0) / 1000)
+        self._commands.inc(commands)
+        self._delivered.inc(sent)
+        for answer, count in Tally(entry.answers.values()).items():
+            if answer is Answer.MALFORMED:
+                self._dead.labels("malformed").inc(count)
+            else:
+                self._counted(answer).inc(count)
+        for said in entry.adopted:
+            self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
+        for deferred in entry.deferred:
+            (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
+
+    def forget(self, now: int) -> None:
+        """Drop the lateness of topics that got nothing for a day; they stand in the order of their last delivery."""
+        while self.lateness:
+            topic, oldest = next(iter(self.lateness.items()))
+            if now - oldest.at_ms <= _FORGOTTEN_MS:
+                break
+            del self.lateness[topic]
+
+
+@dataclass(slots=True)
+class FarCounts:
+    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened; `failures`: of
+    that work, and of taking files in."""
+
+    sealed: int = 0
+    loaded: int = 0
+    rewritten: int = 0
+    failures: int = 0
+
+    def count_failure(self) -> None:
+        self.failures += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGauges:
+    """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
+
+    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
+    in its delay files, `files`: how many these are. `stopped`: what it holds is wrong, and it is not worked on.
+    """
+
+    shard: int
+    leading: bool
+    lag: int
+    pending: int
+    next_due: int | None
+    applied: int
+    windows: Mapping[int, int]
+    sealed: int
+    files: int
+    far: FarCounts
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskGauges:
+    """`folder_bytes`: what the data folder takes; `use`: of its whole disk."""
+
+    folder_bytes: int
+    use: DiskUse
+    level: Level
+
+
+class NodeCollector(Collector):
+    """Metrics that are computed at each scrape."""
+
+    def __init__(
+        self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
+        clock: Callable[[], int], refusals: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:  # fmt: skip
+        """`refusals`: topics that refuse messages, with the reasons."""
+        self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
+        self._refusals = refusals
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._clock()
+        self._observer.forget(now)
+        yield LatenessFamily(self._observer.lateness)
+        pending = GaugeMetricFamily("duemq_pending_messages", "Messages held for later", labels=["shard"])
+        horizon = GaugeMetricFamily(
+            "duemq_pending_horizon_messages", "Messages due within, by 30-minute window", labels=["within"]
+        )
+        overdue = GaugeMetricFamily(
+            "duemq_oldest_overdue_seconds", "How late the oldest undelivered message is", labels=["shard"]
+        )
+        applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
+        leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
+        lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
+        stopped = GaugeMetricFamily(
+            "duemq_shard_stopped", "1 where what this node holds of the shard is wrong", labels=["shard"]
+        )
+        sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
+        files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
+        windows = CounterMetricFamily(
+            "duemq_far_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
+        )
+        failures = CounterMetricFamily(
+            "duemq_far_failures", "Attempts to seal, load, rewrite or take in files that failed", labels=["shard"]
+        )
+        within = dict.fromkeys(_HORIZONS_MS, 0)
+        for shard in self._shards():
+            self._observer.begin(shard.shard)
+            label = [str(shard.shard)]
+            pending.add_metric(label, shard.pending)
+            late = 0 if shard.next_due is None else max(0, now - shard.next_due) / 1000
+            overdue.add_metric(label, late)
+            applied.add_metric(label, shard.applied)
+            leading.add_metric(label, shard.leading)
+            lag.add_metric(label, shard.lag)
+            stopped.add_metric(label, shard.stopped)
+            sealed.add_metric(label, shard.sealed)
+            files.add_metric(label, shard.files)
+            for work, count in (
+                ("seal", shard.far.sealed),
+                ("load", shard.far.loaded),
+                ("rewrite", shard.far.rewritten),
+            ):
+                windows.add_metric([*label, work], count)
+            failures.add_metric(label, shard.far.failures)
+            for start, count in shard.windows.items():
+                for name, span in _HORIZONS_MS.items():
+                    if start <= now + span:
+                        within[name] += count
+        for name, count in within.items():
+            horizon.add_metric([name], count)
+        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
+        refused = GaugeMetricFamily(
+            "duemq_target_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
+        )
+        for topic, reason in self._refusals().items():
+            refused.add_metric([topic, reason], 1)
+        yield refused
+        disk = self._disk()
+        for name, text, value in (
+            ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
+            ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
+            ("duemq_disk_used_ratio", "How full the disk of the data folder is, 0 to 1", disk.use.percent / 100),
+            ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)

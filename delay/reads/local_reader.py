@@ -1,0 +1,196 @@
+"""Read from the shards that this process holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, overload
+
+from duemq.bus.base import Bus
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.delay.reads.shard_reads import Reads
+from duemq.delay.shard.shard import Shard
+from duemq.delay.threads import in_thread
+from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
+from duemq.model.key import KEY_BYTES, due_of
+from duemq.storage.delay_files.imported_file import ids_of
+from duemq.storage.imports.records import REFUSED, WANTED, Adoption
+
+_LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
+_TOGETHER = 500  # adoptions decoded before others have their turn
+
+
+class Holder(Protocol):
+    """What holds replicas: a `Node`. One that is being rebuilt or took itself out is not among its shards."""
+
+    @property
+    def bus(self) -> Bus: ...
+    @property
+    def shards(self) -> Mapping[int, Shard]: ...
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def clock(self) -> Callable[[], int]: ...
+
+
+@overload
+def _shown(shard: Shard, adoption: Adoption) -> Adoption: ...
+@overload
+def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None: ...
+def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None:
+    """With what a file that is wanted waits for here."""
+    if adoption is None or adoption.state != WANTED:
+        return adoption
+    return replace(adoption, reason=shard.why_wanted(adoption.offset))
+
+
+class LocalReader:
+    """See `ShardReader`. `wait_s`: how long a call waits for its shard to come as far as it has to be."""
+
+    def __init__(self, holder: Holder, wait_s: float = 2.0) -> None:
+        self._holder, self._wait_s = holder, wait_s
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        return self._with_reason(first_key, await (await self._applied(shard, offset)).state(first_key))
+
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        if offset is None:
+            await self._caught_up(shard)
+        else:
+            await self._applied(shard, offset)
+        held = self._shard(shard)
+        taken = zip(names, held.store.names(names), strict=True)
+        holders = {name: holder for name, holder in taken if holder is not None}
+        states = await Reads(held).heads([holder[:KEY_BYTES] for holder in holders.values()])
+        found = {
+            name: Named(holder[KEY_BYTES:], state)
+            for (name, holder), state in zip(holders.items(), states, strict=True)
+            if state is not None
+        }
+        return [found.get(name) for name in names]
+
+    def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
+        """The same with the trouble of its target, for a message that waits although its time has come."""
+        if state is None or state.status != "scheduled":
+            return state
+        now = self._holder.clock()
+        if state.attempt == 0 and due_of(first_key) > now:
+            return state
+        trouble = self._holder.targets.trouble(state.topic, now)
+        return state if trouble is None else replace(state, reason=trouble)
+
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        return await (await self._applied(shard, offset)).when_ended(first_keys)
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        await self._caught_up(shard)
+        found = self._holder_of(shard, name)
+        if found is None:  # this must not be said because a broker that was deposed said where the log ends
+            try:
+                await self._caught_up(shard, sure=True)
+            except LogFailed as error:
+                raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
+            found = self._holder_of(shard, name)
+        return found
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        await self._applied(shard, offset)
+        held = self._shard(shard)
+        return _shown(held, held.store.adoptions.get(wanted))
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        await self._applied(shard, offset)
+        held = self._shard(shard)
+        (found,) = held.store.contents([sha256])
+        return None if found is None else _shown(held, held.store.adoptions.get(found))
+
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        count, found, after = 0, list[Adoption](), -1
+        while True:
+            held = self._shard(shard)  # anew for each part: it may have been closed meanwhile
+            adoptions = held.store.adoptions
+            if state == WANTED:
+                part, last = list(adoptions.wanted.values()), True
+            else:
+                part = adoptions.part(after, _TOGETHER)
+                last = len(part) < _TOGETHER
+            for one in part:
+                if (state is None or one.state == state) and one.adopt.path.startswith(below):
+                    count += 1
+                    if limit is None or len(found) < limit:
+                        found.append(_shown(held, one))
+            if last:
+                return count, found
+            after = part[-1].offset
+            await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
+
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        await self._applied(shard, wanted)
+        held = self._shard(shard)
+        store = held.store
+        adoption = store.adoptions.get(wanted)
+        if adoption is None:
+            return None
+        if adoption.state == WANTED:
+            raise Unavailable(f"{adoption.adopt.path} is being taken in")
+        if adoption.state == REFUSED:
+            raise Rejected("no_ids", f"{adoption.adopt.path} was refused: {adoption.reason}", "id")
+        sealed = next((one for one in store.far.of(adoption.adopt.window) if one.about.offset == wanted), None)
+        if sealed is None:
+            raise Rejected("no_ids", f"{adoption.adopt.path} is not kept any more: its messages are due", "id")
+        path, about = store.path / sealed.name, sealed.about
+        try:
+            return await in_thread(ids_of, path, about, held.replica.ids, first, most)
+        except DamagedFile as error:
+            if sealed in store.far.of(adoption.adopt.window):
+                held.lose(store, error)
+            raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        await asyncio.gather(*map(self._caught_up, after))
+        return {shard: await Reads(self._shard(shard)).find(query, start) for shard, start in after.items()}
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._holder.shards.get(number)
+        if shard is None or shard.rebuilding or shard.stopped:
+            raise Unavailable(f"shard {number} cannot be read here")
+        return shard
+
+    def _holder_of(self, shard: int, name: bytes) -> bytes | None:
+        (held,) = self._shard(shard).store.names([name])
+        return None if held is None else held[:KEY_BYTES]
+
+    async def _applied(self, shard: int, offset: int) -> Reads:
+        """Reads of a shard as soon as the command at `offset` is applied."""
+        if not await self._shard(shard).progress.reached(offset, self._wait_s):
+            raise Unavailable(f"shard {shard} is catching up")
+        return Reads(self._shard(shard))
+
+    async def _caught_up(self, shard: int, *, sure: bool = False) -> None:
+        """Wait until every command that is in the log now is applied."""
+        bus = self._holder.bus
+        end = await (bus.sure_end(BUFFER, shard) if sure else bus.end_offset(BUFFER, shard))
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + self._wait_s, _LOOK_AGAIN_S
+        while True:
+            progress = self._shard(shard).progress
+            if progress.applied >= end or await self._only_markers_before(end, bus, shard, progress.applied):
+                return
+            progress.check()
+            left = deadline - loop.time()
+            if left <= 0:
+                raise Unavailable(f"shard {shard} is catching up")
+            await progress.reached(end - 1, min(left, pause))
+            pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each look reads the log
+
+    async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:
+        """Whether what is left is no command: transactions of other producers leave offsets that nobody reads."""
+        if bus.reach(BUFFER, shard) < end:
+            return False
+        left = await bus.read(BUFFER, shard, applied, 1)
+        return not left or left[0].offset >= end

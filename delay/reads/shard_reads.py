@@ -1,0 +1,176 @@
+"""Reading messages out of a shard's store: one by its key, many by a filter in the order of their due times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from duemq.cluster.shard_reader import Found, MessageState, Query, Status
+from duemq.delay.shard.shard import Shard
+from duemq.delay.tiering.prefetch import ReadAhead, warm_part
+from duemq.model.errors import DamagedFile, Unavailable
+from duemq.model.key import HIGHEST, last_key_at, offset_of
+from duemq.model.row import read_row, topic_of
+from duemq.storage.shard.keyspace import CANCELLED, ENDED, ROW, Ended
+from duemq.storage.shard.store import ShardStore
+
+_PART = 500  # rows looked at before others get their turn
+_PART_BYTES = 4 << 20
+_HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
+_LOOK_AT = 50_000  # rows looked at by one call and shard
+_PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without their payloads
+
+
+class Reads:
+    """Reads of one shard. Everything a caller was told is durable is seen."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def _current_keys(self, first_keys: Sequence[bytes]) -> list[bytes]:
+        return [now or first for now, first in zip(self._shard.store.moved(first_keys), first_keys, strict=True)]
+
+    async def state(self, first_key: bytes) -> MessageState | None:
+        ((key, ended, row),) = await self._look_up([first_key])
+        if ended is not None:
+            return self._ended(ended)
+        return None if row is None else self._live(key, row)
+
+    async def _look_up(
+        self, first_keys: Sequence[bytes], *, payload: bool = True
+    ) -> list[tuple[bytes, Ended | None, bytes | None]]:
+        """Where each is now, how it ended, and its row."""
+        store = self._shard.store
+        ahead = ReadAhead(store)
+        with self._damage_told(store):
+            await ahead.read(self._current_keys(first_keys), payload=payload)
+            if self._shard.store is not store:
+                raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+            keys = self._current_keys(first_keys)
+            return list(zip(keys, store.ended(keys), ahead.rows(keys), strict=True))
+
+    @contextmanager
+    def _damage_told(self, store: ShardStore) -> Iterator[None]:
+        try:
+            yield
+        except DamagedFile as error:
+            self._shard.lose(store, error)
+            raise Unavailable(f"shard {self._shard.number}: {error}", retry_after_s=5) from error
+
+    async def heads(self, first_keys: Sequence[bytes]) -> list[MessageState | None]:
+        """The states of many messages, without their payloads."""
+        states: list[MessageState | None] = []
+        for start in range(0, len(first_keys), _HEADS):
+            for key, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
+                state = self._ended(ended) if ended is not None else None if row is None else self._live(key, row)
+                states.append(None if state is None else replace(state, payload=None))
+            await asyncio.sleep(0)
+        return states
+
+    async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        times: list[int] = []
+        for start in range(0, len(first_keys), _PART):
+            for key, ended, row in await self._look_up(first_keys[start : start + _PART], payload=False):
+                times.append(self._delivered_at(key, row) if ended is None else ended.at)
+            await asyncio.sleep(0)
+        return times
+
+    def _delivered_at(self, key: bytes, row: bytes | None) -> int:
+        if row is None or key > self._shard.replica.entry.cursor:
+            return 0
+        return self._shard.store.delivered_at(key, offset_of(key))
+
+    def _live(self, key: bytes, row: bytes) -> MessageState:
+        if key > self._shard.replica.entry.cursor:
+            return self._make(row, "scheduled")
+        return self._make(row, "delivered", delivered_at=self._shard.store.delivered_at(key, offset_of(key)))
+
+    def _ended(self, ended: Ended) -> MessageState:
+        if ended.status == CANCELLED:
+            return self._make(ended.row, "cancelled", cancelled_at=ended.at)
+        return self._make(ended.row, "dead", dead_at=ended.at, reason=ended.reason)
+
+    def _make(
+        self,
+        raw: bytes,
+        status: Status,
+        *,
+        delivered_at: int = 0,
+        cancelled_at: int = 0,
+        dead_at: int = 0,
+        reason: str = "",
+    ) -> MessageState:
+        row = read_row(raw)
+        return MessageState(
+            id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
+            attempt=row.attempt + (status == "delivered"), expires=row.expires,
+            payload=row.payload if status in ("scheduled", "dead") else None,
+            delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
+        )  # fmt: skip
+
+    async def find(self, query: Query, after: bytes) -> Found:
+        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB."""
+        cursor = self._shard.replica.entry.cursor
+        through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
+        if query.due_from:
+            after = max(after, last_key_at(query.due_from - 1))
+        prefix = ROW
+        if query.status == "scheduled":
+            after = max(after, cursor)
+        elif query.status == "delivered":
+            through = min(through, cursor)
+        else:
+            prefix = ENDED
+        found: list[tuple[bytes, MessageState]] = []
+        looked_at = size = 0
+        while True:
+            store = self._shard.store
+            looked: bytes | None
+            if prefix == ROW:
+                with self._damage_told(store):
+                    await warm_part(store, after, through)
+                    if self._shard.store is not store:
+                        continue
+                    keys, rows, looked = store.scan_part(after, through, _PART, _PART_BYTES)
+            else:
+                keys, rows = store.scan(after, through, _PART, _PART_BYTES, prefix)
+                looked = keys[-1] if keys else None
+            for key, raw in zip(keys, rows, strict=True):
+                if (state := self._match(query, key, raw)) is not None:
+                    # Without its payload: a page of a thousand could hold a gigabyte.
+                    found.append((key, replace(state, payload=None)))
+                    size += len(raw) - len(state.payload or b"")
+                    if len(found) == query.limit or size > _PAGE_BYTES:
+                        return Found(found, key)
+            if looked is None:
+                return Found(found, None)
+            after = looked
+            looked_at += len(keys)
+            if looked_at >= _LOOK_AT:
+                return Found(found, after)
+            await asyncio.sleep(0)
+
+    def _match(self, query: Query, key: bytes, raw: bytes) -> MessageState | None:
+        # Cheap tests on the raw bytes first: most rows of a search do not match.
+        if query.key is not None and query.key.encode() not in raw:
+            return None
+        if query.label is not None and query.label.encode() not in raw:
+            return None
+        ended: Ended | None = None
+        row = raw
+        if query.status in ("cancelled", "dead"):
+            ended = Ended.decode(raw)
+            row = ended.row
+        if query.topic is not None and topic_of(row) != query.topic.encode():
+            return None
+        state = self._live(key, row) if ended is None else self._ended(ended)
+        if state.status != query.status:
+            return None
+        if query.key is not None and state.key != query.key.encode():
+            return None
+        if query.label is not None and query.label not in state.labels:
+            return None
+        return state

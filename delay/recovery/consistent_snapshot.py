@@ -1,0 +1,32 @@
+"""All that a node holds, as it is at one moment, for a backup."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from duemq.delay.node import Node
+from duemq.delay.threads import in_thread
+from duemq.model.errors import Unavailable
+from duemq.storage.backup.checkpoint import link_adopted, make_checkpoint
+
+
+async def freeze(node: Node, into: Path) -> None:
+    """Link the node's stores and its log into a new folder, as a start could find them. Deliveries go on meanwhile.
+
+    Each store is there as it was at one ledger entry. The log goes at least as far as each of them, and still has what
+    they need: it comes last, and nothing is trimmed before it is there. Raises Unavailable.
+    """
+    async with AsyncExitStack() as held:
+        for shard in node.shards.values():
+            if shard.rebuilding:
+                raise Unavailable(f"shard {shard.number} is being copied from a peer")
+            await held.enter_async_context(shard.at_rest)
+        if node.why_not_ready is not None:
+            raise Unavailable(f"the server is not ready: {node.why_not_ready}")
+        for number, shard in node.shards.items():
+            await in_thread(make_checkpoint, shard.store, into / "shards" / f"{number:03d}")
+        await node.bus.checkpoint(into / "bus")
+        # The log may have come to the adoption of a file that no store had in its table yet.
+        for number, shard in node.shards.items():
+            await in_thread(link_adopted, shard.store, into / "shards" / f"{number:03d}")

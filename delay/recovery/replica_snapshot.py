@@ -1,0 +1,228 @@
+"""A replica rebuilt from a peer: one node serves a checkpoint of its store, another one fetches it part by part.
+
+Needed where the logs no longer reach back to where a replica is, and quicker than the logs for an empty one. The
+fetched replica then follows the ledger from the position it was made at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from duemq.delay.threads import in_thread
+from duemq.model.errors import CorruptStore, Unavailable
+from duemq.model.fault import Fault, no_fault
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, describe
+from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
+
+log = logging.getLogger(__name__)
+
+PART_BYTES: Final = 2 << 20  # what one read gives at most, and so what a transfer keeps in memory
+
+
+class SnapshotGone(Unavailable):
+    """The peer no longer has this snapshot, or never had this file of it: begin again."""
+
+
+class SnapshotSource(Protocol):
+    """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
+
+    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+        """Make a snapshot of the shard. If the one with the id `held` is still there, that one goes on."""
+        ...
+
+    async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
+        """Up to `count` bytes (at most PART_BYTES) of a file from `offset` on; none at its end."""
+        ...
+
+    async def end(self, snapshot: str) -> None:
+        """It is not needed any more."""
+        ...
+
+
+@dataclass
+class _Held:
+    manifest: Manifest
+    names: frozenset[str]
+    used_at: float
+
+
+class SnapshotServer:
+    """The serving side; a `SnapshotSource` itself. `folder`: where snapshots live until they are ended or stale.
+
+    `checkpoint(shard, into)` makes a checkpoint of the store of a shard, and raises Unavailable for one that this node
+    does not hold. At most `most` snapshots exist at a time. One that nobody asked for in `idle_s` seconds is stale:
+    `expire`, to be called now and then, removes it. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint: Callable[[int, Path], Awaitable[None]],
+        most: int = 4,
+        idle_s: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._checkpoint, self._most, self._idle_s, self._clock = folder, checkpoint, most, idle_s, clock
+        self._held: dict[str, _Held] = {}
+        self._making = 0
+
+    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+        await self.expire()
+        known = self._held.get(held or "")
+        if known is not None and known.manifest.shard == shard:
+            known.used_at = self._clock()
+            return known.manifest
+        if len(self._held) + self._making >= self._most:
+            raise Unavailable(f"{self._most} snapshots are being copied from this node already", retry_after_s=5)
+        path = self._folder / f"{shard:03d}-{secrets.token_hex(8)}"
+        self._making += 1
+        try:
+            await self._checkpoint(shard, path)
+            manifest = await asyncio.to_thread(describe, path, shard)
+            if manifest.entry < 0:
+                raise Unavailable(f"this node holds nothing of shard {shard} itself yet")
+            self._held[path.name] = _Held(manifest, frozenset(file.name for file in manifest.files), self._clock())
+        finally:
+            self._making -= 1
+            if path.name not in self._held:
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        log.info(
+            "snapshot of shard %d made at entry %d: %d files, %d MiB", shard, manifest.entry, len(manifest.files),
+            manifest.total_bytes >> 20, extra={"action": "snapshot", "shard": shard, "snapshot": manifest.id},
+        )  # fmt: skip
+        return manifest
+
+    async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
+        held = self._held.get(snapshot)
+        if held is None or file not in held.names:
+            raise SnapshotGone(f"there is no file {file!r} in a snapshot {snapshot!r} here")
+        held.used_at = self._clock()
+        path = self._folder / snapshot / file
+        try:
+            return await asyncio.to_thread(read_part, path, offset, count)
+        except FileNotFoundError as error:
+            raise SnapshotGone(f"snapshot {snapshot} was ended meanwhile") from error
+
+    async def end(self, snapshot: str) -> None:
+        if self._held.pop(snapshot, None) is not None:
+            # What cannot be removed is removed at the next start.
+            await asyncio.to_thread(shutil.rmtree, self._folder / snapshot, ignore_errors=True)
+
+    async def expire(self) -> None:
+        now = self._clock()
+        for snapshot in [name for name, held in self._held.items() if now - held.used_at > self._idle_s]:
+            log.warning("snapshot %s was left by its reader", snapshot, extra={"action": "snapshot"})
+            await self.end(snapshot)
+
+    async def close(self) -> None:
+        for snapshot in list(self._held):
+            await self.end(snapshot)
+
+
+def read_part(path: Path, offset: int, count: int) -> bytes:
+    """Bytes of a file, at most PART_BYTES. Blocks. Raises FileNotFoundError and StoreFailed."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with translated(path):
+            return os.pread(handle, min(count, PART_BYTES), offset)
+    finally:
+        os.close(handle)
+
+
+async def fetch(
+    source: SnapshotSource, shard: int, into: Path, progress: Callable[[int, int], None], fault: Fault = no_fault
+) -> Manifest:
+    """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
+
+    `progress` gets how many bytes are there and how many there will be. May be called again after any error or crash:
+    it goes on where it was, and until it is complete the old replica stays. Raises Unavailable where the peer fails
+    (the same or another one may do), DiskFull or StoreFailed where this disk does, CorruptStore where what arrives is
+    not what was sent.
+    """
+    partial = Partial(into, fault)
+    await asyncio.to_thread(settle, into)
+    held = await asyncio.to_thread(partial.manifest)
+    manifest = await source.begin(shard, held.id if held else None)
+    if manifest.shard != shard:
+        raise Unavailable(f"the peer sent a snapshot of shard {manifest.shard} in place of shard {shard}")
+    await asyncio.to_thread(partial.begin, manifest)
+    transfer = _Transfer(source, manifest, partial, progress, fault)
+    for file in manifest.files:
+        await transfer.fetch(file)
+    await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
+    with suppress(Unavailable):
+        await source.end(manifest.id)
+    log.info(
+        "shard %d rebuilt from a peer's snapshot at entry %d: %d MiB, %d of them fetched now", shard, manifest.entry,
+        manifest.total_bytes >> 20, transfer.fetched >> 20, extra={"action": "rebuild", "shard": shard},
+    )  # fmt: skip
+    return manifest
+
+
+class _Transfer:
+    """`done`: bytes that are there, `fetched`: bytes that came over the wire."""
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        manifest: Manifest,
+        partial: Partial,
+        progress: Callable[[int, int], None],
+        fault: Fault,
+    ) -> None:
+        self._source, self._manifest, self._partial = source, manifest, partial
+        self._progress, self._fault = progress, fault
+        self.done = self.fetched = 0
+
+    async def fetch(self, wanted: CheckpointFile) -> None:
+        if await asyncio.to_thread(self._partial.take, wanted):
+            self._report(wanted.size)
+            self._fault("file")
+            return
+        for _ in range(2):
+            before = self.done
+            file = await asyncio.to_thread(self._partial.open, wanted)
+            try:
+                self._report(file.size)
+                await self._fill(file)
+                if await asyncio.to_thread(file.finish):
+                    self._fault("file")
+                    return
+            finally:
+                await asyncio.to_thread(file.close)
+            log.warning(
+                "shard %d: file %s of a snapshot arrived damaged", self._manifest.shard, wanted.name,
+                extra={"action": "rebuild", "shard": self._manifest.shard},
+            )  # fmt: skip
+            self._report(before - self.done)
+        raise CorruptStore(
+            f"shard {self._manifest.shard}: file {wanted.name} of snapshot {self._manifest.id} does not have its "
+            "checksum, twice: check the network and the disks of both nodes, or copy from another peer"
+        )
+
+    async def _fill(self, file: PartialFile) -> None:
+        name, size = file.wanted.name, file.wanted.size
+        while file.size < size:
+            asked = min(PART_BYTES, size - file.size)
+            part = await self._source.read(self._manifest.id, name, file.size, asked)
+            if not 0 < len(part) <= asked:
+                raise Unavailable(f"the peer sent {len(part)} bytes of {name} where {asked} were asked for")
+            await asyncio.to_thread(file.add, part)
+            self.fetched += len(part)
+            self._report(len(part))
+            self._fault("part")
+
+    def _report(self, grown: int) -> None:
+        self.done += grown
+        self._progress(self.done, self._manifest.total_bytes)

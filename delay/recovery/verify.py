@@ -1,0 +1,291 @@
+"""Checks of a data folder at rest: do store, wheel, ledger and logs agree, and has every message exactly one fate?
+
+The folder is opened as a start would open it (so the ledger is followed to its end first), then every row is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.bus.base import Bus, wall_clock
+from duemq.cluster.internal_topics import INTERNAL
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.shard.replica import Replica
+from duemq.delay.tiering.tiering import FarKeeper
+from duemq.model.errors import CorruptStore, DuemqError
+from duemq.model.ids import IdCodec
+from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
+from duemq.model.ledger import Adopted, Entry
+from duemq.model.record import unpack_record
+from duemq.model.row import id_of, topic_of
+from duemq.storage.data_folder import Folder, FolderInfo
+from duemq.storage.delay_files.transitions import bounds
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import Here
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.jobs.parent import lines_of
+from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME, Ended, window_of
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
+
+_PART = 20_000
+_NO_LIMITS = AdoptLimits(1 << 40, 1 << 40, 1 << 40, 1 << 40)
+Ids = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked. `found` says what was seen, and for a violation where."""
+
+    what: str
+    good: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardIds:
+    """Ids of one shard's messages by what the store says became of them."""
+
+    delivered: Ids
+    not_delivered: Ids
+    topics: frozenset[str]
+
+
+async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[str, int], None]) -> list[Check]:
+    """All checks of a folder that is held. `progress(what, rows)` is told how many rows were read so far."""
+    ids = IdCodec(folder.info.secret)
+    checks: list[Check] = []
+    held: list[_ShardIds] = []
+    for number in range(folder.info.shards):
+        found = await _verify_shard(number, folder.info, bus, memory, ids, progress, checks)
+        if found is not None:
+            held.append(found)
+    if len(held) == folder.info.shards:
+        await _verify_records(bus, held, progress, checks)
+    return checks
+
+
+async def _verify_shard(
+    number: int,
+    info: FolderInfo,
+    bus: Bus,
+    memory: Memory,
+    ids: IdCodec,
+    progress: Callable[[str, int], None],
+    checks: list[Check],
+) -> _ShardIds | None:
+    name = f"shard {number}"
+    try:
+        store = ShardStore(info.path / "shards" / f"{number:03d}", memory, ids)
+    except DuemqError as error:
+        checks.append(Check(f"{name}: store opens", False, str(error)))
+        return None
+    try:
+        replica = Replica(number, store, ids, info.shards)
+        replica.loaded, replica.files = _loader(replica), _FilesHere(replica)
+        followed = await replica.follow(bus)
+        checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
+        if not _verify_files(name, store, ids, checks):
+            return None
+        return _verify_store(name, replica, progress, checks)
+    except DuemqError as error:
+        checks.append(Check(f"{name}: store agrees with the ledger", False, str(error)))
+        return None
+    finally:
+        store.flush()
+        store.close()
+
+
+class _FilesHere(Adopter):
+    """Adopted files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
+
+    def __init__(self, replica: Replica) -> None:
+        policy, work = AdoptPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
+        super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
+
+    async def have(self, said: Adopted) -> None:
+        while said.offset not in self._found and await self.step():
+            pass
+        if not isinstance(self._found.get(said.offset), Here):
+            raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was adopted, but is not here")
+        await super().have(said)
+
+
+def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
+    """Every delay file holds what it says of itself, and what is dropped is in one."""
+    far, rows, gone = store.far, 0, 0
+    wrong: list[str] = []
+    uncounted: list[str] = []
+    for window in far.windows():
+        dropped = {key for key, _ in store.range(*bounds(DROPPED, window))}
+        found = 0
+        for sealed in far.of(window):
+            try:
+                for keys, _ in sealed.open(store.path, ids).whole():
+                    rows += len(keys)
+                    found += len(dropped.intersection(keys))
+            except CorruptStore as error:
+                wrong.append(str(error))
+        gone += found
+        # While a window is loaded, keys may be dropped that never were in a file: they are forgotten with the others.
+        if window not in far.loading and not found == len(dropped) == far.dropped(window):
+            uncounted.append(f"{far.dropped(window)} counted, {len(dropped)} there, {found} in files of {window}")
+    what = _some(wrong) or f"{rows} messages in {len(far.names())} files"
+    checks.append(Check(f"{name}: delay files", not wrong, what))
+    if not wrong:
+        what = _some(uncounted) or f"{gone} cancelled or moved of them"
+        checks.append(Check(f"{name}: dropped messages are in delay files", not uncounted, what))
+    return not wrong and not uncounted
+
+
+def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
+    """Loads windows that the ledger has passed since the store was last on disk; seals none."""
+    lock, policy = asyncio.Lock(), FarPolicy(rows=replica.entry.pending + 1)
+
+    def clock() -> int:
+        return max(wall_clock(), replica.ledger_time)
+
+    keeper = FarKeeper(replica.shard, lambda: replica, lock, policy, clock, asyncio.Lock())
+
+    async def load() -> None:
+        await keeper.step()
+
+    return load
+
+
+def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], None], checks: list[Check]) -> _ShardIds:
+    store, entry = replica.store, replica.entry
+    windows: dict[int, int] = {}
+    pending = total = 0
+    delivered: list[bytes] = []
+    others: list[bytes] = []
+    topics: set[bytes] = set()
+    after = LOWEST
+    while True:
+        keys, rows = store.scan_all(after, HIGHEST, _PART, 64 << 20)
+        if not keys:
+            break
+        after = keys[-1]
+        waiting = [key for key in keys if key > entry.cursor]
+        total = (total + checksum(waiting)) & (1 << 64) - 1
+        pending += len(waiting)
+        for key, row in zip(keys, rows, strict=True):
+            topics.add(topic_of(row))
+            id_ = id_of(row)
+            if key > entry.cursor:
+                start = window_of(read_key(key)[0])
+                windows[start] = windows.get(start, 0) + 1
+                others.append(id_)
+            else:
+                delivered.append(id_)
+        progress(name, len(delivered) + len(others))
+    store.check(LOWEST, 1 << 62)
+    checks.append(_equal(f"{name}: pending rows", pending, entry.pending))
+    checks.append(_equal(f"{name}: checksum of pending keys", f"{total:016x}", f"{entry.checksum:016x}"))
+    counted = store.windows()
+    wrong = {start for start in windows.keys() | counted.keys() if windows.get(start) != counted.get(start)}
+    checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
+    checks.append(_fates(name, entry))
+    others += _verify_ended(name, replica, checks)
+    _verify_links(name, store, checks)
+    return _ShardIds(np.array(delivered, "S32"), np.array(others, "S32"), frozenset(map(bytes.decode, topics)))
+
+
+def _fates(name: str, entry: Entry) -> Check:
+    fates = entry.fates
+    good = fates.accepted == fates.delivered + fates.cancelled + fates.dead + entry.pending and min(fates) >= 0
+    return Check(
+        f"{name}: every accepted message has one fate",
+        good,
+        f"{fates.accepted} accepted = {fates.delivered} delivered + {fates.cancelled} cancelled "
+        f"+ {fates.dead} dead + {entry.pending} pending",
+    )
+
+
+def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[bytes]:
+    both: list[str] = []
+    found: list[bytes] = []
+    for key, raw in replica.store.each(ENDED):
+        id_ = id_of(Ended.decode(raw).row)
+        found.append(id_)
+        if replica.store.rows([key])[0] is not None:
+            both.append(id_.decode())
+    checks.append(Check(f"{name}: ended messages are nowhere else", not both, _some(both) or f"{len(found)} ended"))
+    return found
+
+
+def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
+    """Moves and names lead to a message. (What is forgotten is forgotten with its moves and names.)"""
+    broken: list[str] = []
+    count = 0
+    for prefix in (MOVED, NAME):
+        for link, target in store.each(prefix):
+            count += 1
+            key = target[: len(LOWEST)]
+            if prefix == NAME:
+                key = store.moved([key])[0] or key
+            if store.rows([key])[0] is None and store.ended([key])[0] is None:
+                broken.append(link.hex() if prefix == MOVED else link.decode(errors="replace"))
+    checks.append(Check(f"{name}: moves and names lead to a message", not broken, _some(broken) or f"{count} links"))
+
+
+async def _verify_records(
+    bus: Bus, held: list[_ShardIds], progress: Callable[[str, int], None], checks: list[Check]
+) -> None:
+    sent: list[bytes] = []
+    trimmed: set[str] = set()
+    for info in await bus.topics():
+        if info.name in INTERNAL:
+            continue
+        if any(info.start_offsets):
+            trimmed.add(info.name)
+        for partition in range(info.partitions):
+            async for frame in _frames(bus, info.name, partition):
+                record = unpack_record(frame)
+                id_ = record.header("duemq-id")
+                if id_ is not None and record.header("duemq-reason") is None:
+                    sent.append(id_)
+            progress("records", len(sent))
+    unique, counts = np.unique(np.array(sent, "S32"), return_counts=True)
+    twice = unique[counts > 1]
+    checks.append(Check("records: no message twice", not len(twice), _some(_text(twice)) or f"{len(unique)} messages"))
+    wrong = np.concatenate([unique[np.isin(unique, ids.not_delivered)] for ids in held])
+    what = "records: none of a message that is pending, cancelled or dead"
+    checks.append(Check(what, not len(wrong), _some(_text(wrong)) or "none"))
+    delivered = sum(len(ids.delivered) for ids in held)
+    complete = "records: every delivered message is there"
+    if trimmed & {topic for ids in held for topic in ids.topics}:
+        found = f"not checked: old records of {_some(sorted(trimmed))} were dropped"
+        checks.append(Check(complete, True, found))
+        return
+    lost = np.concatenate([ids.delivered[~np.isin(ids.delivered, unique)] for ids in held])
+    checks.append(Check(complete, not len(lost), _some(_text(lost)) or f"{delivered} delivered"))
+
+
+async def _frames(bus: Bus, topic: str, partition: int) -> AsyncIterator[bytes]:
+    offset = 0
+    while records := await bus.read(topic, partition, offset, 5_000):
+        for record in records:
+            yield record.frame
+        offset = records[-1].offset + 1
+
+
+def _equal(what: str, seen: object, wanted: object) -> Check:
+    return Check(what, seen == wanted, f"{seen}" if seen == wanted else f"{seen} found, the ledger says {wanted}")
+
+
+def _text(ids: Ids) -> list[str]:
+    return [id_.decode() for id_ in ids.tolist()]
+
+
+def _some(items: Iterable[object], limit: int = 5) -> str:
+    """The first few of what is wrong, for a line of text; empty for none."""
+    listed = list(items)
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(map(str, listed[:limit])) + more

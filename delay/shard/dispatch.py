@@ -1,0 +1,167 @@
+"""What a cycle does with the messages that are due: sent, deferred where the target refuses, or buried."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from duemq.bus.base import Target
+from duemq.bus.partitioner import partition_of
+from duemq.cluster.destinations import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, Targets
+from duemq.delay.core.cycle import Cycle, Due
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.outbox import Outbox
+from duemq.model.key import due_of, make_key, offset_of
+from duemq.model.ledger import Deferred
+from duemq.model.plain import dead_letter
+from duemq.model.record import shortened
+from duemq.model.row import (
+    any_expires,
+    attempt_of,
+    dead_frame,
+    expires_of,
+    frame_in,
+    message_key_in,
+    topic_of,
+    topics_of,
+)
+
+log = logging.getLogger(__name__)
+
+_NO_LIMIT = 1 << 62
+_PATIENCE_S, _PATIENT_AGAIN_MS = 0.03, 1_000
+
+
+class _Back(NamedTuple):
+    """A due message that does not go out: its failed attempts, why, when it is tried again at the earliest (ms), and
+    whether it is for the dead letters."""
+
+    due: Due
+    attempt: int
+    reason: str
+    until: int
+    dead: bool
+
+
+class Dispatch:
+    """Makes the outbox of one shard's cycles."""
+
+    def __init__(self, targets: Targets, pace: Pace, shard: int) -> None:
+        self._targets, self._pace, self._shard = targets, pace, shard
+        self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
+        self._known: dict[str, Target] = {}  # the targets of this cycle
+
+    async def outbox(self, cycle: Cycle, now: int) -> Outbox:
+        """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
+        wanted = topics_of(cycle.due)
+        topics = set(map(bytes.decode, wanted))
+        if cycle.malformed:
+            topics.add(self._pace.dead_letter_topic)
+        self._known, refused = await self._ready(topics, now)
+        back: list[_Back] = []
+        if refused or any_expires(cycle.due) or self._is_choosy(cycle.due):
+            back = self._sift(cycle, refused, now)
+            if any(one.dead for one in back) and self._pace.dead_letter_topic not in topics:
+                self._known |= (await self._ready({self._pace.dead_letter_topic}, now))[0]
+        known = self._known
+        closed = {topic: about.trouble for topic, about in known.items() if about.trouble}
+        outbox = Outbox(
+            self._shard + cycle.before.number + 1, {topic: about.partitions for topic, about in known.items()}, closed
+        )
+        for due, attempt, reason, until, dead in back:
+            if dead:
+                self._bury(cycle, outbox, due, attempt, reason, now)
+            else:
+                self._defer(cycle, due, now, attempt, reason, until)
+        outbox.add(cycle.due, wanted)
+        for (offset, _, frame), reason in cycle.malformed:
+            if self._takes_dead_letters:
+                self._add_dead(outbox, None, dead_letter(frame, self._shard, offset, reason))
+            else:  # it is a command, which cannot wait for the topic as a message can; its record stays in the log
+                log.error(
+                    "shard %d: command %d is malformed (%s) and %s takes no dead letters", self._shard, offset, reason,
+                    self._pace.dead_letter_topic, extra={"action": "malformed", "shard": self._shard},
+                )  # fmt: skip
+        return outbox
+
+    async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Target], dict[str, Refusal]]:
+        """As `Targets.ready`. Cycles wait for look-ups for a small part of the time, whatever topics are named."""
+        patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
+        known, refused = await self._targets.ready(topics, now, self._pace.retry_ms, patience_s)
+        if any(refusal.reason == LOOKED_UP for refusal in refused.values()):
+            self._patient_from = now + _PATIENT_AGAIN_MS
+        return known, refused
+
+    def _is_choosy(self, due: list[Due]) -> bool:
+        """Whether a target of this cycle may take some of its messages and not others."""
+        known = self._known.values()
+        if any(about.needs_key or about.trouble for about in known):
+            return True
+        least = min((about.max_frame_bytes or _NO_LIMIT for about in known), default=_NO_LIMIT)
+        return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
+
+    def _sift(self, cycle: Cycle, refused: Mapping[str, Refusal], now: int) -> list[_Back]:
+        """Take out of the due messages those that expired and those whose target refuses them."""
+        pace = self._pace
+        going: list[Due] = []
+        back: list[_Back] = []
+        for due in cycle.due:
+            row = due[1]
+            topic, expires, attempt = topic_of(row).decode(), expires_of(row), attempt_of(row)
+            if expires and expires < now:
+                back.append(_Back(due, attempt, "expired", 0, True))
+                continue
+            refusal = refused.get(topic) or self._refusal_of(topic, row, now)
+            if refusal is None:
+                going.append(due)
+            elif refusal.counts:
+                back.append(_Back(due, attempt + 1, refusal.reason, 0, attempt + 1 >= pace.max_attempts))
+            else:
+                back.append(_Back(due, attempt, refusal.reason, refusal.until, False))
+        cycle.due = going
+        return back
+
+    def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
+        """Why a topic that takes messages does not take this one."""
+        about, waits = self._known[topic], self._pace.retry_ms
+        limit = about.max_frame_bytes
+        if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
+            return self._targets.refuse(topic, TOO_LARGE, now, waits, whole=False)
+        if not about.needs_key and not about.trouble:
+            return None
+        key = message_key_in(row)
+        if about.needs_key and key is None:
+            return self._targets.refuse(topic, NEEDS_KEY, now, waits, whole=False)
+        if about.trouble and key is not None:
+            reason = about.trouble.get(partition_of(key, about.partitions))
+            if reason is not None:
+                return self._targets.refuse(topic, reason, now, waits, about.trouble_text, whole=False)
+        return None
+
+    def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:
+        waits = self._pace.retry_ms
+        # Above the cursor even where the clock went back: below it nothing is ever delivered.
+        at = max(until or now + waits[max(min(attempt, len(waits)), 1) - 1], due_of(cycle.cursor) + 1)
+        # The offset and row stay, so that two deferred messages never meet under one key.
+        key = due[0]
+        to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
+        cycle.defer(due, Deferred(key, to, attempt, reason))
+
+    def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
+        row = due[1]
+        if not self._takes_dead_letters:
+            self._defer(cycle, due, now, attempt_of(row), reason)
+            return
+        self._add_dead(outbox, message_key_in(row), dead_frame(row, reason))
+        cycle.defer(due, Deferred(due[0], None, attempt, reason))
+
+    # --- dead letters ---------------------------------------------------------------------------------------------
+
+    @property
+    def _takes_dead_letters(self) -> bool:
+        return self._pace.dead_letter_topic in self._known
+
+    def _add_dead(self, outbox: Outbox, key: bytes | None, frame: bytes) -> None:
+        topic = self._pace.dead_letter_topic
+        outbox.add_frame(topic, key, shortened(frame, self._known[topic].max_frame_bytes or _NO_LIMIT))

@@ -1,0 +1,169 @@
+"""The master of a shard: one tick does all that is due and says how long to sleep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from duemq.bus.base import Bus, Committer, Partition, Stored
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.progress import Progress
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.outbox import Outbox
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.metrics import Observer
+from duemq.delay.shard.dispatch import Dispatch
+from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.retention import has_ends, horizon_for
+from duemq.delay.tiering.prefetch import read_for
+from duemq.model.key import due_of, first_key_at
+from duemq.model.record import pack_record
+from duemq.storage.shard.keyspace import ENDED, window_of
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
+_LOAD_S = 0.05  # between looks whether a window that is due is loaded
+_MORE = 0.0
+
+
+class Context(Protocol):
+    """What the shards of a node share. `clock` gives epoch ms."""
+
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def observer(self) -> Observer: ...
+    @property
+    def clock(self) -> Callable[[], int]: ...
+    def short_of_space(self, shard: int) -> bool:
+        """Whether a disk with a replica of the shard is so full that history is kept no longer than it must be."""
+        ...
+
+
+class Master:
+    """Runs the cycles of one shard, one at a time."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        bus: Bus,
+        committer: Committer,
+        context: Context,
+        pace: Pace,
+        progress: Progress,
+        files: Adopter | None = None,
+    ) -> None:
+        """`files`: what is there to be adopted; None adopts nothing."""
+        self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
+        self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
+        self._dispatch = Dispatch(context.targets, pace, replica.shard)
+        self._shard = replica.shard
+        self._files = files
+        if files is not None:
+            files.lead()
+        self._ledger: Partition = (LEDGER, self._shard)
+        self._first = True  # no cycle was made yet
+        self.full = False
+        """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
+        self.handled = 0
+        """Commands and due messages of the last cycle."""
+        # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
+        self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
+
+    async def tick(self) -> float:
+        """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
+
+        Raises Fenced when another master took over, Fatal where the books differ, StoreFailed when the outcome of the
+        commit is unknown: in each case this object is of no more use.
+        """
+        replica, pace = self._replica, self._pace
+        now = self._clock()
+        reach = replica.reach(now)
+        expanding = replica.expand(reach)
+        commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
+        cycle = replica.cycle()
+        await self._notice_loss(cycle, commands)
+        batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
+        cycle.apply(batch, view=view)
+        keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
+        cycle.take(reach, keys, rows, complete)
+        if self._files is not None:
+            cycle.settle(self._files.decide(now))
+        self.full = not complete or 2 * len(commands) >= pace.max_commands
+        self.handled = len(batch.commands) + len(keys)
+        idle = cycle.idle
+        horizons = self._horizons(cycle, now, reach if complete else 0)
+        if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):
+            return _MORE if expanding else self._pause(now)
+        outbox = await self._outbox(cycle, now)
+        entry = cycle.entry(now, *horizons)
+        batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
+        batches[self._ledger] = [pack_record(None, (), entry.encode())]
+        landed = await self._committer.commit(batches)
+        # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
+        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        self._newest = self._newest if idle else now
+        if self._oldest < entry.horizon:
+            self._oldest = self._newest
+        self._progress.publish(entry)
+        self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
+        # A read may give fewer commands than there are: for their bytes, or as the bus likes.
+        if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
+            return _MORE
+        return self._pause(self._clock())
+
+    async def _notice_loss(self, cycle: Cycle, commands: Sequence[Stored]) -> None:
+        """Skip, and say so loudly, what the log dropped before it was read: nothing can bring it back."""
+        applied = cycle.applied
+        if not self._first and not (commands and commands[0].offset > applied):
+            return  # a gap may be the end of a foreign transaction, too
+        self._first = False
+        start = await self._bus.start_offset(BUFFER, self._shard)
+        if start > applied:
+            cycle.lose(start)
+            self._observer.lost(self._shard, start - applied)
+            log.critical(
+                "shard %d: the log dropped up to %d accepted commands (offsets %d to %d) before any node read them: "
+                "they are lost. Have the log keep commands for longer than nodes may be away (kafka.retention).",
+                self._shard, start - applied, applied, start - 1, extra={"action": "lost", "shard": self._shard},
+            )  # fmt: skip
+
+    async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
+        return await self._dispatch.outbox(cycle, now)
+
+    def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
+        """`horizon` and `end_horizon` of the next entry.
+
+        The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold.
+        `reached`: what is due up to this ms is not pending after the cycle. The horizon is never past the cursor, so
+        that only what ended is forgotten; where nothing has moved the cursor for long, it is moved for this.
+        """
+        pace, before, store = self._pace, cycle.before, self._replica.store
+        if pace.history_ms is None:
+            return before.horizon, before.end_horizon
+        short = self._short_of_space(self._shard)
+        cutoff = now - (min(pace.history_ms, pace.short_history_ms) if short else pace.history_ms)
+        window = window_of(max(cutoff, 0))
+        horizon, end_horizon = before.horizon, before.end_horizon
+        if window > end_horizon and (not cycle.idle or has_ends(store, window)):
+            end_horizon = window
+        if window > horizon:
+            last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
+            if window <= reached and due_of(cycle.cursor) < window and self._has_history(horizon, window):
+                cycle.rest_at(first_key_at(window))
+            horizon = max(horizon, horizon_for(cycle.cursor, cutoff, last_ends))
+        return horizon, end_horizon
+
+    def _has_history(self, start: int, end: int) -> bool:
+        """Of this time (ms), to be forgotten. What was cancelled early ends in the window it would have been due in."""
+        return start <= self._oldest < end or self._replica.store.holds(ENDED, start, end)
+
+    def _pause(self, now: int) -> float:
+        if self._replica.reach(now) < now:
+            return _LOAD_S
+        due = self._replica.wheel.next_due()
+        return _IDLE_S if due is None else min(max(due - now, 0) / 1000, _IDLE_S)

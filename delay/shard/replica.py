@@ -1,0 +1,346 @@
+"""One replica of a shard: its store, its wheel, and the following of the ledger.
+
+A replica that follows never decides: it applies the commands of a ledger entry with the answers of that entry, and
+compares what it then holds with what the entry says. Restart after a crash is the same thing: the store is at some
+earlier entry, and follows the log from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from duemq.bus.base import Bus, Stored, Subscription
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.shard.store_changes import count_changes, store_changes
+from duemq.delay.tiering.prefetch import read_for
+from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
+from duemq.model.ids import IdCodec
+from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
+from duemq.model.ledger import Adopted, Barrier, Entry, read_ledger
+from duemq.model.record import unpack_record
+from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.imported_file import dues
+from duemq.storage.imports.records import Here
+from duemq.storage.shard.keyspace import Position, window_of
+from duemq.storage.shard.store import KeyScan, ShardStore
+from duemq.wheel.expansion import Expansion
+from duemq.wheel.slots import Slot
+from duemq.wheel.wheel import Wheel
+
+log = logging.getLogger(__name__)
+
+_PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
+_READ = 5_000
+_LOOK_AGAIN_S = 1.0
+_LOOKS = 30  # without anything new: a broker that was deposed is found out, and the true leader asked, before that
+
+
+class AdoptedFiles(Protocol):
+    """See `delay/imports/file_importer.py`."""
+
+    async def have(self, said: Adopted) -> None: ...
+    def here(self, offset: int) -> Here: ...
+    def forget(self, settled: Sequence[Adopted]) -> None: ...
+
+
+class Replica:
+    """The state of one shard on this node."""
+
+    def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1) -> None:
+        """`shards`: how many the cluster has. To follow past a sealed window, `loaded` has to be set."""
+        self.shard, self.store, self.ids, self.shards = shard, store, ids, shards
+        self.wheel = Wheel.restore(store.windows())
+        if self.wheel.total != self.entry.pending:
+            raise CorruptStore(
+                f"shard {shard}: its windows count {self.wheel.total} pending messages, its ledger entry "
+                f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
+            )
+        self.read_to = store.position.ledger_offset
+        """Records of the ledger below this offset were read."""
+        self._ahead: tuple[Expansion, KeyScan] | None = None
+        self.loaded: Callable[[], Awaitable[None]] | None = None
+        """Waits until one more window is back from its delay files."""
+        self.ledger_time = self.entry.at
+        """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
+
+        A replica gets past a sealed window by it, whatever the clock of its machine shows.
+        """
+        self.files: AdoptedFiles | None = None
+        """The files this replica has taken in; needed to follow past an adoption."""
+
+    @property
+    def entry(self) -> Entry:
+        """The last ledger entry this replica holds."""
+        return self.store.position.entry
+
+    def cycle(self) -> Cycle:
+        """The next cycle, empty."""
+        return Cycle(self.entry, self.store, self.ids, self.shard, self.shards)
+
+    def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
+        """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
+        last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
+        puts, deletes = store_changes(cycle, entry, last_ends)
+        count_changes(cycle, entry, self.wheel)
+        adoptions = self.store.adoptions.changes(cycle.wanted, entry.adopted, entry.at)
+        files = self._adopted(entry)
+        puts += [*adoptions.puts, *((file.row, file.about.encode()) for file in files)]
+        deletes += adoptions.deletes
+        windows = self.wheel.window_totals(self.wheel.take_touched())
+        self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
+        self.read_to = ledger_offset
+        self.store.last_ends.update(last_ends)
+        self.store.adoptions.note(adoptions)
+        for file in files:
+            self.store.far.add(file)
+        if entry.adopted and self.files is not None:
+            self.files.forget(entry.adopted)
+
+    def _adopted(self, entry: Entry) -> list[Sealed]:
+        """The files of an entry, whose messages are counted from now on."""
+        found: list[Sealed] = []
+        for said in entry.adopted:
+            if not said.reason:
+                assert self.files is not None
+                here = self.files.here(said.offset)
+                if not self.wheel.add_window(here.about.window, said.rows):
+                    for part in dues(here.path):
+                        self.wheel.add(part)
+                found.append(Sealed(here.about))
+        return found
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    async def follow(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger as far as it can be read now; returns how many entries that were.
+
+        `tell` gets each entry once the replica holds it. Raises Behind, Diverged or another Fatal.
+        """
+        followed = 0
+        while True:
+            records = await bus.read(LEDGER, self.shard, self.read_to, 500)
+            if not records:
+                return followed
+            for offset, _, frame in records:
+                entry = read_ledger(unpack_record(frame).value)
+                if isinstance(entry, Barrier):
+                    self.read_to = offset + 1
+                    continue
+                await self._follow_entry(bus, entry, offset)
+                followed += 1
+                if tell is not None:
+                    tell(entry)
+            await asyncio.sleep(0)
+
+    async def follow_to_end(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger to where it seems to end now, however long its records take to come within reach.
+
+        A deposed leader may name an end that is too low: good enough for a standby, not for a master.
+        """
+        return await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tell)
+
+    async def follow_to_barrier(self, bus: Bus, barrier: int, tell: Callable[[Entry], None] | None = None) -> int:
+        """Follow the ledger until the barrier at this offset was read: then this replica is current.
+
+        Raises LogFailed where what answers is not the leader that took the barrier, and no other is found for long.
+        """
+        followed = 0
+        while self.read_to <= barrier:
+            followed += await self._follow_until(bus, barrier + 1, tell)
+        return followed
+
+    async def _follow_until(self, bus: Bus, end: int, tell: Callable[[Entry], None] | None) -> int:
+        followed = looks = 0
+        subscription = bus.subscribe(LEDGER, self.shard)
+        try:
+            while True:
+                # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
+                before = self.read_to
+                followed += await self.follow(bus, tell)
+                if self.read_to >= end:
+                    break
+                if bus.reach(LEDGER, self.shard) >= end:
+                    followed += await self.follow(bus, tell)
+                    break
+                looks = looks + 1 if self.read_to == before else 0
+                if looks > _LOOKS:
+                    raise LogFailed(f"shard {self.shard}: its ledger cannot be read from offset {before} to {end}")
+                await subscription.wait(_LOOK_AGAIN_S)
+        finally:
+            subscription.close()
+        await self._refuse_gap(bus)
+        return followed
+
+    async def _refuse_gap(self, bus: Bus) -> None:
+        """Raises Behind where entries may have been dropped that this replica never read.
+
+        The numbers of entries show a gap only where an entry follows it. Masters trim the ledger up to its last entry
+        and no further, so where it begins behind this replica's last one, something else dropped the rest.
+        """
+        if await bus.start_offset(LEDGER, self.shard) > self.store.position.ledger_offset:
+            raise Behind(
+                f"shard {self.shard}: the ledger begins after entry {self.entry.number}, the last one here: what came "
+                "next may have been dropped before it was read"
+            )
+        if self.entry.number < 0 and await bus.start_offset(BUFFER, self.shard) > 0:
+            raise Behind(
+                f"shard {self.shard}: this replica is empty, and the log has dropped the first commands of the shard"
+            )
+
+    async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int) -> None:
+        before = self.entry
+        if entry.base is not None and entry.base == before.number < entry.number:
+            self._rebase(entry, ledger_offset)
+            return
+        if entry.number <= before.number:
+            raise CorruptStore(
+                f"shard {self.shard}: entry {entry.number} comes again in the ledger, at {ledger_offset} and after "
+                f"entry {before.number}: two clusters have written to the same topics"
+            )
+        if entry.number != before.number + 1:
+            raise Behind(
+                f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
+                "it stayed behind for longer than the log is kept"
+            )
+        self.ledger_time = max(self.ledger_time, entry.at, due_of(entry.cursor))
+        cycle = self.cycle()
+        if entry.lost is not None:
+            cycle.lose(entry.lost[1])
+        commands = cycle.read(await self._commands(bus, cycle.applied, entry.applied), entry.answers)
+        commands, view = await read_for(commands, self.store, whole=True)
+        cycle.apply(commands, entry.answers, view)
+        while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
+            assert self.loaded is not None
+            await self.loaded()
+        for said in entry.adopted:
+            if not said.reason:
+                assert self.files is not None
+                await self.files.have(said)
+        count = before.pending + len(cycle.placed)
+        keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
+        cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
+        held = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
+        if (held.pending, held.checksum, held.fates) != (entry.pending, entry.checksum, entry.fates):
+            raise Diverged(
+                f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
+                f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
+            )
+        self.advance(cycle, entry, ledger_offset + 1)
+
+    def _rebase(self, entry: Entry, ledger_offset: int) -> None:
+        """An operator made a replica that stood here the truth. Raises Behind where this one differs from it."""
+        before = self.entry
+        same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.fates)
+        if same != (before.applied, before.cursor, before.pending, before.checksum, before.fates):
+            raise Behind(
+                f"shard {self.shard}: entry {entry.number} goes on from another entry {entry.base} than the one here"
+            )
+        self.advance(self.cycle(), entry, ledger_offset + 1)
+
+    async def _commands(self, bus: Bus, start: int, end: int) -> list[Stored]:
+        """All commands from `start` on to the one below `end`, which is there: an entry applies up to a command.
+
+        Offsets may have gaps, where a transaction of another producer ended or was aborted.
+        """
+        commands: list[Stored] = []
+        subscription: Subscription | None = None
+        try:
+            while start < end:
+                part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
+                if not part and subscription is None:
+                    subscription = bus.subscribe(BUFFER, self.shard)
+                    continue  # what came before the subscription would not wake it
+                if not part or part[0].offset > start:
+                    await self._refuse_trimmed(bus, start)
+                if part:
+                    commands += [command for command in part if command.offset < end]
+                    start = part[-1].offset + 1
+                elif subscription is not None:
+                    await subscription.wait(_LOOK_AGAIN_S)
+        finally:
+            if subscription is not None:
+                subscription.close()
+        return commands
+
+    async def _refuse_trimmed(self, bus: Bus, start: int) -> None:
+        if await bus.start_offset(BUFFER, self.shard) > start:
+            raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
+
+    # --- the wheel ------------------------------------------------------------------------------------------------
+
+    def reach(self, now: int) -> int:
+        """Up to when messages can be delivered (ms): now, or as long as a window is not loaded, just before it."""
+        first = self.store.far.first
+        return now if first is None else min(now, first - 1)
+
+    def expand(self, now: int) -> bool:
+        """Expand slots of the wheel that near; True if there is more to do soon. Raises CountMismatch.
+
+        What has been reached is expanded whole, for it is needed now; one slot ahead at a time in small parts.
+        """
+        wheel = self.wheel
+        if self._ahead is not None:
+            self._read_ahead(whole=self._ahead[0].slot.start <= now)
+        while (slot := wheel.expandable(now)) is not None:
+            if self.store.far.of(window_of(slot.start)):
+                break  # it has to be loaded first
+            reached = slot.start <= now
+            if self._ahead is not None and not reached:
+                break
+            begun = (wheel.begin(slot), self._scan(slot))
+            if reached:
+                while not begun[1].done:
+                    begun[0].feed(begun[1].part(_PART))
+                self._finish(begun[0])
+            else:
+                self._ahead = begun
+                self._read_ahead(whole=False)
+        return self._ahead is not None
+
+    def _read_ahead(self, whole: bool) -> None:
+        assert self._ahead is not None
+        expansion, scan = self._ahead
+        while not scan.done:
+            expansion.feed(scan.part(_PART))
+            if not whole:
+                break
+        if scan.done:
+            self._ahead = None
+            self._finish(expansion)
+
+    def _finish(self, expansion: Expansion) -> None:
+        if expansion.fed != expansion.expected:
+            # Ask RocksDB first: a corrupt block is the likely reason, and it can name it.
+            self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
+        expansion.finish()
+
+    def _scan(self, slot: Slot) -> KeyScan:
+        after = max(self.entry.cursor, last_key_at(slot.start - 1))
+        return self.store.scan_keys(after, slot.end)
+
+    def due(self, now: int, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes], bool]:
+        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore where the two books differ."""
+        expected = self.wheel.due(now)
+        if expected == 0:
+            return [], [], True
+        wanted = min(expected, max_count)
+        keys, rows = self.store.scan(self.entry.cursor, last_key_at(now), wanted, max_bytes)
+        complete = len(keys) == expected
+        if len(keys) < wanted and sum(map(len, rows)) < max_bytes:
+            self.store.check(self.entry.cursor, now + 1)
+            raise CorruptStore(
+                f"shard {self.shard}: {expected} messages are counted as due by {now}, the store gave {len(keys)}. "
+                "Nothing of them was delivered. Run `duemq verify`; restore this folder from a backup or a peer."
+            )
+        return keys, rows, complete
+
+    def recount(self) -> int:
+        """Count the pending rows of the store, however long that takes. For verification."""
+        count, after = 0, self.entry.cursor
+        while keys := self.store.scan_all(after, HIGHEST, _READ, 64 << 20)[0]:
+            count, after = count + len(keys), keys[-1]
+        return count

@@ -1,0 +1,144 @@
+"""Forgetting what ended: delivered rows, answers and names, a whole 30-minute window at a time.
+
+Nothing of it is needed any more, so a crash between two steps only leaves some of it, for the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from duemq.model.fault import Fault, no_fault
+from duemq.model.key import KEY_BYTES, due_of, first_key_at
+from duemq.model.row import first_key_of, name_of
+from duemq.storage.imports.records import ADOPTED, WANTED
+from duemq.storage.shard.keyspace import (
+    APPLIED,
+    CURSOR,
+    ENDED,
+    ENDED_IN,
+    MOVED,
+    NAME,
+    NAME_DUE,
+    ROW,
+    U64,
+    WHEN,
+    WINDOW_MS,
+    window_of,
+)
+from duemq.storage.shard.store import ShardStore
+
+_PART = 1_000  # a few milliseconds
+
+
+def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> int:
+    """The start (ms) of the first window in which a message may have ended after the cutoff, or may still end.
+
+    `last_ends`: see `ShardStore`. A window that ended late, because the service was away when it was due, is kept as
+    long as any other from then on, and so are the windows after it.
+    """
+    window = window_of(max(min(cutoff_ms, due_of(cursor)), 0))
+    return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
+
+
+def has_history(store: ShardStore, horizon: int) -> bool:
+    """Whether there is some below the horizon (ms) that was not dropped yet."""
+    return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
+
+
+def has_ends(store: ShardStore, end_horizon: int) -> bool:
+    """Whether messages that were cancelled or died before this time (ms) are still there."""
+    return next(store.range(ENDED_IN, ENDED_IN + U64.pack(end_horizon)), None) is not None
+
+
+def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Fault = no_fault) -> Iterator[None]:
+    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and that of
+    messages that were cancelled or died before `end_horizon` ms, whenever they were due.
+
+    A message that was moved counts by its current due time; a name is free again once its message is forgotten. Runs
+    in the master's event loop, which may turn at each `yield`: what a part reads it deletes before the next one, so
+    that a cycle never writes in between (a redrive gives an old message a new place).
+    """
+    end = first_key_at(horizon)
+    yield from _forget_ended(store, end_horizon)
+    fault("ends")
+    yield from _forget_names(store, horizon)
+    fault("names")
+    yield from _forget_moves(store, end)
+    fault("moves")
+    yield from _forget_adoptions(store, horizon)
+    fault("adoptions")
+    for prefix in (ROW, ENDED, CURSOR):
+        store.drop(prefix, b"", end)
+        fault("range")
+    store.forget_ends(horizon)
+    yield
+    boundary = None
+    for count, (applied, when) in enumerate(store.each(APPLIED)):
+        if WHEN.unpack(when)[1] >= horizon:
+            break
+        boundary = applied  # the last one stays: it tells of all before it that they were applied before the horizon
+        if count % _PART == _PART - 1:
+            yield
+    if boundary is not None:
+        store.drop(APPLIED, b"", boundary)
+    fault("index")
+
+
+def _forget_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
+    """Each with its name and its move. One that was redriven since is not ended any more, or ended later."""
+    start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
+    while index := [row for row, _ in islice(store.range(start, end), _PART)]:
+        gone = [ENDED_IN + row for row in index]
+        for key in (row[U64.size :] for row in index):
+            (ended,) = store.ended([key])  # one at a time: a dead letter has its payload
+            if ended is not None and ended.at < end_horizon:
+                first_key, name = first_key_of(ended.row), name_of(ended.row)
+                gone += (ENDED + key, MOVED + first_key)
+                if name and (holder := store.names([name])[0]) is not None and holder[:KEY_BYTES] == first_key:
+                    gone.append(NAME + name)
+        store.delete(gone)
+        start = ENDED_IN + index[-1] + b"\x00"
+        yield
+
+
+def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
+    start = b""
+    while True:
+        rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
+        gone = [NAME_DUE + row for row in rows]
+        names = [row[U64.size :] for row in rows]
+        held = {name: holder[:KEY_BYTES] for name, holder in zip(names, store.names(names), strict=True) if holder}
+        for (name, first_key), moved in zip(held.items(), store.moved(list(held.values())), strict=True):
+            if due_of(moved or first_key) < horizon:
+                gone.append(NAME + name)
+        store.delete(gone)
+        if len(rows) < _PART:
+            return
+        start = rows[-1]
+        yield
+
+
+def _forget_adoptions(store: ShardStore, horizon: int) -> Iterator[None]:
+    """What became of files whose window is over."""
+    gone: list[bytes] = []
+    for count, one in enumerate(store.adoptions.all()):
+        if one.state != WANTED and one.adopt.window + WINDOW_MS <= horizon:
+            gone.append(one.row[0])
+            if one.state == ADOPTED:
+                gone.append(one.content[0])
+        if count % _PART == _PART - 1:
+            yield
+    store.delete(gone)
+
+
+def _forget_moves(store: ShardStore, end: bytes) -> Iterator[None]:
+    """Moves of messages that are still held stay, however old their first due time is."""
+    start = b""
+    while True:
+        moves = [(first, now) for first, now in islice(store.each(MOVED, start), _PART) if first < end]
+        store.delete([MOVED + first for first, now in moves if now < end])
+        if len(moves) < _PART:
+            return
+        start = moves[-1][0] + b"\x00"
+        yield

@@ -1,0 +1,450 @@
+"""A shard on this node: standby or master, as the election says, and back again.
+
+stand by --given by the election--> fence the predecessor -> follow the ledger to its end -> cycles
+   ^                                                                                            |
+   +--- taken away (the cycle is finished, the shard released), fenced, or the log failed ------+
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from duemq.bus.base import Bus, Subscription, TargetRefused, UnknownTopic
+from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
+from duemq.cluster.progress import Progress
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.linger import Gather, Gathering
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.imports.copies import Copy, FilePeers
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.metrics import FarCounts, ShardGauges
+from duemq.delay.shard.master import Context, Master
+from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.retention import forget_before, has_ends, has_history
+from duemq.delay.shard.takeover import append_barrier, rebase
+from duemq.delay.threads import in_thread
+from duemq.delay.tiering.tiering import FarKeeper
+from duemq.election.base import Election
+from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
+from duemq.model.ids import IdCodec
+from duemq.model.key import first_key_at
+from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.backup.replica_swap import settle
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.jobs.parent import lines_of
+from duemq.storage.shard.keyspace import ROW
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
+
+log = logging.getLogger(__name__)
+
+_SILENCE_S = 60.0  # of a process that takes files in: a mount hangs
+_TAKE_IN = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
+_AGAIN_S = 600.0
+_STANDBY_S = 0.5  # how often a standby looks although nothing woke it
+_BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
+_WELL_S = 1.0  # after a role has lasted so long, a failure counts as the first one
+_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
+
+
+class Surroundings(Context, Protocol):
+    """What a shard needs of its node."""
+
+    @property
+    def election(self) -> Election: ...
+    @property
+    def far(self) -> FarPolicy: ...
+    @property
+    def far_turn(self) -> asyncio.Lock: ...
+    @property
+    def adopting(self) -> AdoptPolicy: ...
+    @property
+    def adopt_turn(self) -> asyncio.Lock: ...
+    @property
+    def peers(self) -> FilePeers | None: ...
+    def may_lead(self) -> bool:
+        """Whether this machine's clock is one to deliver by."""
+        ...
+
+    def has_peer(self, shard: int) -> bool:
+        """Whether another node has a replica of the shard that can be copied."""
+        ...
+
+    async def rebuild(self, shard: int, path: Path) -> bool:
+        """Replace the closed replica at this path by a peer's; False where no peer gave one."""
+        ...
+
+    def on_ready(self, shard: int) -> None:
+        """The shard has caught up: it is master, or follows close behind."""
+        ...
+
+    def on_unfit(self, shard: int, reason: str) -> None:
+        """The shard cannot be led from here until `on_ready` is called again: another node is to be its master."""
+        ...
+
+
+class Shard:
+    """One replica with its store open, from `run` to `close`."""
+
+    def __init__(
+        self, number: int, shards: int, path: Path, memory: Memory, bus: Bus, ids: IdCodec, *, trims: bool = True
+    ) -> None:
+        """`shards`: of the cluster. `trims`: the logs are this node's alone, and need not keep what it has flushed."""
+        self.number, self._shards, self._path = number, shards, path
+        self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
+        self.progress = Progress()
+        self.far_counts = FarCounts()
+        self._lost: BaseException | None = None
+        self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
+        self.leading = False
+        self.rebuilding = False  # the store is closed
+        self.stopped = False  # the node does not work on it any more, and what it holds is not to be believed
+        self._flushing = asyncio.Lock()
+        self._stopping = False
+        self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
+        self._ledger_start = 0  # entries below this offset were trimmed
+        self._adopter: Adopter | None = None
+        self._buffer: Subscription | None = None
+        self._ledger: Subscription | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self.store = ShardStore(self._path, self._memory, self._ids)
+        self.replica = Replica(self.number, self.store, self._ids, self._shards)
+        self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
+        self._cleaned = (0, 0)  # the horizons (ms) below which history was dropped
+
+    # --- roles ----------------------------------------------------------------------------------------------------
+
+    async def run(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
+        """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
+        self._buffer = self._bus.subscribe(BUFFER, self.number)
+        self._ledger = self._bus.subscribe(LEDGER, self.number)
+        self._keep(node)
+        loop, failures = asyncio.get_running_loop(), 0
+        try:
+            if self.replica.entry.number < 0:
+                await self._rebuild(node)
+            while not self._stopping:
+                began = loop.time()
+                try:
+                    if self._recovery.is_set():
+                        await self._recover(node)
+                    elif not self._wanted(node):
+                        await self._stand_by(node)
+                    elif node.election.paused():
+                        await node.election.changed(_STANDBY_S)  # whether another node leads by now, nobody can say
+                    else:
+                        await self._lead(node, pace, gathering)
+                    failures = 0
+                except Behind as error:
+                    if not failures:
+                        log.warning("%s", error, extra={"action": "behind", "shard": self.number})
+                    node.on_unfit(self.number, f"{error}; it waits for a peer to copy")
+                    if await self._rebuild(node):
+                        failures = 0
+                    else:
+                        await self._pause(_BEHIND_S[min(failures, len(_BEHIND_S) - 1)])
+                        failures += 1
+                except DamagedFile as error:
+                    log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
+                    node.on_unfit(self.number, str(error))
+                    if self._is_again(error) or not await self._rebuild(node):
+                        raise
+                except (Fenced, LogFailed, TargetRefused, UnknownTopic) as error:
+                    log.warning(
+                        "shard %d starts anew from the ledger: %s", self.number, error,
+                        extra={"action": "restart", "shard": self.number},
+                    )  # fmt: skip
+                    if isinstance(error, TargetRefused):
+                        node.targets.refuse(error.topic, error.reason, node.clock(), pace.retry_ms)
+                    if loop.time() - began > _WELL_S:
+                        failures = 0
+                    await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+                    failures += 1
+        finally:
+            await self._keep_no_more()
+            self._buffer.close()
+            self._ledger.close()
+
+    def _keep(self, node: Surroundings) -> None:
+        self._keeper = FarKeeper(
+            self.number, lambda: self.replica, self._flushing, node.far,
+            lambda: max(node.clock(), self.replica.ledger_time), node.far_turn, counts=self.far_counts,
+        )  # fmt: skip
+        self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
+        self._keeping.add_done_callback(self._keeper_ended)
+        self._adopter = self.replica.files = Adopter(
+            self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN,
+            node.peers, self.far_counts,
+        )  # fmt: skip
+        self._adopting = asyncio.create_task(self._adopter.run(), name=f"adopt-{self.number}")
+        self._adopting.add_done_callback(self._keeper_ended)
+
+    async def _keep_no_more(self) -> None:
+        self._keeping.cancel()
+        self._adopting.cancel()
+        await asyncio.wait([self._keeping, self._adopting])
+
+    def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
+        if not keeping.cancelled():
+            self._lost = keeping.exception()
+            self.wake()
+
+    def lose(self, store: ShardStore, error: DamagedFile) -> None:
+        """A delay file of this store was found damaged: the shard goes on with a peer's replica, or not at all."""
+        if store is self.store and self._lost is None:
+            self._lost = error
+            self.wake()
+
+    def _is_again(self, error: DamagedFile) -> bool:
+        """Whether a rebuilt replica has the same damage: then the peer has it, too."""
+        now = asyncio.get_running_loop().time()
+        before, self._damage = self._damage, (str(error), now)
+        return before is not None and before[0] == str(error) and now - before[1] < _AGAIN_S
+
+    async def _until_loaded(self) -> None:
+        waiting = asyncio.create_task(self._keeper.loaded())
+        try:
+            await asyncio.wait([waiting, self._keeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._keeping.done():
+            self._keeping.result()
+
+    def waits(self) -> str | None:
+        """For which adopted file a replica waits that does not lead, and why it is not here."""
+        return None if self.leading or self._adopter is None else self._adopter.waiting()
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the shard is stopped or to be recovered, or for so long."""
+        assert self._ledger is not None
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not self._stopping and not self._recovery.is_set():
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await self._ledger.wait(min(left, _STANDBY_S))
+
+    async def _unless(self, work: Coroutine[Any, Any, int], over: Callable[[], bool]) -> int | None:
+        """What the work gives; None where it is `over` before, which is looked at now and then.
+
+        Following may wait for a file for as long as no replica has it.
+        """
+        task = asyncio.create_task(work, name=f"follow-{self.number}")
+        try:
+            while not over():
+                done, _ = await asyncio.wait([task], timeout=_STANDBY_S)
+                if done:
+                    return task.result()
+            return None
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def recover(self) -> None:
+        """An operator makes this replica the truth, because no other can be: see `_recover`."""
+        self._recovery.set()
+        self.wake()
+
+    def trouble(self) -> str | None:
+        """What goes wrong with its files, and is tried again."""
+        return None if self._adopter is None else self._keeper.trouble or self._adopter.trouble
+
+    def why_wanted(self, offset: int) -> str:
+        """What the file of a command waits for that is neither adopted nor refused yet."""
+        return "" if self._adopter is None else self._adopter.why_wanted(offset)
+
+    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+        """The file of a command as it was taken in here; None where it was not."""
+        return None if self._adopter is None else self._adopter.copy(offset)
+
+    def stop(self) -> None:
+        """Finish the cycle that runs, and no other."""
+        self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """The election has changed: look at it now."""
+        for subscription in (self._buffer, self._ledger):
+            if subscription is not None:
+                subscription.wake()
+
+    def _wanted(self, node: Surroundings) -> bool:
+        if self._lost is not None:
+            raise self._lost
+        return not self._stopping and self.number in node.election.owned() and node.may_lead()
+
+    async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
+        loop, replica = asyncio.get_running_loop(), self.replica
+        assert self._buffer is not None
+        # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
+        committer = await self._bus.committer(committer_name(self.number))
+        try:
+            barrier = await append_barrier(replica, committer, node.clock())
+            followed = await self._unless(
+                replica.follow_to_barrier(self._bus, barrier, self.progress.publish), lambda: not self._wanted(node)
+            )
+            if followed is None:
+                return
+            self.progress.publish(replica.entry)
+            master = Master(replica, self._bus, committer, node, pace, self.progress, self._adopter)
+            gather = Gather(gathering)
+            self.leading = True
+            log.info(
+                "shard %d is master at entry %d after following %d entries, %d messages pending",
+                self.number, replica.entry.number, followed, replica.entry.pending,
+                extra={"action": "master", "shard": self.number},
+            )  # fmt: skip
+            node.on_ready(self.number)
+            while self._wanted(node):
+                if node.election.paused():
+                    await node.election.changed(_STANDBY_S)
+                    continue
+                started = loop.time()
+                pause = await master.tick()
+                rest_until = gather.until(started, loop.time(), master.handled, master.full)
+                if pause > 0:
+                    await self._buffer.wait(pause)
+                rest = max(rest_until - loop.time(), 0)
+                await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
+        finally:
+            self.leading = False
+            if self._adopter is not None:
+                self._adopter.follow()
+            await committer.close()
+            await node.election.release(self.number)
+        log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})
+
+    async def _recover(self, node: Surroundings) -> None:
+        """See `rebase`."""
+        committer = await self._bus.committer(committer_name(self.number))
+        try:
+            await rebase(self.replica, self._bus, committer, node.clock())
+            self._recovery.clear()
+        finally:
+            await committer.close()
+
+    async def _stand_by(self, node: Surroundings) -> None:
+        """Follow until the election gives this shard to us."""
+        assert self._ledger is not None
+        replica = self.replica
+        await node.election.release(self.number)  # in case it was given and taken away while nothing worked
+        following = replica.follow_to_end(self._bus, self.progress.publish)
+        if await self._unless(following, self._recovery.is_set) is None:
+            return
+        self.progress.publish(replica.entry)
+        node.on_ready(self.number)
+        while not self._wanted(node) and not self._stopping and not self._recovery.is_set():
+            # It may have been given, seen by somebody, and taken away again before this loop looked.
+            await node.election.release(self.number)
+            if await self._unless(replica.follow(self._bus, self.progress.publish), self._recovery.is_set) is None:
+                return
+            # The wheel goes on as a master's would, so that taking over finds it expanded.
+            more = replica.expand(node.clock())
+            if not self._wanted(node):
+                await self._ledger.wait(0 if more else _STANDBY_S)
+                await asyncio.sleep(0)
+
+    async def _rebuild(self, node: Surroundings) -> bool:
+        """Replace this replica by a peer's; False where no peer has one."""
+        if not node.has_peer(self.number):
+            return False
+        await self._keep_no_more()
+        async with self._flushing:
+            self.rebuilding = True
+            self.store.close()
+            try:
+                return await node.rebuild(self.number, self._path)
+            finally:
+                settle(self._path)  # where a disk failed between two renames
+                self._open()
+                self._lost = None
+                self._keep(node)
+                self.rebuilding = False
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Make the store durable, and let logs of our own go up to where it is now."""
+        async with self._flushing:
+            position = self.store.position
+            await in_thread(self.store.flush)
+            if self._trims:
+                await self._bus.trim(BUFFER, self.number, position.entry.applied)
+                # The last entry stays, so that `duemq verify` can compare the store with the ledger.
+                await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
+
+    async def trim_ledger(self, before: int) -> None:
+        """Of a shared log, as the shard's master: entries from before this time (ms) are needed no more.
+
+        The last entry stays, whatever its age: by it a replica knows whether it is current.
+        """
+        if self._trims or not self.leading:
+            return
+        last = self.store.position.ledger_offset - 1
+        start = min(await self._bus.first_since(LEDGER, self.number, before), last)
+        if start > self._ledger_start:
+            await self._bus.trim(LEDGER, self.number, start)
+            self._ledger_start = start
+
+    @property
+    def _horizons(self) -> tuple[int, int]:
+        entry = self.replica.entry
+        return entry.horizon, entry.end_horizon
+
+    @property
+    def to_clean(self) -> bool:
+        """Whether there is history that is forgotten and not dropped yet."""
+        return not self.rebuilding and self._horizons != self._cleaned
+
+    async def clean(self, fault: Fault = no_fault) -> bool:
+        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
+        if self.rebuilding:
+            return False
+        store, horizons = self.store, self._horizons
+        horizon, end_horizon = horizons
+        if horizons == self._cleaned and not has_history(store, horizon) and not has_ends(store, end_horizon):
+            return False
+        for _ in forget_before(store, horizon, end_horizon, fault):
+            await asyncio.sleep(0)
+            if self.rebuilding or self.store is not store:
+                return False  # a peer's has or will have all of it still
+        fault("dropped")
+        await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
+        fault("compacted")
+        if self.store is store:
+            self._cleaned = horizons
+        return True
+
+    def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
+        """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
+        entry, wheel = self.replica.entry, self.replica.wheel
+        return ShardGauges(
+            self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
+            self.store.far.messages, len(self.store.far.names()), self.far_counts, stopped,
+        )  # fmt: skip
+
+    @property
+    def at_rest(self) -> asyncio.Lock:
+        """Who holds it keeps flushes, seals and loads away, and so the trimming of logs. Cycles go on."""
+        return self._flushing
+
+    async def checkpoint(self, into: Path) -> None:
+        """A copy of the store for a peer, made of links to its files."""
+        async with self._flushing:
+            store = self.store
+            try:
+                await in_thread(make_checkpoint, store, into)
+            except DamagedFile as error:
+                self.lose(store, error)
+                raise Unavailable(f"shard {self.number} cannot be copied: {error}") from error
+
+    async def close(self) -> None:
+        async with self._flushing:
+            self.store.close()

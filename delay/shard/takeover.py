@@ -1,0 +1,54 @@
+"""What comes before the first cycle of a new master: a barrier in the ledger; where an operator wants it, a rebase."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from duemq.bus.base import Bus, Committer
+from duemq.cluster.internal_topics import LEDGER
+from duemq.delay.shard.replica import Replica
+from duemq.model.errors import LogFailed
+from duemq.model.ledger import Barrier, Entry, read_ledger
+from duemq.model.record import pack_record, unpack_record
+
+log = logging.getLogger(__name__)
+
+_READ = 1_000
+
+
+async def append_barrier(replica: Replica, committer: Committer, now: int) -> int:
+    """Append a barrier to the shard's ledger, and return its offset. Raises what `Committer.commit` raises.
+
+    `committer` has fenced every older master, and the append succeeds at the partition's true leader only. So whoever
+    has read up to the barrier has read all entries of all masters before, whichever broker the end was asked of.
+    """
+    where = (LEDGER, replica.shard)
+    barrier = Barrier(replica.entry.number, now)
+    return (await committer.commit({where: [pack_record(None, (), barrier.encode())]}))[where].first_offset
+
+
+async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> None:
+    """Make this replica the truth, though the ledger went on without it or was lost: an operator wants it so.
+
+    What other masters did since this replica's entry is void: their deliveries may be made again, and what they
+    accepted is applied again as far as the buffer still has it. Replicas elsewhere that stand at another entry copy
+    this one. Raises LogFailed where the ledger cannot be read now.
+    """
+    where = (LEDGER, replica.shard)
+    barrier = await append_barrier(replica, committer, now)
+    before = replica.entry
+    last, offset = before.number, await bus.start_offset(*where)
+    while records := await bus.read(*where, offset, _READ):
+        entries = [read_ledger(unpack_record(record.frame).value) for record in records]
+        last = max([last, *(entry.number for entry in entries if isinstance(entry, Entry))])
+        offset = records[-1].offset + 1
+    if offset <= barrier:
+        raise LogFailed(f"shard {replica.shard}: its ledger cannot be read up to {barrier} just now")
+    entry = replace(before, number=last + 1, at=now, answers={}, deferred=(), adopted=(), lost=None, base=before.number)
+    landed = await committer.commit({where: [pack_record(None, (), entry.encode())]})
+    replica.advance(replica.cycle(), entry, landed[where].first_offset + 1)
+    log.critical(
+        "shard %d was recovered by an operator: entry %d goes on from entry %d, and what was between them is void",
+        replica.shard, entry.number, before.number, extra={"action": "recover", "shard": replica.shard},
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""Messages are read before they are needed: in bounded amounts, and sealed ones in a thread, for a row in a delay file
+takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+
+from duemq.delay.core.command_batch import Batch, Other, View
+from duemq.delay.threads import in_thread
+from duemq.model.errors import DamagedFile
+from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
+from duemq.model.message import CANCEL, Change
+from duemq.model.plain import ByName
+from duemq.storage.shard.keyspace import Ended
+from duemq.storage.shard.store import ShardStore
+
+_MOST_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits
+_ALL = 1 << 62
+_SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
+_FEW = 16  # rows of RocksDB that are read before it is known how large they are; then twice as many each time
+
+
+class ReadAhead(View):
+    """A store whose sealed messages were read before, as far as `read` was asked for them.
+
+    What a file holds never changes, so a row found stays right whatever happens to the file; whether its message is
+    still pending is looked up when it is asked for.
+    """
+
+    def __init__(self, store: ShardStore) -> None:
+        self._store, self._version = store, store.far.version
+        self._known: dict[bytes, bytes | None] = {}
+        self._heads: set[bytes] = set()  # of these the rows known end before the payload
+
+    async def read(self, keys: Sequence[bytes], most: int = _ALL, *, payload: bool = True) -> tuple[int, int]:
+        """Read those of the keys whose message may be in a file, in order, as long as their row groups have at most so
+        many bytes. For how many of the keys it is done, and how many bytes it took. Raises DamagedFile.
+
+        Without `payload` rows end before it, which takes a third of the time.
+        """
+        far = self._store.far
+        while True:
+            version = far.version
+            sealed = set(self._store.sealed(keys))
+            wanted = [(key, far.files_of(key)) for key in keys if key in sealed and not self._has(key, payload)]
+            if not wanted:
+                return len(keys), 0
+            try:
+                found, count, size = await in_thread(partial(far.reader.rows_in_order, wanted, most, payload=payload))
+            except DamagedFile:
+                if version == far.version:
+                    raise
+                continue  # a file was removed, for its rows are elsewhere
+            read = [key for key, _ in wanted[:count]]
+            self._known.update((key, found.get(key)) for key in read)
+            (self._heads.difference_update if payload else self._heads.update)(read)
+            self._version = version
+            return (len(keys) if count == len(wanted) else keys.index(wanted[count][0])), size
+
+    def _has(self, key: bytes, payload: bool) -> bool:
+        return self._known.get(key) is not None and not (payload and key in self._heads)
+
+    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self._version != self._store.far.version:  # what was in no file may be in a new one
+            self._known = {key: row for key, row in self._known.items() if row is not None}
+        return self._store.rows(keys, self._known)
+
+    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
+        return self._store.ended(keys)
+
+    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._store.moved(first_keys)
+
+    def names(self, names: Sequence[bytes]) -> list[bytes | None]:
+        return self._store.names(names)
+
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
+        return self._store.contents(sums)
+
+
+class CycleView(ReadAhead):
+    """What a cycle reads of its store.
+
+    Only cycles change which messages are pending, so what was read needs no second look: where a row lies may change
+    meanwhile, but not the row.
+    """
+
+    def __init__(self, store: ShardStore) -> None:
+        super().__init__(store)
+        self._near: dict[bytes, bytes] = {}
+
+    def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
+        """Read the rows that are in RocksDB, in order, as long as they have fewer than so many bytes.
+
+        Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it took.
+        """
+        missing: list[bytes] = []
+        done, size, count = 0, 0, _FEW
+        while done < len(keys) and (size < most or not done):
+            some = keys[done : done + count]
+            for key, row in zip(some, self._store.near(some), strict=True):
+                if row is None:
+                    missing.append(key)
+                else:
+                    self._near[key] = row
+                    size += len(row)
+            done, count = done + len(some), 2 * count
+        return missing, done, size
+
+    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        rows = [self._near.get(key) or self._known.get(key) for key in keys]
+        if missing := [key for key, row in zip(keys, rows, strict=True) if row is None]:
+            found = dict(zip(missing, super().rows(missing), strict=True))
+            rows = [found[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
+        return rows
+
+
+async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Batch, View]:
+    """A view with what the commands speak of; and the commands, if not `whole` then only the first ones of many.
+
+    At least one command: what the first one speaks of is read whatever it takes, or a shard could stop before it.
+    """
+    if not batch.others:
+        return batch, store
+    view, left = CycleView(store), _ALL if whole else _MOST_BYTES
+    others = iter(batch.others.items())
+    while some := list(islice(others, _SLICE)):
+        if left <= 0:
+            return batch.before(some[0][0]), view
+        far, end, size = _read_near(view, some, store, left)
+        left -= size
+        # What is cancelled is kept without its payload.
+        payload = not all(isinstance(other, Change | ByName) and other.kind == CANCEL for _, other in some)
+        done, size = await view.read([key for _, key in far], max(left, 0), payload=payload) if far else (0, 0)
+        if done < len(far):
+            offset = far[done][0]
+            if offset > batch.commands[0].offset:
+                return batch.before(offset), view
+            await view.read([key for of, key in far if of == offset], payload=payload)
+            return batch.before(offset + 1), view
+        left -= size
+        if end is not None:
+            return batch.before(end), view
+    return batch, view
+
+
+def _read_near(
+    view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore, most: int
+) -> tuple[list[tuple[int, bytes]], int | None, int]:
+    """Read what commands speak of and RocksDB holds, of the first ones as long as it has fewer than so many bytes.
+
+    Gives the keys with their command's offset, in order, under which files may hold the rest; the offset of the first
+    command for which it was not done, if any; and how many bytes it took.
+    """
+    firsts: dict[bytes, int] = {}
+    for offset, other in others:
+        if isinstance(other, Change):
+            firsts.setdefault(other.first_key, offset)
+        elif isinstance(other, ByName) and (holder := store.names([other.name])[0]) is not None:
+            firsts.setdefault(holder[:KEY_BYTES], offset)
+    keys = list(firsts)
+    missing, done, size = view.read_near(keys, most)
+    ends = [firsts[keys[done]]] if done < len(keys) else []
+    found = zip(missing, store.moved(missing), strict=True) if missing else ()
+    moved = {first: now for first, now in found if now is not None}
+    elsewhere, done, more = view.read_near(list(moved.values()), max(most - size, 1))
+    if done < len(moved):
+        ends.append(firsts[list(moved)[done]])
+    end = min(ends, default=None)
+    if not store.far:
+        return [], end, size + more
+    far = set(elsewhere)
+    speak = [(firsts[first], first) for first in missing]
+    speak += [(firsts[first], now) for first, now in moved.items() if now in far]
+    return sorted(one for one in speak if end is None or one[0] < end), end, size + more
+
+
+async def warm_part(store: ShardStore, after: bytes, through: bytes) -> None:
+    """Have the files read in a thread that `ShardStore.scan_part` would read. Raises DamagedFile."""
+    far = store.far
+    window = far.next_after(after) if far else None
+    if window is None or first_key_at(window) > through or after < last_key_at(window - 1):
+        return
+    version = far.version
+    try:
+        for file in list(far.of(window)):
+            if not far.reader.has_part(file, after):
+                await in_thread(far.reader.part, file, after, 1)
+    except DamagedFile:
+        if version == far.version:
+            raise

@@ -1,0 +1,299 @@
+"""Sealing far windows of a shard into delay files, and loading those that near, while the shard goes on.
+
+Every replica does this for itself: what is pending does not change by it, so the ledger does not speak of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.delay.core.tiering_policy import FarPolicy, Settled, runs_of
+from duemq.delay.metrics import FarCounts
+from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.trouble import Trouble
+from duemq.delay.threads import in_thread
+from duemq.model.errors import Fatal, Unavailable
+from duemq.model.fault import Fault, no_fault
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.delay_files.catalog import FOLDER, Sealed, remove
+from duemq.storage.delay_files.sealed_file import About, DelayFile
+from duemq.storage.delay_files.tiering_process import described
+from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
+from duemq.storage.jobs.tiering_job import Work, in_process
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.keyspace import DROPPED, ROW
+from duemq.storage.shard.store import ShardStore
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure that is none of the data's
+_PART = 5_000  # dropped keys listed before others get their turn
+
+
+class FarKeeper:
+    """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
+
+    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
+    a file is adopted while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        replica: Callable[[], Replica],
+        at_rest: asyncio.Lock,
+        policy: FarPolicy,
+        clock: Callable[[], int],
+        turn: asyncio.Lock,
+        fault: Fault = no_fault,
+        work: Work = in_process,
+        counts: FarCounts | None = None,
+    ) -> None:
+        """`work`: what does the work in place of another process."""
+        self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
+        self._clock, self._turn, self._fault, self._work = clock, turn, fault, work
+        self._counts = counts or FarCounts()
+        self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
+        self._wanted = asyncio.Event()
+        self._settled = Settled(policy.settle_ms)
+        self._trouble = Trouble(shard, "far", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
+
+        Whatever else goes wrong is tried again: the shard goes on, and stands still where a window that is due is not
+        loaded.
+        """
+        while True:
+            try:
+                with own_cancellation_only():
+                    while await self.step():
+                        pass
+                pause = _LOOK_S
+                self._trouble.over()
+            except Fatal:
+                raise
+            except Exception as error:
+                pause = self._trouble.failed(error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), pause)
+            self._wanted.clear()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no window is sealed or loaded just now."""
+        return self._trouble.reason
+
+    async def loaded(self) -> None:
+        """Wait until one more window was loaded."""
+        self._wanted.set()
+        await self._loaded.wait()
+
+    async def step(self) -> bool:
+        """Load, seal or rewrite some windows, if any are to be; False if not."""
+        async with self._turn:
+            replica, now, policy = self._replica(), self._clock(), self._policy
+            store = replica.store
+            if windows := policy.to_load(store.far, now):
+                await self._load(store, windows)
+            elif windows := self._settled.among(policy.worth_it(store.far, replica.wheel.all_totals(), now), now):
+                await self._seal(store, windows)
+            elif windows := policy.to_rewrite(store.far, now):
+                await self._rewrite(store, windows)
+            return bool(windows)
+
+    # --- sealing --------------------------------------------------------------------------------------------------
+
+    async def _seal(self, store: ShardStore, windows: Sequence[int]) -> None:
+        numbers = {window: store.far.next_number(window) for window in windows}
+        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
+        checkpoint = store.path.with_name(f"{store.path.name}.sealing")
+        done: list[Sealed] = []
+        async with self._watching(store, windows) as journal:
+            try:
+                await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+                async with self._resting(store):
+                    await in_thread(make_checkpoint, store, checkpoint, far=False)
+                journal.mark()
+                self._fault("checkpoint")
+                files = [(window, str(path)) for window, path in paths.items()]
+                job = {"work": "seal", "shard": self._shard, "checkpoint": str(checkpoint), "windows": files}
+                written = _files_of(await self._work(job), numbers)
+                self._fault("written")
+                found = await _found(store, written, journal)
+                async with self._resting(store):
+                    for sealed in written:
+                        watched = journal.end(sealed.about.window)
+                        if watched.overflown:
+                            self._settled.forget(sealed.about.window)
+                            continue
+                        commit_seal(store, sealed, watched, found[sealed])
+                        done.append(sealed)
+                        self._fault("committed")
+                        await asyncio.sleep(0)
+                    await in_thread(store.flush)
+                self._fault("flushed")
+            finally:
+                kept = {sealed.about.window for sealed in done}
+                remove(path for window, path in paths.items() if window not in kept)
+                await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+        await in_thread(_compact, store, kept)
+        self._counts.sealed += len(done)
+        self._tell("sealed", kept, sum(sealed.about.rows for sealed in done))
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
+        again = store.far.loading.intersection(windows)
+        gone: list[Path] = []
+        async with self._watching(store, windows) as journal, self._dropped(store, windows) as dropped:
+            sst = dropped.with_suffix(".sst")
+            try:
+                async with self._resting(store):
+                    begin_load(store, windows)
+                    await in_thread(store.flush)
+                self._fault("begun")
+                before = {window: list(store.far.of(window)) for window in windows}
+                files = [described(store.path, sealed) for window in windows for sealed in before[window]]
+                (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
+                self._fault("sst")
+                async with self._resting(store):
+                    if count:
+                        await in_thread(store.ingest, sst)
+                    self._fault("ingested")
+                    for window in windows:
+                        if store.far.of(window) == before[window]:
+                            gone += commit_load(store, window, journal.end(window), again=window in again)
+                            self._fault("loaded")
+                    await in_thread(store.flush)
+                remove(gone)
+                self._fault("unlinked")
+            finally:
+                sst.unlink(missing_ok=True)
+        self._loaded.set()
+        self._loaded = asyncio.Event()
+        self._counts.loaded += len(windows)
+        self._tell("loaded", windows, count)
+
+    # --- rewriting ------------------------------------------------------------------------------------------------
+
+    async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
+        """Windows with nothing left lose their files; of others the files become one, of what is left."""
+        far = store.far
+        left = [window for window in windows if far.pending(window)]
+        numbers = {window: far.next_number(window) for window in left}
+        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
+        gone: list[Path] = []
+        done: set[int] = set()
+        async with self._watching(store, windows) as journal, self._dropped(store, left) as dropped:
+            try:
+                journal.mark()
+                self._fault("listed")
+                before = {window: list(far.of(window)) for window in windows}
+                jobs = [
+                    (window, str(path), [described(store.path, sealed) for sealed in before[window]])
+                    for window, path in paths.items()
+                ]
+                job = self._job("rewrite", dropped) | {"shard": self._shard, "windows": jobs}
+                written = _files_of(await self._work(job) if left else [], numbers)
+                self._fault("rewritten")
+                found = await _found(store, written, journal)
+                fresh = {sealed.about.window: sealed for sealed in written}
+                async with self._resting(store):
+                    for window in windows:
+                        if far.of(window) != before[window]:
+                            continue
+                        sealed, watched = fresh.get(window), journal.end(window)
+                        gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())
+                        done.add(window)
+                        self._fault("replaced")
+                        await asyncio.sleep(0)
+                    await in_thread(store.flush)
+                self._fault("settled")
+                remove(gone)
+                self._fault("removed")
+            finally:
+                remove(path for window, path in paths.items() if window not in done)
+        self._counts.rewritten += len(windows)
+        self._tell("rewrote", windows, sum(sealed.about.rows for sealed in written))
+
+    # --- what these have in common --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _watching(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Journal]:
+        journal = store.watch(windows)
+        try:
+            yield journal
+        finally:
+            store.end(journal)
+
+    @asynccontextmanager
+    async def _resting(self, store: ShardStore) -> AsyncIterator[None]:
+        """Nobody flushes, replaces or closes the store. Raises Unavailable if it was replaced."""
+        async with self._at_rest:
+            if self._replica().store is not store:
+                raise Unavailable(f"shard {self._shard} was replaced by a peer's replica meanwhile")
+            yield
+
+    @asynccontextmanager
+    async def _dropped(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
+        """A file with the keys of the windows that are dropped by now, for as long as it is needed."""
+        path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
+        try:
+            with translated(path):
+                path.parent.mkdir(exist_ok=True)
+                with path.open("wb") as file:
+                    for window in windows:
+                        keys = (key for key, _ in store.range(*bounds(DROPPED, window)))
+                        while part := list(islice(keys, _PART)):
+                            file.write(b"".join(part))
+                            await asyncio.sleep(0)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _job(self, work: str, dropped: Path) -> dict[str, Any]:
+        """The secret makes the ids of adopted messages."""
+        return {"work": work, "dropped": str(dropped), "secret": self._replica().ids.secret.hex()}
+
+    def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
+        if windows:
+            log.info(
+                "shard %d %s %d messages of %d windows from %d on", self._shard, what, rows, len(windows), min(windows),
+                extra={"action": "far", "shard": self._shard},
+            )  # fmt: skip
+
+
+def _files_of(said: Sequence[dict[str, Any] | None], numbers: dict[int, int]) -> list[Sealed]:
+    """The files that a process wrote, under these numbers of their windows."""
+    return [Sealed(About(**about), numbers[about["window"]]) for about in said if about is not None]
+
+
+async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -> dict[Sealed, frozenset[bytes]]:
+    """Per file the journal's early keys that are in it."""
+    return await in_thread(_held, store, {sealed: journal.windows[sealed.about.window].early for sealed in files})
+
+
+def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
+    """The keys that are in each file. Blocks."""
+    return {
+        sealed: DelayFile(store.path / sealed.name).holds(some) if some else frozenset()
+        for sealed, some in keys.items()
+    }
+
+
+def _compact(store: ShardStore, windows: Collection[int]) -> None:
+    """Give back the space of rows that are in files now. Blocks."""
+    for start, end in runs_of(windows):
+        store.compact(*bounds(ROW, start, end))

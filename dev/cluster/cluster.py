@@ -1,0 +1,149 @@
+"""A whole duemq on this machine: Kafka, ZooKeeper, delay nodes and proxies, each a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from duemq.dev.cluster.duemq_process import DuemqProcess
+from duemq.dev.servers.errors import LocalError
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.ports import free_port, is_open
+from duemq.dev.servers.process import Process
+from duemq.dev.servers.running import Running
+from duemq.dev.servers.zookeeper import ZooKeeperServers
+
+_BLOCK = 10  # ports between the first of one kind and the first of the next, where they are not left to choose
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Of every process, in order."""
+
+    proxies: tuple[int, ...]
+    nodes: tuple[int, ...]
+    kafka: tuple[int, ...]
+    kafka_controllers: tuple[int, ...]
+    zookeeper: tuple[int, ...]
+    zookeeper_peers: tuple[int, ...]
+
+    @classmethod
+    def choose(cls, brokers: int, zookeepers: int, nodes: int, proxies: int, first: int = 0) -> Ports:
+        """`first`: of the first proxy; the others follow in blocks of ten. 0 = any that are free."""
+        counts = (proxies, nodes, brokers, brokers, zookeepers, 2 * zookeepers)
+        if max(counts) > _BLOCK:
+            raise LocalError(f"at most {_BLOCK} processes of a kind, and {_BLOCK // 2} ZooKeeper servers")
+        return cls(
+            *(
+                tuple(first + block * _BLOCK + place if first else free_port() for place in range(count))
+                for block, count in enumerate(counts)
+            )
+        )
+
+    def all(self) -> tuple[int, ...]:
+        return (
+            *self.proxies, *self.nodes, *self.kafka, *self.kafka_controllers, *self.zookeeper, *self.zookeeper_peers,
+        )  # fmt: skip
+
+
+class LocalCluster(Running):
+    """Made, it has started nothing yet; a context manager: entered, all of it is ready; left, all of it is gone.
+
+    `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, from its next
+    start on. `kafka_extra`: lines of server.properties. `kafka_secure`: with a SASL_SSL listener beside the plain one.
+    `reached_at` (server, port): by which port others reach that port of a server of Kafka or ZooKeeper, where something
+    stands between them. `report` is told what is waited for.
+    Servers of Kafka and ZooKeeper are numbered from 1, `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
+    where there is neither Java nor a way to fetch the servers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        zookeepers: int = 1,
+        nodes: int = 3,
+        proxies: int = 2,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        kafka_extra: Mapping[str, str] | None = None,
+        kafka_secure: bool = False,
+        ports: Ports | None = None,
+        reached_at: Callable[[str, int], int] | None = None,
+        report: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        folder = folder.absolute()
+        self.ports = ports or Ports.choose(brokers, zookeepers, nodes, proxies)
+        self._report = report
+        self.kafka = KafkaServers(
+            folder / "kafka", brokers, ports=self.ports.kafka, controller_ports=self.ports.kafka_controllers,
+            extra=kafka_extra, secure=kafka_secure, reached_at=reached_at,
+        )  # fmt: skip
+        self.zookeeper = ZooKeeperServers(
+            folder / "zookeeper", zookeepers, ports=self.ports.zookeeper, peer_ports=self.ports.zookeeper_peers,
+            reached_at=reached_at or (lambda server, port: port),
+        )  # fmt: skip
+        common = {
+            "kafka.bootstrap": self.kafka.bootstrap,
+            "zookeeper.hosts": self.zookeeper.hosts,
+            "kafka.replication_factor": "3" if brokers > 1 else "1",
+            "kafka.min_insync_replicas": "2" if brokers > 1 else "1",
+            **(settings or {}),
+        }
+        self.nodes, self.proxies = (
+            [
+                DuemqProcess(kind, f"{kind}-{number}", port, folder, common, environment)
+                for number, port in enumerate(ports_of_kind, 1)
+            ]
+            for kind, ports_of_kind in (("node", self.ports.nodes), ("proxy", self.ports.proxies))
+        )
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """All of them by name, in the order in which they stop."""
+        own = [process.process for process in (*self.proxies, *self.nodes)]
+        servers = (*self.kafka.processes.values(), *self.zookeeper.processes.values())
+        return {process.name: process for process in (*own, *servers)}
+
+    def start(self) -> None:
+        """Start what does not run, and come back when all of it is ready."""
+        self._refuse_taken_ports()
+        self._report("Kafka and ZooKeeper")
+        with ThreadPoolExecutor(2) as threads:
+            starting = [threads.submit(servers.start) for servers in (self.kafka, self.zookeeper)]
+        for each in starting:
+            each.result()
+        for kind, processes in (("the delay nodes", self.nodes), ("the proxies", self.proxies)):
+            self._report(kind)
+            for process in processes:
+                process.spawn()
+            for process in processes:
+                process.wait_until_ready()
+
+    def stop(self) -> None:
+        """Stop all of it in order: the proxies, so that nothing more is taken; the nodes; what they stand on."""
+        for processes in (self.proxies, self.nodes):
+            for process in processes:
+                process.process.resume()
+                process.process.terminate()
+            for process in processes:
+                process.process.stop()
+        with ThreadPoolExecutor(2) as threads:
+            stopping = [threads.submit(servers.stop) for servers in (self.kafka, self.zookeeper)]
+        for each in stopping:
+            each.result()
+
+    def close(self) -> None:
+        """End all of it at once. Idempotent; the folder is left as it is."""
+        for process in self.processes.values():
+            process.kill()
+
+    def _refuse_taken_ports(self) -> None:
+        """A server that cannot have its port would say so in its log only, after a while."""
+        if not any(process.running for process in self.processes.values()):
+            taken = [port for port in self.ports.all() if is_open(port)]
+            if taken:
+                raise LocalError(f"somebody listens on port {', '.join(map(str, taken))}: choose others")

@@ -1,0 +1,82 @@
+"""A delay node, a proxy or both in one as a process of this installation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from duemq.dev.servers.ports import HOST
+from duemq.dev.servers.process import Process
+
+_START = "import sys; from duemq.cli.main import main; sys.exit(main())"
+_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
+
+
+class DuemqProcess:
+    """`settings` (by `section.key`) and `environment` may be changed; both hold from the next `start` on.
+
+    `kind`: `node`, `proxy` or `serve`. `data`: its folder; a proxy keeps nothing.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        port: int,
+        folder: Path,
+        settings: Mapping[str, str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind, self.name, self.port = kind, name, port
+        self.url = f"http://{HOST}:{port}"
+        self._folder = folder
+        self.settings, self.environment = dict(settings), dict(environment or {})
+        self.process = Process(name, self._command(), folder / "logs" / f"{name}.log", environment=self._variables())
+
+    @property
+    def data(self) -> Path:
+        return self._folder / self.name
+
+    @property
+    def log(self) -> Path:
+        return self.process.log
+
+    def spawn(self) -> None:
+        """Start it, without waiting. Nothing happens when it runs already."""
+        self.process.command, self.process.environment = self._command(), self._variables()
+        self.process.start()
+
+    def start(self) -> None:
+        """Start it, and come back when it is ready. Raises LocalError."""
+        self.spawn()
+        self.wait_until_ready()
+
+    def wait_until_ready(self, within_s: float = _READY_WITHIN_S) -> None:
+        """Raises LocalError with its last words when it ends before, or takes too long."""
+        self.process.until(self.is_ready, within_s)
+
+    def is_ready(self) -> bool:
+        """Whether `/readyz` answers 200."""
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _command(self) -> list[str]:
+        own = ["--listen", f"{HOST}:{self.port}"]
+        if self.kind != "proxy":
+            own += ["--data", str(self.data)]
+        if self.kind == "node":
+            own += ["--name", self.name]
+        for key, value in self.settings.items():
+            own += ["--set", f"{key}={value}"]
+        return [sys.executable, "-P", "-c", _START, self.kind, *own]
+
+    def _variables(self) -> dict[str, str]:
+        """Ours, without the settings that somebody has made for a duemq of their own."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
+        return kept | {"NO_COLOR": "1"} | self.environment

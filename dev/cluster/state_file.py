@@ -1,0 +1,74 @@
+"""What is known of a local cluster after the command that started it has ended: `cluster.json` in its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duemq.dev.cluster.cluster import LocalCluster, Ports
+from duemq.dev.servers.errors import LocalError
+from duemq.dev.servers.process import Identity
+
+_FILE = "cluster.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`settings`: those that every node and proxy was started with. `processes`: the ones that were started."""
+
+    ports: Ports
+    settings: dict[str, str]
+    processes: dict[str, Identity] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cluster: LocalCluster, settings: dict[str, str]) -> Kept:
+        started = {name: process.identity for name, process in cluster.processes.items() if process.running}
+        return cls(cluster.ports, settings, {name: each for name, each in started.items() if each is not None})
+
+    @classmethod
+    def read(cls, folder: Path) -> Kept | None:
+        """None where no cluster was started. Raises LocalError for a file that is not ours."""
+        try:
+            found = json.loads((folder / _FILE).read_bytes())
+            if found["format"] != _FORMAT:
+                raise ValueError(f"its format is {found['format']}")
+            return cls._of_json(found)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise LocalError(f"{folder / _FILE} cannot be read: {error}") from error
+
+    @classmethod
+    def _of_json(cls, found: dict[str, Any]) -> Kept:
+        return cls(
+            Ports(**{kind: tuple(ports) for kind, ports in found["ports"].items()}),
+            found["settings"],
+            {name: Identity(**identity) for name, identity in found["processes"].items()},
+        )
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = folder / f"{_FILE}.new"
+        new.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n")
+        new.replace(folder / _FILE)
+
+    def cluster(self, folder: Path, **further: Any) -> LocalCluster:
+        """The same cluster, with what still runs of it taken over."""
+        ports = self.ports
+        cluster = LocalCluster(
+            folder,
+            brokers=len(ports.kafka),
+            zookeepers=len(ports.zookeeper),
+            nodes=len(ports.nodes),
+            proxies=len(ports.proxies),
+            settings=self.settings,
+            ports=ports,
+            **further,
+        )
+        for name, process in cluster.processes.items():
+            if name in self.processes:
+                process.adopt(self.processes[name])
+        return cluster

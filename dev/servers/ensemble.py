@@ -1,0 +1,56 @@
+"""Several servers of one kind, told what to do one by one or all at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from duemq.dev.servers.ports import free_port
+from duemq.dev.servers.process import Process
+from duemq.dev.servers.running import Running
+
+
+class Ensemble(Running):
+    """Servers are numbered from 1; a call without a number is for all of them."""
+
+    processes: dict[int, Process]
+    numbers: range
+
+    @abstractmethod
+    def start(self, number: int | None = None) -> None:
+        """Come back when they serve. Raises LocalError."""
+
+    def stop(self, number: int | None = None) -> None:
+        """SIGTERM, and wait. Raises LocalError."""
+        processes = [self.processes[each] for each in self.these(number)]
+        for process in processes:
+            process.resume()
+            process.terminate()
+        for process in processes:
+            process.stop()
+
+    def kill(self, number: int | None = None) -> None:
+        """SIGKILL, and wait."""
+        for each in self.these(number):
+            self.processes[each].kill()
+
+    def pause(self, number: int | None = None) -> None:
+        """SIGSTOP: their ports stay open, and nobody answers."""
+        for each in self.these(number):
+            self.processes[each].pause()
+
+    def resume(self, number: int | None = None) -> None:
+        """SIGCONT."""
+        for each in self.these(number):
+            self.processes[each].resume()
+
+    def close(self) -> None:
+        """End all of them at once. Idempotent; their folder is left as it is."""
+        self.kill()
+
+    def these(self, number: int | None) -> Sequence[int]:
+        return self.numbers if number is None else (number,)
+
+    def _numbered(self, ports: Sequence[int]) -> dict[int, int]:
+        """By server; any that are free where none are given."""
+        return dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))

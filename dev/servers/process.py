@@ -1,0 +1,208 @@
+"""A server process that can be stopped, killed, frozen and weighed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from duemq.dev.servers.errors import LocalError
+from duemq.dev.servers.usage import Usage, usage
+
+_LOOK_EVERY_S = 0.02
+STOP_WITHIN_S = 60.0
+
+
+def wait_for(condition: Callable[[], object], what: str, within_s: float) -> None:
+    """Until `condition` is true; it is asked every 20 ms. Raises LocalError."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LocalError(f"waited {within_s:.0f} s for {what}")
+        time.sleep(_LOOK_EVERY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process that another one may have started. `started`: clock ticks since boot, for pids are used again."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """Raises ProcessLookupError."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise ProcessLookupError(f"there is no process {pid}") from error
+        return cls(pid, int(stat.rpartition(")")[2].split()[19]))
+
+    def lives(self) -> bool:
+        """A zombie does not: it has let go of its ports and files."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        fields = stat.rpartition(")")[2].split()
+        return int(fields[19]) == self.started and fields[0] not in "ZX"
+
+    def frozen(self) -> bool:
+        """Whether the last of its threads was stopped; true of none at all."""
+        try:
+            threads = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # one has ended meanwhile
+        return not self.lives() or all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Nothing happens when it is gone."""
+        if self.lives():
+            os.kill(self.pid, number)
+
+
+class Process:
+    """One server, started any number of times. Its output is added to `log`.
+
+    It has a session of its own, so that Ctrl-C reaches whoever started it, who stops it in order. It is killed when
+    the interpreter ends, unless `leave` was called.
+    """
+
+    _living: set[Process] = set()  # noqa: RUF012
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name, self.log = name, log
+        self.command = list(command)
+        self.environment = dict(environment or {})
+        self._child: subprocess.Popen[bytes] | None = None
+        self.identity: Identity | None = None
+        self._told_to_end = False
+
+    @property
+    def pid(self) -> int:
+        """Raises LocalError when it was never started."""
+        if self.identity is None:
+            raise LocalError(f"{self.name} was not started")
+        return self.identity.pid
+
+    @property
+    def running(self) -> bool:
+        """True of a frozen one, too."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return self.identity is not None and self.identity.lives()
+
+    @property
+    def exit_code(self) -> int | None:
+        """As subprocess has it: minus the signal's number when one ended it; None while it runs."""
+        return None if self._child is None else self._child.poll()
+
+    def adopt(self, identity: Identity) -> None:
+        """Take over a process that an earlier interpreter started."""
+        self._child, self.identity = None, identity
+
+    def leave(self) -> None:
+        """Let it run on when this interpreter ends."""
+        self._living.discard(self)
+
+    def start(self) -> None:
+        """Nothing happens when it runs already."""
+        if self.running:
+            return
+        self._told_to_end = False
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment or None,
+                start_new_session=True,
+            )
+        self.identity = Identity.of(self._child.pid)
+        self._living.add(self)
+
+    def until(self, ready: Callable[[], object], within_s: float) -> None:
+        """Wait until it is ready. Raises LocalError with its last words when it ends before, or takes too long."""
+
+        def check() -> object:
+            if not self.running:
+                raise LocalError(f"{self.name} ended with exit code {self.exit_code}:\n{self.last_words()}")
+            return ready()
+
+        try:
+            wait_for(check, f"{self.name} to be ready", within_s)
+        except LocalError as error:
+            if self.running:
+                raise LocalError(f"{error}:\n{self.last_words()}") from None
+            raise
+
+    def last_words(self, lines: int = 20) -> str:
+        """The end of its log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting. Nothing happens when it does not run, or was told before.
+
+        A second signal could meet it where its handlers are gone already, and end it before it has finished.
+        """
+        if not self._told_to_end:
+            self._told_to_end = True
+            self._signal(signal.SIGTERM)
+
+    def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
+        """SIGTERM, and wait; the exit code (None for an adopted one). Killed, with LocalError, when it takes longer."""
+        self._signal(signal.SIGCONT)
+        self.terminate()
+        try:
+            self._wait(within_s)
+        except LocalError:
+            self.kill()
+            raise
+        return self.exit_code
+
+    def kill(self) -> None:
+        """SIGKILL, and wait: what a crash or the out-of-memory killer does."""
+        self._signal(signal.SIGKILL)
+        self._wait(STOP_WITHIN_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: from when this comes back it keeps its connections and answers nobody."""
+        self._signal(signal.SIGSTOP)
+        if self.identity is not None:
+            wait_for(self.identity.frozen, f"{self.name} to freeze", STOP_WITHIN_S)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def usage(self) -> Usage:
+        """CPU s and memory of it and its children, now; zeros when it does not run."""
+        return usage(self.pid) if self.running else Usage(0.0, 0, 0)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running and self.identity is not None:
+            self.identity.signal(number)
+
+    def _wait(self, within_s: float) -> None:
+        wait_for(lambda: not self.running, f"{self.name} to end", within_s)
+        self._living.discard(self)
+
+    @classmethod
+    def _kill_all(cls) -> None:
+        for process in list(cls._living):
+            process.kill()
+
+
+atexit.register(Process._kill_all)

@@ -1,0 +1,282 @@
+"""The election through ZooKeeper: what should be (the allocation) is compared with what is (the locks) at every change.
+
+    free, given to this node          ──▶ claim it                    owned
+    held, and still given to it       ──▶                             owned
+    held, but given to another now    ──▶ not owned from this moment; released when the master says it has finished
+
+Nothing is remembered about writes under way. One whose answer got lost is seen in the next look, done or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from duemq.election.allocation import allocate
+from duemq.election.base import Member, Standing
+from duemq.election.changes import Changes
+from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, joined, talk_to
+from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registered, decode_member, encode_lock, encode_member
+from duemq.election.zookeeper.options import check_name
+from duemq.election.zookeeper.registry import Registry
+from duemq.model.errors import BadConfig, DuemqError, Unavailable
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+_LEAVE_S = 2.0
+
+
+class ZooKeeperElection:
+    """One node's part. `registry` is open, and stays so: it is the caller's, and may serve others too.
+
+    `shards`: of the cluster. `host`, `link_port`: where to listen for the links of the others, who are told the host of
+    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire). Links are for nodes alone,
+    so `host` is the address that a node's HTTP is bound to.
+    """
+
+    def __init__(
+        self, registry: Registry, me: Member, shards: int, host: str = "127.0.0.1", link_port: int = 0
+    ) -> None:
+        check_name("node.name", me.name)
+        self._registry, self._me, self._shards = registry, me, range(shards)
+        self._host, self._link_port = host, link_port
+        self._path = registry.layout.node(me.name)
+        self._instance = ""
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._changes = Changes()
+        self._seen: object = None
+        self._owned: frozenset[int] = frozenset()
+        self._shown: frozenset[int] = frozenset()  # of what is held: what a caller was told it owns
+        self._released: frozenset[int] = frozenset()  # of what is held: what the master has finished with
+
+    async def join(self) -> None:
+        """Raises Unavailable without ZooKeeper, BadConfig where another live process has the same name."""
+        if self._task is not None:
+            return
+        if self._registry.paused():
+            raise Unavailable("ZooKeeper is out of reach")
+        self._instance = secrets.token_hex(8)
+        try:
+            if self._host:
+                self._link = Link(self._me.name, self._instance, self._on_dead)
+                port = await self._link.open(self._host, self._link_port)
+                self._me = replace(self._me, link=joined(urlsplit(self._me.url).hostname or self._host, port))
+            await self._replace_predecessor()
+            await self._register()
+        except BaseException:
+            await self._close_link()
+            raise
+        self._registry.listen(self._look)
+        self._task = asyncio.create_task(self._run(), name="election")
+        self._task.add_done_callback(lambda _: self._changes.tell())
+        self._look()
+
+    def owned(self) -> frozenset[int]:
+        self._shown |= self._owned
+        return self._owned
+
+    def paused(self) -> bool:
+        return self._registry.paused()
+
+    async def changed(self, timeout_s: float | None = None) -> bool:
+        """Raises what ended the election, if something did."""
+        told = await self._changes.wait(timeout_s)
+        if self._task is not None and self._task.done():
+            self._task.result()
+        if self._registry.failed is not None:
+            raise self._registry.failed
+        return told
+
+    async def release(self, shard: int) -> None:
+        """Callers may say it of any shard they are not master of, at any time: it counts for those held, not owned."""
+        if shard not in self._released and shard in self._held() - self._owned:
+            self._released |= {shard}
+            self._wake.set()
+
+    async def report(self, standing: Standing) -> None:
+        """Told soon; while ZooKeeper is out of reach, told after."""
+        self._me = replace(self._me, standing=standing)
+        self._wake.set()
+
+    def members(self) -> Sequence[Member]:
+        return self._registry.members()
+
+    def masters(self) -> Mapping[int, str]:
+        return self._registry.masters()
+
+    def draining(self) -> bool:
+        return self._registry.wished(self._me.name)
+
+    async def leave(self) -> None:
+        """Bounded. Without its node in `nodes`, all this one holds is free at once."""
+        if self._task is None:
+            return
+        self._registry.unlisten(self._look)
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        self._owned = self._shown = self._released = frozenset()
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._unregister()
+        await self._close_link()
+        self._look()
+
+    async def _run(self) -> None:
+        """Bring what is closer to what should be, at every change."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._registry.paused():
+                continue
+            try:
+                me = self._registered()
+                if me is None or me.session != self._registry.session.id:
+                    await self._replace_predecessor()
+                    await self._register()
+                await self._tell_standing()
+                await self._settle()
+            except Unavailable as error:
+                log.warning("election waits for ZooKeeper: %s", error, extra={"action": "retry"})
+                self._registry.mirror.touch_all()
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _settle(self) -> None:
+        """Claim what is due to this node and free, release what it has finished with."""
+        me = self._registered()
+        if me is None:
+            return
+        held, given = self._held(), self._given()
+        taken = frozenset(shard for shard, lock in self._registry.locks.items() if self._registry.is_held(lock))
+        # What was never shown as owned has no master that could finish.
+        done = (held - given) & (self._released | (held - self._shown))
+        mine = encode_lock(me.member.name, me.born)
+        writes = [(shard, mine) for shard in sorted(given - taken)] + [(shard, NO_HOLDER) for shard in sorted(done)]
+        await asyncio.gather(*(self._write_lock(shard, data) for shard, data in writes))
+
+    async def _write_lock(self, shard: int, data: bytes) -> None:
+        path, session = self._registry.layout.lock(shard), self._registry.session
+        known: Lock | None = self._registry.locks.get(shard)
+        written = await (session.create(path, data) if known is None else session.write(path, data, known.version))
+        if written is None:
+            self._registry.mirror.touch(path)  # somebody was quicker
+            return
+        verb = "released" if data == NO_HOLDER else "claimed"
+        log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
+        self._registry.mirror.put(path, written)
+
+    async def _tell_standing(self) -> None:
+        me, path, mirror = self._registered(), self._path, self._registry.mirror
+        if me is None or me.member == self._me:
+            return
+        written = await self._registry.session.write(path, encode_member(self._me, self._instance), me.version)
+        if written is None:
+            mirror.touch(path)
+        else:
+            mirror.put(path, written)
+
+    async def _register(self) -> None:
+        data = encode_member(self._me, self._instance)
+        znode = await self._registry.session.create(self._path, data, ephemeral=True)
+        if znode is None:
+            self._registry.mirror.touch(self._path)
+            return
+        self._registry.mirror.put(self._path, znode)
+        log.info("node %s takes part", self._me.name, extra={"action": "join", "node": self._me.name})
+
+    async def _unregister(self) -> None:
+        while (found := await self._find()) is not None and found.instance == self._instance:
+            if await self._registry.session.delete(self._path, found.version):
+                self._registry.mirror.put(self._path, None)
+
+    async def _replace_predecessor(self) -> None:
+        """Remove what an earlier process of this name, or an earlier session of this one, left behind.
+
+        Raises BadConfig if that process lives.
+        """
+        session = self._registry.session
+        deadline = asyncio.get_running_loop().time() + self._registry.options.session_timeout_s + 2
+        while (found := await self._find()) is not None:
+            if found.instance == self._instance:
+                if found.session == session.id:
+                    return
+                talk = Talk.STRANGER
+            elif found.member.link:
+                peer = Peer(self._me.name, found.member.link, found.born, found.instance)
+                talk = await talk_to(peer, stay=False)
+            else:
+                talk = Talk.SILENT
+            late = asyncio.get_running_loop().time() > deadline
+            if talk in (Talk.REFUSED, Talk.STRANGER):
+                await session.delete(self._path, found.version)
+            elif talk is Talk.ENDED or late:
+                raise BadConfig(
+                    f"another node named {self._me.name} is alive (it answers at {found.member.url}): "
+                    "choose another node.name"
+                )
+            else:
+                await asyncio.sleep(_RETRY_S)  # its session may be running out
+
+    async def _find(self) -> Registered | None:
+        """This node's entry, read afresh. One that cannot be understood is removed."""
+        while (znode := await self._registry.session.read(self._path)) is not None:
+            if (found := decode_member(self._me.name, znode)) is not None:
+                return found
+            await self._registry.session.delete(self._path, znode.version)
+        return None
+
+    def _registered(self) -> Registered | None:
+        """This process as it stands in ZooKeeper."""
+        found = self._registry.registered.get(self._me.name)
+        return found if found is not None and found.instance == self._instance else None
+
+    def _held(self) -> frozenset[int]:
+        me = self._registered()
+        if me is None:
+            return frozenset()
+        mine = (me.member.name, me.born)
+        return frozenset(shard for shard, lock in self._registry.locks.items() if (lock.holder, lock.born) == mine)
+
+    def _given(self) -> frozenset[int]:
+        table = allocate(self._registry.options.strategy, self._shards, self._registry.members())
+        return frozenset(shard for shard, name in table.items() if name == self._me.name)
+
+    def _look(self) -> None:
+        """Something may have changed. What is not owned any more is so at once, whatever is under way."""
+        if self._task is not None:
+            held = self._held()
+            self._owned = held & self._given()
+            self._shown &= held
+            self._released &= held - self._owned
+            if self._link is not None:
+                self._link.follow(self._peers())
+            self._wake.set()
+        seen = (self._owned, self.paused(), self.members(), self.masters(), self.draining())
+        if seen != self._seen:
+            self._seen = seen
+            self._changes.tell()
+
+    def _peers(self) -> list[Peer]:
+        return [
+            Peer(entry.member.name, entry.member.link, entry.born, entry.instance)
+            for entry in self._registry.registered.values()
+            if entry.member.link and entry.instance != self._instance
+        ]
+
+    async def _on_dead(self, peer: Peer) -> None:
+        with suppress(DuemqError):  # asked again while its entry is there
+            await self._registry.bury(peer.name, peer.born)
+
+    async def _close_link(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+            self._link = None

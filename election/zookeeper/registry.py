@@ -1,0 +1,206 @@
+"""What ZooKeeper knows of a cluster: its nodes, its masters and the wishes of its operators. For proxies and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from duemq.election.base import Member, NodeState
+from duemq.election.changes import Changes
+from duemq.election.zookeeper.cache import Mirror
+from duemq.election.zookeeper.layout import (
+    Layout,
+    Lock,
+    Meta,
+    Registered,
+    decode_locks,
+    decode_member,
+    decode_meta,
+    encode_meta,
+)
+from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_name
+from duemq.election.zookeeper.session import Session, SessionState
+from duemq.model.errors import BadConfig, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 5.0
+_BURIALS = 3
+
+
+class Registry:
+    """Follows ZooKeeper while open. All calls are made in one event loop.
+
+    `cluster`: the folder under the chroot. Calls raise Unavailable while ZooKeeper is out of reach; what is read
+    without waiting is what was known last, and nothing after the session was lost.
+    """
+
+    def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
+        check_name("cluster", cluster)
+        self.options, self.layout = options, Layout(f"{options.chroot}/{cluster}")
+        self.session = Session(options, self._on_state, self._on_touched)
+        self.mirror = Mirror(
+            self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_mirror_change
+        )
+        self.registered: Mapping[str, Registered] = {}
+        self.locks: Mapping[int, Lock] = {}
+        self.failed: BaseException | None = None
+        self._changes = Changes()
+        self._listeners: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises Unavailable when ZooKeeper does not answer in time, BadConfig when it refuses."""
+        await self.session.open()
+        try:
+            async with asyncio.timeout(self.options.connect_timeout_s):
+                for path in (self.layout.nodes, self.layout.locks, self.layout.drain):
+                    await self.session.ensure(path)
+                self._task = asyncio.create_task(self.mirror.run(), name="zookeeper-mirror")
+                self._task.add_done_callback(self._on_end)
+                await self.mirror.current.wait()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"ZooKeeper at {self.options.hosts} stopped answering during the start") from error
+            raise
+
+    async def close(self) -> None:
+        """Bounded. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.session.close()
+
+    def paused(self) -> bool:
+        """Whether ZooKeeper is out of reach, or back but not read again yet."""
+        return not self.mirror.current.is_set()
+
+    async def changed(self, timeout_s: float | None = None) -> bool:
+        """As `Election.changed`. Raises what ended the following, if something did."""
+        told = await self._changes.wait(timeout_s)
+        if self.failed is not None:
+            raise self.failed
+        return told
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call it at each change, until `unlisten`."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        self._listeners.remove(listener)
+
+    def members(self) -> Sequence[Member]:
+        """The live nodes, by name. Those an operator wants drained are draining, whether they know it yet or not."""
+        return [self._as_wished(self.registered[name].member) for name in sorted(self.registered)]
+
+    def masters(self) -> Mapping[int, str]:
+        return {shard: lock.holder for shard, lock in sorted(self.locks.items()) if self.is_held(lock)}
+
+    def is_held(self, lock: Lock) -> bool:
+        """Whether its holder lives."""
+        holder = self.registered.get(lock.holder)
+        return holder is not None and holder.born == lock.born
+
+    def wished(self, name: str) -> bool:
+        """Whether an operator wants the node drained."""
+        return name in self.mirror.folder(self.layout.drain)
+
+    async def meta(self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None) -> Meta:
+        """What the cluster shares: made by the first who gives `shards`, the same for all who come later.
+
+        Raises Unavailable where nobody made it and `shards` is None, BadConfig where it has another number of shards.
+        """
+        async with _bounded():
+            while (znode := await self.session.read(self.layout.meta)) is None:
+                if shards is None:
+                    raise Unavailable(f"no node has started in cluster {self.layout.root} of ZooKeeper yet")
+                secret = make_secret() if make_secret else secrets.token_bytes(16)
+                await self.session.create(self.layout.meta, encode_meta(Meta(secrets.token_hex(8), shards, secret)))
+        meta = decode_meta(self.layout.meta, znode.data)
+        if shards is not None and shards != meta.shards:
+            raise BadConfig(
+                f"shards = {shards}, but the cluster {self.layout.root} in ZooKeeper was made with {meta.shards}: "
+                "a cluster keeps its number"
+            )
+        return meta
+
+    async def drain(self, name: str) -> None:
+        """Ask a node to hand over what it is master of. Idempotent. Raises Rejected `unknown_node`."""
+        async with _bounded():
+            await self._must_know(name)
+            if await self.session.create(self.layout.wish(name), b"{}"):
+                log.info("node %s is asked to hand over", name, extra={"action": "drain", "node": name})
+            self.mirror.touch(self.layout.drain)
+
+    async def resume(self, name: str) -> None:
+        """Take it back. Idempotent. Raises Rejected `unknown_node`."""
+        async with _bounded():
+            await self._must_know(name)
+            if await self.session.delete(self.layout.wish(name), -1):
+                log.info("node %s takes part again", name, extra={"action": "resume", "node": name})
+            self.mirror.touch(self.layout.wish(name))
+
+    async def bury(self, name: str, born: int) -> None:
+        """Delete the node that was born then: its process is dead, and what it held is free at once.
+
+        Said of a living one by mistake, it does no harm: that one registers anew.
+        """
+        path = self.layout.node(name)
+        for _ in range(_BURIALS):  # a last word of the dead may have arrived in between
+            znode = await self.session.read(path)
+            if znode is None or znode.born != born:
+                return
+            if await self.session.delete(path, znode.version):
+                log.warning("node %s is dead: its place is free", name, extra={"action": "bury", "node": name})
+                self.mirror.put(path, None)
+                return
+
+    async def _must_know(self, name: str) -> None:
+        if is_name(name):
+            for path in (self.layout.node(name), self.layout.wish(name)):
+                if await self.session.read(path) is not None:
+                    return
+        raise Rejected("unknown_node", f"There is no node {name} in the cluster.")
+
+    def _as_wished(self, member: Member) -> Member:
+        if member.standing.state is NodeState.READY and self.wished(member.name):
+            return replace(member, standing=replace(member.standing, state=NodeState.DRAINING))
+        return member
+
+    def _on_state(self, state: SessionState) -> None:
+        self.mirror.on_state(state)
+
+    def _on_touched(self, path: str) -> None:
+        if path.startswith((self.layout.nodes, self.layout.locks, self.layout.drain)):
+            self.mirror.touch(path)
+
+    def _on_mirror_change(self) -> None:
+        decoded = [decode_member(name, znode) for name, znode in self.mirror.folder(self.layout.nodes).items()]
+        self.registered = {entry.member.name: entry for entry in decoded if entry is not None}
+        self.locks = decode_locks(self.mirror.folder(self.layout.locks))
+        self._tell()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelling():
+            self.failed = Unavailable(f"{task.get_name()} was cancelled") if task.cancelled() else task.exception()
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+        self._changes.tell()
+
+
+@asynccontextmanager
+async def _bounded() -> AsyncIterator[None]:
+    """People are answered in time: what ZooKeeper does not do by then may still happen, and can be asked for again."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            yield
+    except TimeoutError as error:
+        raise Unavailable("ZooKeeper is out of reach") from error

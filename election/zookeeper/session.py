@@ -1,0 +1,232 @@
+"""A ZooKeeper session for asyncio: kazoo in its own threads, and nothing of kazoo above this file.
+
+Every write here is conditional, on a version or on there being no such node yet. So a write whose answer got lost, and
+which the server applies later or never, can be tried again after another look: it cannot undo what came in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from duemq.election.zookeeper.options import ZooKeeperOptions
+from duemq.model.errors import BadConfig, Fatal, Unavailable
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 3.0
+
+
+class SessionState(StrEnum):
+    """By the names kazoo gives them."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection; the session may live on
+    LOST = "lost"  # the session ended, and its ephemeral nodes with it
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """`born`: the transaction that made it, so no two nodes share one. `session`: whose ephemeral node it is, or 0."""
+
+    data: bytes
+    version: int
+    born: int
+    session: int
+
+
+class _Result(Protocol):
+    value: Any
+    exception: BaseException
+
+    def successful(self) -> bool: ...
+
+
+class Session:
+    """`on_state` and `on_touched` (the path of a node that was changed or whose children were) run in the event loop.
+
+    Opened once. Calls raise Unavailable without a session, BadConfig without the right to do it. Without a connection
+    they wait.
+    """
+
+    def __init__(
+        self, options: ZooKeeperOptions, on_state: Callable[[SessionState], None], on_touched: Callable[[str], None]
+    ) -> None:
+        self.state = SessionState.LOST
+        self._options, self._tell_state, self._tell_touched = options, on_state, on_touched
+        self._connected = asyncio.Event()
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Without these, kazoo gives up for good after a while without a quorum.
+        retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}
+        self._client = KazooClient(
+            hosts=options.hosts,
+            timeout=options.session_timeout_s,
+            connection_retry=KazooRetry(**retry),
+            command_retry=KazooRetry(**retry),
+            default_acl=CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE,
+            auth_data=[("digest", f"{options.user}:{options.password}")] if options.user else None,
+            use_ssl=options.tls,
+            ca=options.ca_file or None,
+            certfile=options.cert_file or None,
+            keyfile=options.key_file or None,
+            keyfile_password=options.key_password or None,
+            check_hostname=options.tls and options.verify_host,
+        )
+        self._client.add_listener(self._on_state)
+
+    @property
+    def id(self) -> int | None:
+        """None without a connection."""
+        client_id = self._client.client_id
+        return None if client_id is None else int(client_id[0])
+
+    async def open(self) -> None:
+        """Raises Unavailable when no server answers in time."""
+        self._loop = asyncio.get_running_loop()
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise Unavailable(
+                f"no ZooKeeper answered at {self._options.hosts} within {self._options.connect_timeout_s:g} s"
+            ) from None
+
+    async def close(self) -> None:
+        """End the session, and with it the ephemeral nodes. Bounded. Idempotent."""
+        if self._closing or self._loop is None:
+            return
+        self._closing = True
+        closed = asyncio.Event()
+
+        def close() -> None:
+            with suppress(Exception):  # kazoo complains of a connection that did not end in time: so do we, below
+                self._client.stop()
+                self._client.close()
+            self._to_loop(closed.set)
+
+        # A daemon, not one of the loop's own threads: those are waited for at the end, however long they take.
+        closer = threading.Thread(target=close, name="zookeeper-close", daemon=True)
+        closer.start()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await closed.wait()
+            closer.join()
+        except TimeoutError:
+            log.warning(
+                "zookeeper connection did not close in %g s and is left behind", _CLOSE_S, extra={"action": "close"}
+            )
+
+    async def read(self, path: str) -> Znode | None:
+        """Watched from now on, if it is there."""
+        try:
+            data, stat = await self._call(self._client.get_async, path, self._on_touched)
+        except NoNodeError:
+            return None
+        return _znode(data, stat)
+
+    async def children(self, path: str) -> list[str]:
+        """Their names; watched from now on. Raises Fatal if the node is gone: nothing of duemq's deletes a folder."""
+        try:
+            found: list[str] = await self._call(self._client.get_children_async, path, self._on_touched)
+        except NoNodeError as error:
+            raise Fatal(f"{path} was deleted from ZooKeeper: restart every node of this cluster") from error
+        return found
+
+    async def create(self, path: str, data: bytes, ephemeral: bool = False) -> Znode | None:
+        """None if there is one already."""
+        try:
+            _, stat = await self._call(self._client.create_async, path, data, ephemeral=ephemeral, include_data=True)
+        except NodeExistsError:
+            return None
+        return _znode(data, stat)
+
+    async def write(self, path: str, data: bytes, version: int) -> Znode | None:
+        """None if it is gone or has another version."""
+        try:
+            return _znode(data, await self._call(self._client.set_async, path, data, version))
+        except (BadVersionError, NoNodeError):
+            return None
+
+    async def delete(self, path: str, version: int) -> bool:
+        """False if it is gone or has another version."""
+        try:
+            await self._call(self._client.delete_async, path, version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    async def ensure(self, path: str) -> None:
+        """Make it and what is above it, where missing."""
+        await self._call(self._client.ensure_path_async, path)
+
+    async def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        call(*args, **kwargs).rawlink(lambda result: self._to_loop(_settle, answer, result))
+        try:
+            return await answer
+        except (NoNodeError, NodeExistsError, BadVersionError):
+            raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise BadConfig(
+                f"ZooKeeper refuses user {self._options.user or 'nobody'} at {args[0]}: look at zookeeper.user, "
+                "zookeeper.password, zookeeper.acl and who made that path"
+            ) from error
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not do it: {type(error).__name__} {error}") from error
+
+    def _on_state(self, state: str) -> None:
+        self._to_loop(self._set_state, SessionState[state])
+
+    def _set_state(self, state: SessionState) -> None:
+        if state is self.state or self._closing:
+            return
+        self.state = state
+        if state is SessionState.CONNECTED:
+            self._connected.set()
+            log.info("zookeeper is connected", extra={"action": "connected", "hosts": self._options.hosts})
+        else:
+            log.warning("zookeeper session is %s", state, extra={"action": str(state)})
+        self._tell_state(state)
+
+    def _on_touched(self, event: Any) -> None:
+        if event.path:  # without one it tells of the session, which `_on_state` does
+            self._to_loop(self._tell_touched, event.path)
+
+    def _to_loop(self, call: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(call, *args)
+
+
+def _settle(answer: asyncio.Future[Any], result: _Result) -> None:
+    if answer.done():
+        return
+    if result.successful():
+        answer.set_result(result.value)
+    else:
+        answer.set_exception(result.exception)
+
+
+def _znode(data: bytes, stat: Any) -> Znode:
+    return Znode(data, stat.version, stat.czxid, stat.ephemeralOwner)

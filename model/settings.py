@@ -1,0 +1,95 @@
+"""The base of all sections of the settings, and the types of their fields.
+
+A duration is in ms unless its name ends in `_s`, a size in bytes. In a file and in the environment both may be text
+("24h", "8MiB"), and lists may be text with commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import parse_levels
+
+_LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_BYTE_SIZE = TypeAdapter(ByteSize)
+ORIGIN = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
+"""An origin as browsers write it: scheme, host and port."""
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def reader(read: Callable[[str], Any]) -> BeforeValidator:
+    """Parse text with `read`, and leave other values to the type of the field."""
+
+    def validate(value: object) -> object:
+        try:
+            return read(value) if isinstance(value, str) else value
+        except Rejected as error:
+            raise ValueError(error.detail) from error
+
+    return BeforeValidator(validate)
+
+
+def duration(text: str) -> int:
+    """Milliseconds of a text such as 90s, 2h30m or 7d."""
+    return parse_duration(text, "it", text=True)
+
+
+def _size(text: str) -> int:
+    try:
+        return int(_BYTE_SIZE.validate_python(text))
+    except ValidationError as error:
+        raise ValueError("it is not a size such as 1048576, 64KiB or 8MiB") from error
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def delays(text: str) -> tuple[int, ...]:
+    """Milliseconds of each of several delays, such as `1s 5s 1m`."""
+    return parse_levels(text.replace(",", " "), "it")
+
+
+def no_switch(value: object) -> object:
+    # Every setting is a number, a text or a list, and pydantic would take `true` for 1.
+    if isinstance(value, bool):
+        raise ValueError("it is no switch")
+    return value
+
+
+Duration = Annotated[int, reader(duration), Field(ge=0)]
+Size = Annotated[int, reader(_size), Field(ge=0)]
+Percent = Annotated[int, Field(ge=1, le=100)]
+Words = Annotated[tuple[str, ...], reader(_words)]
+Delays = Annotated[tuple[Duration, ...], reader(delays), Field(min_length=1)]
+
+
+def host_and_port(listen: str) -> str:
+    """The address, if it is one. Raises ValueError."""
+    match = _LISTEN.fullmatch(listen)
+    if match is None or int(match[1]) > 65_535:
+        raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787")
+    return listen
+
+
+class Section(BaseModel):
+    """One section of the settings. Each folder that has settings owns the model of its section."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    _no_switches = field_validator("*", mode="before")(no_switch)

@@ -1,1 +1,0 @@
-"""The figures of the pipeline: `python -m duemq.pipeline.bench`."""

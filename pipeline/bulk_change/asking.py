@@ -1,0 +1,151 @@
+"""What an executor does: ask a server about messages in batches until each has an answer. No Spark in here.
+
+A command whose outcome is unknown is sent again. That is harmless, here as in a task that Spark runs a second time: a
+repeated cancel that won is still "cancelled", and a repeated move to the same time is still "moved".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.requests import When
+from duemq.client.http.values import CancelResult, MoveResult
+from duemq.pipeline.bulk_change.slots import Slots
+from duemq.pipeline.sources import server
+
+T = TypeVar("T")
+Result = CancelResult | MoveResult | RejectedError | Unavailable | Unreachable
+Batches = Iterator[pa.RecordBatch]
+
+PENDING: Final = "pending"
+REFUSED: Final = "refused"
+CANCEL_SCHEMA: Final = pa.schema([("id", pa.string())])
+MOVE_SCHEMA: Final = pa.schema([("id", pa.string()), ("due_ms", pa.int64()), ("refused", pa.string())])
+ANSWERS: Final = pa.schema(
+    [("id", pa.string()), ("status", pa.string()), ("at_ms", pa.int64()), ("detail", pa.string())]
+)
+ANSWERS_DDL: Final = "id string, status string, at_ms bigint, detail string"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server(server.Server):
+    """And how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
+
+    `patience_s`: so long a task asks again while no answer comes. Then messages whose answer is pending are told as
+    "pending", and a server that does not answer at all is an error.
+    """
+
+    batch: int = 5_000
+    patience_s: float = 300.0
+
+
+class Told(NamedTuple):
+    """The answer about one message. `at_ms`: when it ended, or where it was moved when it is due now (epoch ms)."""
+
+    status: str
+    at_ms: int | None = None
+    detail: str | None = None
+
+
+def answers(
+    items: Sequence[T],
+    ask: Callable[[Sequence[T]], Sequence[Result]],
+    patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Told]:
+    """An answer for each item, in order. Raises what `ask` does: `Unavailable` and `Unreachable` only once nothing
+    was answered for `patience_s` seconds."""
+    told: list[Told] = [Told(PENDING)] * len(items)
+    left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s
+    while left:
+        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        wait_s, late = pause_s, clock() >= deadline
+        try:
+            results = ask([items[place] for place in left])
+        except Unavailable as error:
+            if late:
+                raise
+            wait_s = max(pause_s, error.retry_after_s)
+        except Unreachable:
+            if late:
+                raise
+        else:
+            pending = []
+            for place, result in zip(left, results, strict=True):
+                told[place] = _told(result)
+                if told[place].status == PENDING:
+                    pending.append(place)
+            if len(pending) < len(left):
+                pause_s, deadline = 0.0, clock() + patience_s
+            elif late:
+                return told
+            left = pending
+        if left:
+            sleep(wait_s)
+    return told
+
+
+def _told(result: Result) -> Told:
+    if isinstance(result, CancelResult | MoveResult):
+        detail = "not known yet: ask again" if result.status == PENDING else None
+        return Told(result.status, result.at_ms, detail)
+    return Told(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
+
+
+def cancelling(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
+    """For `mapInArrow`, from `CANCEL_SCHEMA` to `ANSWERS`."""
+
+    def cancel(batches: Batches) -> Batches:
+        with server.client() as client:
+
+            def ask(some: Sequence[str]) -> Sequence[Result]:
+                with slots.one():
+                    return client.cancel_many(some, times=True).results
+
+            for ids in _parts(batches, server.batch, "id"):
+                yield _answered(ids, answers(ids, ask, server.patience_s))
+
+    return cancel
+
+
+def moving(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
+    """For `mapInArrow`, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
+
+    def move(batches: Batches) -> Batches:
+        with server.client() as client:
+
+            def ask(some: Sequence[tuple[str, int]]) -> Sequence[Result]:
+                moves = ((id_, When(deliver_at=due)) for id_, due in some)
+                with slots.one():
+                    return client.reschedule_many(moves, times=True).results
+
+            for batch in batches:
+                for start in range(0, batch.num_rows, server.batch):
+                    ids, dues, refused = (column.to_pylist() for column in batch.slice(start, server.batch).columns)
+                    asked = [(id_, due) for id_, due, why in zip(ids, dues, refused, strict=True) if why is None]
+                    told = iter(answers(asked, ask, server.patience_s))
+                    yield _answered(ids, [next(told) if why is None else Told(REFUSED, None, why) for why in refused])
+
+    return move
+
+
+def _parts(batches: Batches, size: int, column: str) -> Iterator[list[str]]:
+    for batch in batches:
+        values = batch.column(column).to_pylist()
+        for start in range(0, len(values), size):
+            yield values[start : start + size]
+
+
+def _answered(ids: Sequence[str], told: Sequence[Told]) -> pa.RecordBatch:
+    columns = zip(*told, strict=True) if told else ([], [], [])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, kind.type) for values, kind in zip((ids, *columns), ANSWERS, strict=True)], schema=ANSWERS
+    )

@@ -1,0 +1,116 @@
+"""Mass cancel and mass move: the rows of a table with an answer for each.
+
+The commands are sent when the answers are computed. Computed twice, they are sent twice, which changes nothing: the
+answers are the same as long as no message comes due in between.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from duemq.pipeline.bulk_change.asking import ANSWERS_DDL, Server, cancelling, moving
+from duemq.pipeline.bulk_change.slots import Slots
+from duemq.pipeline.bulk_change.targets import TARGET, Targets
+from duemq.pipeline.columns.instants import check_zone, need_time, shown
+from duemq.pipeline.errors import BadInput
+
+STATUSES: Final = (
+    "cancelled", "moved", "already_delivered", "already_cancelled", "already_dead", "unknown", "pending", "refused",
+)  # fmt: skip
+ADDED: Final = ("status", "at_ms", "detail")
+CONNECTIONS: Final = 8
+_TASKS: Final = 32  # for each connection: a billion ids take each of them some 15 minutes
+_DUE: Final = "__duemq_due"
+_WHY_NOT: Final = "__duemq_why_not"
+
+
+def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: int = CONNECTIONS) -> DataFrame:
+    """The rows and what became of each: `status`, `at_ms` and `detail`.
+
+    `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in time: ask
+    again); `at_ms`: when it ended (epoch ms). Each message is asked about once, however many rows name it, by at most
+    `connections` requests at the same time from each machine of the cluster. Raises BadInput; a job in which the server
+    did not answer fails with `Unavailable`.
+    """
+    meant = _meant(rows, targets)
+    asked = in_order(meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections)
+    return _joined(meant, asked.mapInArrow(cancelling(server, _slots(server, connections)), ANSWERS_DDL), targets)
+
+
+def mass_move(
+    rows: DataFrame,
+    targets: Targets,
+    server: Server,
+    to: str,
+    by_ms: int = 0,
+    connections: int = CONNECTIONS,
+    zone: str | None = None,
+) -> DataFrame:
+    """Move messages to the time that the SQL expression `to` gives of their row, shifted by `by_ms`. `zone` is that of
+    times without one (see `read_time`).
+
+    Answers as `mass_cancel`: `status` moved with the new due time as `at_ms`, already_cancelled with the time of the
+    cancel, or refused with the reason: no time, or a message that is named with several times. What is due in the past
+    is delivered at once.
+    """
+    meant = _meant(rows, targets)
+    asked = in_order(new_times(meant, to, by_ms, zone), connections)
+    return _joined(meant, asked.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets)
+
+
+def new_times(meant: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
+    """One row for each message that rows with a `TARGET` name: `id`, `due_ms` and `refused`, which is why it has no new
+    time, or null. See `mass_move`. Raises BadInput."""
+    if zone is not None:
+        check_zone(meant.sparkSession, zone)
+    value = F.expr(to)
+    time = need_time(value, meant.select(value).schema[0].dataType, to, zone=zone)
+    due = F.try_add(time.ms, F.lit(by_ms).cast("bigint"))
+    why_not = (
+        F.when(value.isNull(), f"{to} is null: there is no time to move to")
+        .when(time.problem.isNotNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit("' "), time.problem))
+        .when(due.isNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit(f"' and {by_ms} ms are out of range")))
+    )
+    times = meant.where(F.col(TARGET).isNotNull()).select(
+        F.col(TARGET).alias("id"), due.alias(_DUE), why_not.alias(_WHY_NOT)
+    )
+    each = times.groupBy("id").agg(
+        F.min(_DUE).alias("due_ms"), F.max(_DUE).alias("last"), F.min(_WHY_NOT).alias(_WHY_NOT)
+    )
+    several = F.concat(
+        F.lit("rows name this message with several times, from "), F.col("due_ms"), F.lit(" to "), "last"
+    )
+    refused = F.coalesce(F.col(_WHY_NOT), F.when(F.col("due_ms") < F.col("last"), several))
+    return each.select("id", "due_ms", refused.alias("refused"))
+
+
+def in_order(asked: DataFrame, connections: int) -> DataFrame:
+    """Ids that are alike are of messages due at nearly the same time: asked about in one request they are found in a
+    delay file by reading a few of its row groups, in place of one for each message. Tasks are many, for one that fails
+    begins anew."""
+    return asked.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
+
+
+def _slots(server: Server, connections: int) -> Slots:
+    return Slots(server.url or "", connections)
+
+
+def _meant(rows: DataFrame, targets: Targets) -> DataFrame:
+    if taken := [name for name in ADDED if name in rows.columns]:
+        raise BadInput(f"column {taken[0]}: the answers have one of that name; rename that of the table")
+    return targets.of(rows)
+
+
+def _joined(meant: DataFrame, answers: DataFrame, targets: Targets) -> DataFrame:
+    told = answers.withColumnRenamed("id", TARGET)
+    none = F.lit("no id" if targets.ids is None else "no id for this key")
+    no_id = F.col(TARGET).isNull()
+    return (
+        meant.join(told, TARGET, "left")
+        .withColumns({"status": F.when(no_id, "unknown").otherwise(F.col("status")),
+                      "detail": F.when(no_id, none).otherwise(F.col("detail"))})
+        .drop(TARGET)
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""One attempt at a job: its rows are judged, and written as delay files and as a table of rejected rows.
+
+What is written is checked against what was judged, by number and by sums of hashes: a source that gives other rows when
+it is read again, or when Spark repeats a task of it, is noticed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from duemq.model.adoption import MOST_FILES
+from duemq.model.fault import Fault
+from duemq.pipeline.bulk_schedule import files
+from duemq.pipeline.bulk_schedule.files import DelayFile, sums
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
+from duemq.pipeline.bulk_schedule.pace import Pace
+from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, rejected, repeated_names
+from duemq.pipeline.columns import OWN, Columns
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.files.uris import below, local_path, uri_of
+from duemq.pipeline.spark.progress import Teller, step
+
+_MARGIN_MS: Final = 10_000  # between the manifest and the server's answer to the hand-over
+_TAKEN_IN: Final = 1_000  # rows per ms, by the server
+
+
+class RowsRejected(JobFailed):
+    """Rows were rejected, and the job was to be strict: nothing is scheduled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of all rows of a judged frame, and of those that can be scheduled: number, sum and xor of their hashes."""
+
+    all: tuple[int, int, int]
+    good: tuple[int, int, int]
+
+    @property
+    def bad(self) -> int:
+        return self.all[0] - self.good[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """`rejects`: a folder for rejected rows; None: beside the files. `clock`: epoch ms."""
+
+    frame: DataFrame
+    columns: Columns
+    folder: JobFolder
+    rules: Rules
+    about: str
+    rejects: Path | str | None
+    strict: bool
+    teller: Teller
+    fault: Fault
+    clock: Callable[[], int]
+
+    def written(self) -> Manifest:
+        """Write the files of an attempt; what its manifest is to say. Raises JobFailed, RowsRejected."""
+        with repeated_names(self.frame, self.columns) as repeated:
+            self.fault("names")
+            return self._written(repeated)
+
+    def _written(self, repeated: DataFrame | None) -> Manifest:
+        spark, folder, rules, teller = self.frame.sparkSession, self.folder, self.rules, self.teller
+        began, attempt = self.clock(), folder.new_attempt()
+        told = judged(self.frame, self.columns, rules, began, repeated)
+        before, behind = Observation(), Observation()
+        pace = Pace(teller, began, rules.lead_ms - rules.server_lead_ms - _MARGIN_MS, self.clock)
+        with step(spark, pace, "sorting and writing delay files"):
+            observed = told.observe(before, *_sums(told))
+            files.write(files.messages(observed, self.columns, folder.job, behind), folder.stage.uri(attempt))
+        self.fault("written")
+        with step(spark, teller, "checking what was written"):
+            found = files.looked_at(spark, folder.stage, attempt)
+        if len(found) > MOST_FILES:
+            folder.stage.remove(attempt)
+            raise JobFailed(
+                f"{len(found):,} files were written, for {len({file.window for file in found}):,} windows of half an "
+                f"hour, and the server takes {MOST_FILES:,} files at once: nothing is scheduled. Schedule it as "
+                "several jobs, such as one for each year"
+            )
+        written = sum(file.rows for file in found)
+        # Where no row can be scheduled, Spark may have found that out without a look at any.
+        seen = _seen(before.get) if written else _counted(told)
+        teller.says(f"{seen.all[0]:,} rows read: {written:,} written to {len(found):,} files, {seen.bad:,} rejected")
+        behind_sums = _triple(behind.get) if written else (0, 0, 0)
+        late, apart, rejects = self._rejected(found, seen, began, attempt, repeated)
+        kept = [file for file in found if file not in late]
+
+        def adds_up(seen: Sums) -> bool:
+            if apart is None:
+                return behind_sums == seen.good == seen.all and written == seen.all[0]
+            bad = seen.bad + sum(one.rows for one in late)
+            return behind_sums == seen.good and written == seen.good[0] and (apart.all, apart.bad) == (seen.all, bad)
+
+        # What Spark observes may count a task twice that it had to repeat: so they are counted anew.
+        if not adds_up(seen) and not adds_up(_counted(told)):
+            folder.stage.remove(attempt)
+            raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")
+        bad = 0 if apart is None else apart.bad
+        rows = sum(file.rows for file in kept) + bad
+        if bad and self.strict:
+            raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected ({rejects}): nothing is scheduled")
+        said = self.columns.as_dict()
+        return Manifest(
+            folder.job, began, said, self.about, print_of(said, self.about), attempt, rows, bad,
+            rejects, tuple(kept),
+        )  # fmt: skip
+
+    def _rejected(
+        self, found: list[DelayFile], seen: Sums, began: int, attempt: str, repeated: DataFrame | None
+    ) -> tuple[list[DelayFile], Sums | None, str | None]:
+        """Write the rows that cannot be scheduled, with those of windows that came too near while all was written.
+
+        Return the files of these windows, what was judged for that, and where the rows are. It reads the source again;
+        where other windows come too near meanwhile, it is done once more, into another folder.
+        """
+        spark, rules, teller = self.frame.sparkSession, self.rules, self.teller
+        nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in found) // _TAKEN_IN
+        more_ms = number = 0
+        while True:
+            soonest = self.clock() + nearest_ms + more_ms
+            late = [file for file in found if file.window < soonest]
+            if not late and not seen.bad:
+                return [], None, None
+            if late:
+                teller.says(
+                    f"{sum(file.rows for file in late):,} rows are due in {len({file.window for file in late}):,} "
+                    "windows that have come too near while the files were written: they are rejected"
+                )
+            lead_ms = max(rules.lead_ms, soonest - began) if late else rules.lead_ms
+            told = judged(self.frame, self.columns, replace(rules, lead_ms=lead_ms), began, repeated)
+            folder = self._folder_of_rejects(attempt, number)
+            since, again = time.monotonic(), Observation()
+            with step(spark, teller, "writing the rejected rows"):
+                rejected(told.observe(again, *_sums(told))).write.parquet(folder)
+            self.fault("rejects")
+            stays = self.clock() + nearest_ms
+            if all(file.window >= stays for file in found if file not in late):
+                rows = spark.read.parquet(folder).count()
+                apart = _seen(again.get)
+                return late, apart if rows == apart.bad else _counted(told), str(local_path(folder) or folder)
+            number, more_ms = number + 1, int(2_000 * (time.monotonic() - since))
+
+    def _folder_of_rejects(self, attempt: str, number: int) -> str:
+        again = f"-{number}" if number else ""
+        if self.rejects is None:
+            return self.folder.stage.uri(f"{attempt}/rejects{again}")
+        return below(uri_of(self.rejects), f"{self.folder.job}-{attempt}{again}")
+
+
+def _sums(told: DataFrame) -> list[Any]:
+    """Of all rows, and of those that cannot be scheduled: they are few, so this costs one hash per row."""
+    bad = F.col(OWN + REASON).isNotNull()
+    return [
+        *(column.alias(f"all_{name}") for name, column in sums(told).items()),
+        *(column.alias(f"bad_{name}") for name, column in sums(told, bad).items()),
+    ]
+
+
+def _counted(told: DataFrame) -> Sums:
+    """By reading them."""
+    row = told.agg(*_sums(told)).first()
+    assert row is not None
+    return _seen(row.asDict())
+
+
+def _seen(said: dict[str, Any]) -> Sums:
+    all_, bad = (_triple({name: said[f"{of}_{name}"] for name in ("rows", "sum", "xor")}) for of in ("all", "bad"))
+    return Sums(all_, (all_[0] - bad[0], all_[1] - bad[1], all_[2] ^ bad[2]))
+
+
+def _triple(said: dict[str, Any]) -> tuple[int, int, int]:
+    return said["rows"], said["sum"], said["xor"]

@@ -1,0 +1,204 @@
+"""Writing delay files with Spark, and saying what each of them is.
+
+Spark's own Parquet writer is the fast way. The settings below make of its files what duemq can link as they are:
+`storage/imports/columns.py`, docs/delay-files.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bulk_schedule.plans import bytes_of
+from duemq.pipeline.bulk_schedule.rules import REASON
+from duemq.pipeline.bulk_schedule.stage import Stage
+from duemq.pipeline.columns import FIELDS, OWN, Columns, column
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.spark.parallel import tasks_for
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP
+from duemq.storage.imports.importer import glance
+
+WINDOW: Final = "window"
+_OPTIONS: Final = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    "parquet.block.row.count.limit": str(ROWS_PER_GROUP),
+    "parquet.block.size": str(GROUP_BYTES),
+    "parquet.block.size.row.check.min": "16",
+    "parquet.page.write-checksum.enabled": "true",
+    # Of texts that hardly repeat, dictionaries and statistics cost a fifth of the time and are of no use.
+    "parquet.enable.dictionary#payload": "false",
+    "parquet.enable.dictionary#key": "false",
+    "parquet.enable.dictionary#name": "false",
+    "parquet.column.statistics.enabled#payload": "false",
+    "parquet.column.statistics.enabled#key": "false",
+    "parquet.column.statistics.enabled#name": "false",
+}
+_MOST_ROWS = 2_000_000  # of one file: what is done with one is done by one task
+_IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
+_SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
+_PARTS_PER_TASK: Final = 16
+_UNKNOWN_PARTS: Final = 2_000
+_EXACT_PARTS: Final = "spark.shuffle.minNumPartitionsToHighlyCompress"
+_FOOTER_BYTES: Final = 8  # behind the footer of a Parquet file: its length, and what it is
+
+
+@dataclass(frozen=True, slots=True)
+class DelayFile:
+    """A file of a job. `path`: below the job's folder; `size` in bytes; `window`: its start, ms."""
+
+    path: str
+    sha256: str
+    size: int
+    window: int
+    rows: int
+
+
+def messages(judged: DataFrame, columns: Columns, job: str, seen: Observation | None = None) -> DataFrame:
+    """The rows that can be scheduled, as they are written: shuffled by window, sorted by due time.
+
+    The rows of a large window are shared out among several files, each of which spans all of it; so their shards share
+    the work. The job's id is in the metadata of each file: two jobs with equal rows have files of other content. `seen`
+    counts and sums them behind the shuffle (see `sums`).
+    """
+    due = OWN + "due_ms"
+    ordered = [OWN + f"order{number}" for number in range(len(columns.order))]
+    fields = _fields(judged)
+    kept = judged.where(F.col(OWN + REASON).isNull()).select(
+        *(F.col(OWN + name) for name in fields),
+        (F.col(due) - F.col(due) % WINDOW_MS).alias(WINDOW),
+        *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
+    )
+    shuffled = kept.hint("rebalance", _parts(kept), WINDOW)
+    if seen is not None:  # before it is sorted: Spark does not know that what is observed stays sorted
+        shuffled = shuffled.observe(seen, *sums(shuffled).values())
+    sorted_rows = shuffled.sortWithinPartitions(WINDOW, due, *ordered)
+    shown = [F.col(OWN + name).alias(name, metadata={"duemq-job": job}) for name in fields]
+    return sorted_rows.select(*shown, WINDOW)
+
+
+def sums(frame: DataFrame, where: Column | None = None) -> dict[str, Column]:
+    """Aggregates that differ where the messages of a frame are others: `rows`, `sum` and `xor` of their hashes.
+
+    The sum is of the upper halves, so that 2 thousand million rows do not overflow it.
+    """
+    hashed = F.xxhash64(*(F.col(OWN + name) for name in _fields(frame)))
+    counted = hashed if where is None else F.when(where, hashed)
+    return {
+        "rows": F.count(counted).alias("rows"),
+        "sum": F.coalesce(F.sum(F.shiftright(counted, 32)), F.lit(0)).alias("sum"),
+        "xor": F.coalesce(F.bit_xor(counted), F.lit(0)).alias("xor"),
+    }
+
+
+def _fields(frame: DataFrame) -> list[str]:
+    return [name for name in FIELDS if OWN + name in frame.columns]
+
+
+def _parts(frame: DataFrame) -> int:
+    """Into how many partitions to shuffle: so many that each has far fewer bytes than a task should write.
+
+    Spark joins small partitions, and cuts one that is too large into pieces that have a part of each of its windows. So
+    where partitions are few and large, each window becomes many files. Beyond the bound Spark knows only their mean
+    size, and would not see that one window has most of the rows.
+    """
+    conf = frame.sparkSession.conf
+    most, least = (
+        int(_setting(frame.sparkSession, _EXACT_PARTS, "2000")),
+        int(conf.get("spark.sql.shuffle.partitions") or 1),
+    )
+    size = bytes_of(frame)
+    if size is None:
+        return min(most, _UNKNOWN_PARTS)
+    task = _bytes(str(conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")))
+    return max(min(_PARTS_PER_TASK * size // task, most), least)
+
+
+def _setting(spark: SparkSession, name: str, default: str) -> str:
+    try:
+        return spark.conf.get(name, default) or default
+    except PySparkException:
+        return default
+
+
+def _bytes(text: str) -> int:
+    """Of a size as Spark's settings have it: 64m, 64MB, 67108864b, 67108864."""
+    number = text.lower().rstrip("b")
+    scale = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.get(number[-1:])
+    return max(int(number) if scale is None else int(number[:-1]) << scale, 1)
+
+
+def write(frame: DataFrame, uri: str) -> None:
+    """Write what `messages` made into a folder."""
+    writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MOST_ROWS)
+    writer.parquet(uri)
+
+
+def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile]:
+    """All delay files of an attempt, each read for its checksum by an executor.
+
+    No two of them have the same content, for a content is adopted once: where the rows of several files are all alike,
+    each but the first is made another one by a number that no reader looks at. Raises JobFailed.
+    """
+    paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
+    found = _looked_at(spark, stage, [(path, 0) for path in paths])
+    by_content: dict[str, list[DelayFile]] = defaultdict(list)
+    for one in found:
+        by_content[one.sha256].append(one)
+    if equal := [(one.path, number) for some in by_content.values() for number, one in enumerate(some) if number]:
+        twins = {path for path, _ in equal}
+        found = [one for one in found if one.path not in twins] + _looked_at(spark, stage, equal)
+        for path in twins:
+            stage.remove(path)
+    if len({one.sha256 for one in found}) < len(paths):
+        where = stage.path(attempt)
+        raise JobFailed(f"two files in {where} have the same content, which is adopted once: nothing is scheduled")
+    return sorted(found, key=lambda one: (one.window, one.path))
+
+
+def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[DelayFile]:
+    """The files at these paths; of each that has a number, a copy that has it too."""
+    if not paths:
+        return []
+    listed = spark.createDataFrame(list(paths), "path string, number int").repartition(tasks_for(spark, len(paths)))
+    rows: Sequence[pa.RecordBatch] = listed.mapInArrow(_look_in(stage), _SCHEMA).toArrow().to_batches()
+    return sorted((DelayFile(**row) for batch in rows for row in batch.to_pylist()), key=lambda one: one.path)
+
+
+def _look_in(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = [_look(stage, path, number) for path, number in zip(*batch.to_pydict().values(), strict=True)]
+            yield pa.RecordBatch.from_pylist([asdict(one) for one in found])
+
+    return look
+
+
+def _look(stage: Stage, path: str, number: int) -> DelayFile:
+    if number:
+        path = _numbered(stage, path, number)
+    with stage.local(path) as file:
+        found = glance(file)
+    return DelayFile(path, found.sha256, found.size, found.window, found.rows)
+
+
+def _numbered(stage: Stage, path: str, number: int) -> str:
+    """Copy a Parquet file with a number between its last page and its footer, where readers skip what they do not know.
+
+    The copy has a name of its own, so tasks that are repeated make the same one.
+    """
+    with stage.local(path) as file:
+        content = file.read_bytes()
+    footer = len(content) - _FOOTER_BYTES - int.from_bytes(content[-8:-4], "little")
+    copy = f"{path.removesuffix('.parquet')}-{number}.parquet"
+    stage.write(copy, content[:footer] + number.to_bytes(8, "little") + content[footer:])
+    return copy

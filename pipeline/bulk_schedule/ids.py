@@ -1,0 +1,63 @@
+"""The ids of a job's messages, made by the server when they are asked for, beside what joins them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from duemq.client import Client
+from duemq.pipeline.bulk_schedule.manifest import Manifest
+from duemq.pipeline.bulk_schedule.stage import Stage
+from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark.parallel import tasks_for
+
+_MOST: Final = 10_000  # ids per request
+SCHEMA: Final = "id string, name string, topic string, key binary, due_ms bigint, file string, row bigint"
+_NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
+_READ: Final = ["name", "topic", "key", "due_ms"]
+
+
+def ids(
+    spark: SparkSession, manifest: Manifest, stage: Stage, adoptions: Mapping[str, str | None], server: Server
+) -> DataFrame:
+    """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
+    asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
+    forgotten are left out. `name` is null where none is
+    mapped; `file` is a path below the job's folder and `row` counts from 0."""
+    kept = [(file.path, adoptions[file.path]) for file in manifest.files if adoptions[file.path] is not None]
+    listed = spark.createDataFrame(kept, "path string, adoption string")
+
+    def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with server.client() as client:
+            for batch in batches:
+                for path, adoption in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    with stage.local(path) as file:
+                        yield from _of_file(client, file, path, adoption)
+
+    return listed.repartition(tasks_for(spark, len(kept))).mapInArrow(with_ids, SCHEMA)
+
+
+def _of_file(client: Client, local: Path, path: str, adoption: str) -> Iterator[pa.RecordBatch]:
+    first = 0
+    with pq.ParquetFile(local, page_checksum_verification=True) as file:
+        columns = [name for name in _READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_MOST, columns=columns, use_threads=False):
+            count = batch.num_rows
+            found = client.adopted_ids(adoption, first, count)
+            if len(found) != count:
+                raise ValueError(f"{path} is not the file that was adopted: it has more rows")
+            name = batch["name"] if "name" in columns else pa.nulls(count, pa.string())
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(found, pa.string()), name, batch["topic"], batch["key"], batch["due_ms"],
+                    pa.repeat(path, count), pa.array(np.arange(first, first + count)),
+                ],
+                names=_NAMES,
+            )  # fmt: skip
+            first += count

@@ -1,0 +1,135 @@
+"""Bulk schedule from end to end, exactly once: see ADR 22.
+
+    judge and write     an attempt folder gets the delay files of the rows that can be scheduled, and the others apart
+    manifest            says which files are the job; written once
+    hand over           all of its files by one request, which the server accepts as a whole or not at all
+    wait                until each node that decides has taken them in
+
+The next run of the same id goes on where one ended: before the manifest it begins anew, after it the files of the
+manifest are what is handed over. A content is adopted once, so a repeat of that changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from duemq.model.fault import Fault, no_fault
+from duemq.pipeline.bulk_schedule.attempt import Attempt, RowsRejected
+from duemq.pipeline.bulk_schedule.ids import ids
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
+from duemq.pipeline.bulk_schedule.plans import plan_of
+from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.server import adopted, hand_over, shown
+from duemq.pipeline.bulk_schedule.stages import stage_of
+from duemq.pipeline.columns import Columns
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.sources.server import Server
+from duemq.pipeline.sources.tables import fingerprint
+from duemq.pipeline.spark.progress import Silent, Teller
+
+__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`stage`: below the server's `far.adopt_from`, a folder that driver, executors and nodes see under one path, or
+    `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None: beside its
+    files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are rejected
+    nothing is scheduled."""
+
+    stage: Path | str
+    rejects: Path | str | None = None
+    link: bool = True
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it.
+
+    `forgotten`: how many of the accepted rows are in files that were handed over, and whose fate the server does not
+    keep any more.
+    """
+
+    manifest: Manifest
+    ids: DataFrame
+    again: bool
+    forgotten: int = 0
+
+
+def schedule(
+    frame: DataFrame,
+    columns: Columns,
+    job: str,
+    options: Options,
+    server: Server | None = None,
+    *,
+    rules: Rules | None = None,
+    source: str | None = None,
+    teller: Teller | None = None,
+    fault: Fault = no_fault,
+    clock: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> Scheduled:
+    """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
+
+    `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads
+    (see `fingerprint`) and what is done with them (see `plan_of`), which a value such as the time of day makes another.
+    `rules` None: those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    """
+    server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
+    folder = JobFolder(stage_of(spark, options.stage, job), job)
+    about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
+    printed = print_of(columns.as_dict(), about)
+    manifest, again = folder.manifest(), folder.adoptions() is not None
+    if manifest is None:
+        folder.check()
+        rules = rules or Rules.of(server.limits())
+        attempt = Attempt(
+            frame, columns, folder, rules, about, options.rejects, options.strict, teller, fault, clock
+        )  # fmt: skip
+        manifest = attempt.written()
+        fault("before_manifest")
+        manifest = folder.settle(manifest)
+        fault("manifest")
+    else:
+        teller.says(f"job {job} was written before: {manifest.accepted:,} rows in {len(manifest.files):,} files")
+    if manifest.print != printed:
+        raise BadInput(
+            f"job {job} was made of another table or with other columns ({folder.stage.place}/manifest.json): another "
+            "job needs another id"
+        )
+    adoptions = folder.adoptions()
+    if adoptions is None:
+        adoptions = _adopted(manifest, folder, options, server, teller, fault)
+        folder.done(adoptions)
+        fault("done")
+    folder.clean(manifest)
+    forgotten = sum(file.rows for file in manifest.files if adoptions[file.path] is None)
+    return Scheduled(manifest, ids(spark, manifest, folder.stage, adoptions, server), again, forgotten)
+
+
+def _rows_of(frame: DataFrame) -> str:
+    return f"{fingerprint(frame)}\n{plan_of(frame)}"
+
+
+def _adopted(
+    manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Fault
+) -> dict[str, str | None]:
+    with server.client() as client:
+        teller.step(f"handing {len(manifest.files):,} files over")
+        forgotten = hand_over(client, manifest, folder, link=options.link, fault=fault)
+        teller.step(f"waiting until {manifest.accepted:,} messages are adopted")
+        found = adopted(client, manifest, folder, teller, forgotten, fault)
+    rows = sum(file.rows for file in manifest.files if file.path in forgotten)
+    teller.says(f"{manifest.accepted - rows:,} messages adopted")
+    if rows:
+        teller.says(
+            f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows are over, and "
+            "the server does not keep any more what became of their files"
+        )
+    return found

@@ -1,0 +1,141 @@
+"""The folder of a job: what was written, said once and for all.
+
+    STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
+    STAGE/JOB/manifest.json                                    which attempt is the job, and each of its files
+    STAGE/JOB/handed.json                                      when the server had all of them in its log
+    STAGE/JOB/done.json                                        the adoptions, once all of them are adopted
+
+Each document is written once: who comes second finds the first one's and uses that. Nothing but what the manifest
+lists is ever handed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from duemq.pipeline.bulk_schedule.files import DelayFile
+from duemq.pipeline.bulk_schedule.stage import FolderStage, Stage
+from duemq.pipeline.errors import BadInput, JobFailed
+
+FORMAT: Final = 1
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ATTEMPT = "attempt-"
+_LOOKS, _LOOK_S = 20, 0.25  # at a document that another run is writing
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`columns` and `source`: what the job was made of, `print`: a checksum of both. `began`: epoch ms.
+
+    `attempt`: the folder of its files. `rejects`: where the rejected rows are, None where there are none.
+    """
+
+    job: str
+    began: int
+    columns: Mapping[str, Any]
+    source: str
+    print: str
+    attempt: str
+    rows: int
+    rejected: int
+    rejects: str | None
+    files: tuple[DelayFile, ...]
+    format: int = FORMAT
+
+    @property
+    def accepted(self) -> int:
+        return self.rows - self.rejected
+
+
+def print_of(columns: Mapping[str, Any], source: str) -> str:
+    """Differs where a job is another one."""
+    return hashlib.sha256(orjson.dumps([columns, source], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+class JobFolder:
+    """Of one job, in its stage; a path stands for a stage that is a folder."""
+
+    def __init__(self, stage: Stage | Path, job: str) -> None:
+        if not _JOB.fullmatch(job):
+            raise BadInput(
+                f"a job's id has 1 to 100 characters of A-Z a-z 0-9 . _ -, the first a letter or digit, not {job!r}"
+            )
+        self.job, self.stage = job, FolderStage(stage.absolute() / job) if isinstance(stage, Path) else stage
+        self.stage.make()
+
+    def check(self) -> None:
+        """Raise BadInput where documents cannot be written here as they have to be, before anything else is."""
+        self.stage.check()
+
+    def new_attempt(self) -> str:
+        """The name of a folder that nobody else uses. It is not made."""
+        return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
+
+    def manifest(self) -> Manifest | None:
+        said = self._read("manifest.json")
+        if said is None:
+            return None
+        if said["format"] != FORMAT:
+            raise JobFailed(
+                f"{self.stage.place}/manifest.json has format {said['format']}, this version knows {FORMAT}"
+            )
+        return Manifest(**(said | {"files": tuple(DelayFile(**file) for file in said["files"])}))
+
+    def settle(self, manifest: Manifest) -> Manifest:
+        """This manifest, or that of another attempt which was faster."""
+        self._once("manifest.json", asdict(manifest))
+        found = self.manifest()
+        assert found is not None
+        return found
+
+    def handed_at(self) -> int | None:
+        """When the server had accepted the files of the manifest (epoch ms); None where that is not known."""
+        said = self._read("handed.json")
+        return None if said is None else int(said["at"])
+
+    def handed(self, at: int) -> None:
+        self._once("handed.json", {"at": at})
+
+    def adoptions(self) -> dict[str, str | None] | None:
+        """Of a job that is done: the adoption of each file, by its path below the folder; None for one that the server
+        had forgotten by then."""
+        found: dict[str, str | None] | None = self._read("done.json")
+        return found
+
+    def done(self, adoptions: Mapping[str, str | None]) -> None:
+        self._once("done.json", adoptions)
+
+    def clean(self, manifest: Manifest) -> None:
+        """Remove what other attempts left."""
+        for folder in self.stage.folders():
+            if folder.startswith(_ATTEMPT) and folder != manifest.attempt:
+                self.stage.remove(folder)
+        self.stage.tidy()
+
+    def _read(self, name: str) -> Any:
+        for look in range(_LOOKS):
+            content = self.stage.read(name)
+            if content is None:
+                return None
+            try:
+                return orjson.loads(content)
+            except ValueError as error:  # where there are no links, its writer may be at it
+                if look == _LOOKS - 1:
+                    raise JobFailed(
+                        f"{self.stage.path(name)} is damaged: {error}. It is not in use; remove it where no other run "
+                        "of this job is under way, and run the job again"
+                    ) from error
+            time.sleep(_LOOK_S)
+
+    def _once(self, name: str, said: Any) -> None:
+        """Write a document, unless there is one. Raises OSError."""
+        self.stage.write_once(name, orjson.dumps(said, option=orjson.OPT_INDENT_2))

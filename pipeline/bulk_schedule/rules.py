@@ -1,0 +1,233 @@
+"""Which rows can be scheduled, decided by Spark: the rules of `storage/imports/row_rules.py`, and when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from duemq.client.http.values import Limits
+from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
+from duemq.model.record import HEADER
+from duemq.model.timing import LAST_MS, WINDOW_MS
+from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.sources.server import message_limits
+from duemq.storage.imports.row_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
+
+REASON: Final = "reason"
+TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
+_LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
+LEAD_MS: Final = 10 * 60_000
+_SHOWN = 60  # characters of a wrong value
+_MOST_REPEATED = 100_000  # names, which each executor gets
+_AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
+    start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
+    `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it."""
+
+    limits: AdoptLimits = field(default_factory=AdoptLimits)
+    lead_ms: int = LEAD_MS
+    horizon_ms: int = 10 * 365 * 86_400_000
+    server_lead_ms: int = 120_000
+
+    @staticmethod
+    def of(limits: Limits, lead_ms: int = LEAD_MS) -> Rules:
+        """Those by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
+        if lead_ms < limits.min_lead_ms:
+            raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
+        return Rules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
+
+
+def judged(frame: DataFrame, columns: Columns, rules: Rules, now: int, repeated: DataFrame | None = None) -> DataFrame:
+    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
+    or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
+    None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
+    if REASON in frame.columns:
+        raise BadInput(f"column {REASON}: the table of rejected rows has one of its own; rename yours")
+    told = with_fields(frame, columns)
+    if columns.name is not None:
+        told = _with_twice(told, _counted(told) if repeated is None else repeated)
+    reason = F.coalesce(*(F.when(wrong, F.concat(*sentence)) for wrong, sentence in _wrongs(columns, rules, now)))
+    return told.withColumn(OWN + REASON, reason)
+
+
+@contextmanager
+def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | None]:
+    """`_duemq_again, _duemq_twice`: the names that several rows have, and how many rows; for `judged`. None where no
+    name is mapped, or too many are repeated to send them to each executor.
+
+    It reads the column of names only, so that rows with their payloads need no shuffle.
+    """
+    if columns.name is None:
+        yield None
+        return
+    narrow = with_fields(frame, columns).select(OWN + "name").where(F.col(OWN + "name").isNotNull())
+    hashed = F.xxhash64(OWN + "name").alias(_HASH)
+    alike = narrow.groupBy(hashed).agg(F.count("*").alias("rows")).where("rows > 1").select(_HASH).persist()
+    exact = _counted(narrow.join(F.broadcast(alike), hashed == F.col(_HASH), "left_semi")).persist()
+    try:
+        count = alike.count()
+        if count == 0:  # known to be empty, so that the join with it is none
+            yield _counted(narrow.where(F.lit(False)))
+        else:
+            yield F.broadcast(exact) if count <= _MOST_REPEATED else None
+    finally:
+        exact.unpersist()
+        alike.unpersist()
+
+
+def _counted(frame: DataFrame) -> DataFrame:
+    """The names that more than one row has, and how many rows do."""
+    return frame.groupBy(F.col(OWN + "name").alias(_AGAIN)).agg(F.count("*").alias(_TWICE)).where(F.col(_TWICE) > 1)
+
+
+def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
+    """With `_duemq_twice`: how many rows have its name, where that is more than one."""
+    return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
+
+
+Wrong = tuple[Column, list[Column]]
+"""When a row breaks a rule, and the sentence about it."""
+
+
+def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
+    limits = rules.limits
+    due, expires = F.col(OWN + "due_ms"), F.col(OWN + "expires_ms")
+
+    def says(name: str, *parts: object) -> list[Column]:
+        return [
+            F.lit(columns.source(name) + ": "),
+            *(part if isinstance(part, Column) else F.lit(part) for part in parts),
+        ]
+
+    def too_long(name: str, limit: int) -> Wrong:
+        length = F.octet_length(F.col(OWN + name))
+        return length > limit, says(name, "has ", length.cast("string"), f" bytes, the limit is {limit}")
+
+    first = now + rules.lead_ms
+    unread = F.col(OWN + UNREAD)
+    yield unread.isNotNull(), [unread]
+    yield due - due % WINDOW_MS < first, says(
+        "due_ms", due.cast("string"), f" is in a window that begins sooner than {rules.lead_ms} ms after {now}, when "
+        "the job began: send it as a message",
+    )  # fmt: skip
+    yield (
+        due > min(now + rules.horizon_ms, LAST_MS),
+        says("due_ms", due.cast("string"), f" is more than {rules.horizon_ms} ms after {now}, when the job began"),
+    )
+    yield from _topic(F.col(OWN + "topic"), limits, lambda *parts: says("topic", *parts))
+    yield F.col(OWN + "payload").isNull(), says("payload", "is null; every message needs one")
+    yield too_long("payload", limits.max_payload_bytes)
+    if columns.key is not None:
+        yield too_long("key", limits.max_key_bytes)
+    if columns.has_headers:
+        yield from _headers(F.col(OWN + "headers"), limits, lambda *parts: says("headers", *parts))
+    if columns.labels is not None:
+        yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
+    if columns.expires is not None:
+        yield expires > LAST_MS, says("expires_ms", expires.cast("string"), " is after the year 9999 (epoch ms)")
+        yield (
+            expires < due,
+            says("expires_ms", expires.cast("string"), " is before the message is due, ", due.cast("string")),
+        )
+    if columns.name is not None:
+        name, count = F.col(OWN + "name"), F.col(_TWICE)
+        yield ~F.is_valid_utf8(name), says("name", "is not UTF-8")
+        yield count > 1, says("name", count.cast("string"), " rows have it; names must be unique in a job")
+
+
+Says = Callable[..., list[Column]]
+
+
+def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
+    yield topic.isNull(), says("is null; every message needs one")
+    yield ~topic.rlike(TOPIC), says(
+        f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
+        "__, not '",
+        F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
+    )  # fmt: skip
+    if limits.topics:
+        allowed = "|".join(f"(?:{translate(pattern)})" for pattern in limits.topics)
+        yield ~topic.rlike(f"^(?:{allowed})"), says(topic, " is not among the topics the server delivers to")
+
+
+def _headers(headers: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
+    def any_name(wrong: Callable[[Column], Column]) -> Column:
+        return F.exists(headers, lambda header: wrong(header["name"]))
+
+    count = F.size(headers)
+    most = limits.max_headers
+    yield count > most, says(count.cast("string"), f" headers are given, the limit is {most}")
+    yield F.exists(headers, lambda header: header.isNull()), says("a header is null")
+    yield any_name(lambda name: name.isNull()), says("the name of a header is null")
+    yield F.exists(headers, lambda header: header["value"].isNull()), says("the value of a header is null")
+    yield any_name(lambda name: ~F.is_valid_utf8(name)), says("the name of a header is not UTF-8")
+    yield (
+        any_name(lambda name: (F.length(name) < 1) | (F.length(name) > HEADER_NAME_CHARACTERS)),
+        says(f"header names have 1 to {HEADER_NAME_CHARACTERS} characters"),
+    )
+    prefix = F.lit(len(RESERVED_HEADERS))
+    yield (
+        any_name(lambda name: F.lower(F.left(name, prefix)) == RESERVED_HEADERS),
+        says(f"the prefix {RESERVED_HEADERS} of header names is duemq's own"),
+    )
+
+    def plus(total: Column, header: Column) -> Column:
+        return total + HEADER.size + F.octet_length(header["name"]) + F.octet_length(header["value"])
+
+    size = F.aggregate(headers, F.lit(0).cast("bigint"), lambda total, header: plus(total, header).cast("bigint"))
+    most = limits.max_headers_bytes
+    yield size > most, says("have ", size.cast("string"), f" bytes, the limit is {most}")
+
+
+def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
+    count = F.size(labels)
+    yield count > MOST_LABELS, says(count.cast("string"), f" labels are given, the limit is {MOST_LABELS}")
+    yield F.exists(labels, lambda label: label.isNull()), says("a label is null")
+    yield F.exists(labels, lambda label: ~F.is_valid_utf8(label)), says("a label is not UTF-8")
+    yield (
+        F.exists(labels, lambda label: ~label.rlike(_LABEL)),
+        says("a label has 1 to 128 characters, none of them a comma or a control character"),
+    )
+
+
+def rejected(frame: DataFrame) -> DataFrame:
+    """Of a judged frame the rows that cannot be scheduled: the user's columns as they were, and `reason`.
+
+    Columns of types that no file can hold (void, calendar interval) are text.
+    """
+    kept = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
+    return kept.select(
+        *(
+            column(one.name).cast("string").alias(one.name) if _is_unwritable(one.dataType) else column(one.name)
+            for one in kept.schema.fields
+            if not one.name.startswith(OWN)
+        )
+    )
+
+
+def _is_unwritable(of: T.DataType) -> bool:
+    if isinstance(of, T.ArrayType):
+        return _is_unwritable(of.elementType)
+    if isinstance(of, T.MapType):
+        return _is_unwritable(of.keyType) or _is_unwritable(of.valueType)
+    if isinstance(of, T.StructType):
+        return any(_is_unwritable(field.dataType) for field in of.fields)
+    return isinstance(of, T.NullType | T.CalendarIntervalType)
+
+
+def reasons(frame: DataFrame) -> DataFrame:
+    """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a look before a job."""
+    wrong = F.regexp_extract(F.col(OWN + REASON), r"^[a-z_]+", 0)
+    return frame.groupBy(wrong.alias("field")).agg(F.count("*").alias("rows")).orderBy(F.desc("rows"), "field")

@@ -1,0 +1,177 @@
+"""Handing the files of a job over to duemq, all or none, and waiting until they are adopted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from duemq.client import Client
+from duemq.client.http.errors import BatchTooLarge, PastDue
+from duemq.client.http.values import Adoption
+from duemq.model.fault import Fault, no_fault
+from duemq.model.timing import WINDOW_MS
+from duemq.pipeline.bulk_schedule.files import DelayFile
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.sources.server import patiently
+from duemq.pipeline.spark.progress import Teller
+
+_LEAST_S: Final = 0.25  # between two looks at what is wanted,
+_MOST_S: Final = 5.0
+_SHARE: Final = 0.05  # of what was waited so far
+_AGAIN_S: Final = 2.0  # until replicas have what was in the log before a request was refused
+_LISTED: Final = 5  # refused files named in an error
+_CLOCKS_MS: Final = 120_000  # by which the clocks of the driver and of the nodes may differ
+
+
+def hand_over(
+    client: Client,
+    manifest: Manifest,
+    folder: JobFolder,
+    *,
+    link: bool,
+    fault: Fault = no_fault,
+    clock: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> frozenset[str]:
+    """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
+    refused ones are handed over again.
+
+    Return the paths of the files that were handed over before, and that the server has forgotten since: it forgets what
+    became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
+    known any more; and Rejected as the server does.
+    """
+    known = _by_content(patiently(client.adoptions))
+    missing = [file for file in manifest.files if not _is_in(known, file)]
+    if not missing:
+        folder.handed(clock())
+        fault("handed_over")
+        return frozenset()
+    over = [file for file in missing if file.sha256 not in known and _may_be_forgotten(file, clock())]
+    handed_at = folder.handed_at()
+    # All files of a job come into the log together: one that the server knows says so of all.
+    if handed_at is not None or any(file.sha256 in known for file in manifest.files):
+        _give(client, manifest, [file for file in missing if file not in over], folder, link, fault)
+        folder.handed(clock())
+        fault("handed_over")
+        return frozenset(file.path for file in over)
+    if len(over) == len(manifest.files):
+        raise JobFailed(
+            f"the windows of job {manifest.job} are over, and the server does not keep for so long what it was handed: "
+            f"whether its {manifest.accepted:,} rows were scheduled cannot be known any more. Look for them in their "
+            "topics before you do anything about them: to schedule them again might send them twice"
+        )
+    _give(client, manifest, missing, folder, link, fault)
+    fault("accepted")
+    folder.handed(clock())
+    fault("handed_over")
+    return frozenset()
+
+
+def _give(
+    client: Client, manifest: Manifest, missing: list[DelayFile], folder: JobFolder, link: bool, fault: Fault
+) -> None:
+    if not missing:
+        return
+    there = folder.stage.files("")
+    for file in missing:
+        if there.get(file.path) != file.size:
+            path = folder.stage.path(file.path)
+            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
+    said: list[dict[str, str | int]] = [
+        {
+            "path": folder.stage.path(file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
+            "rows": file.rows,
+        }
+        for file in missing
+    ]  # fmt: skip
+    fault("before_hand_over")
+    try:
+        patiently(lambda: client.adopt_all(said, link=link))
+    except BatchTooLarge as error:
+        raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
+    except PastDue as error:
+        # An answer to the same request may have been lost, and the windows have come near since.
+        time.sleep(_AGAIN_S)
+        known = _by_content(patiently(client.adoptions))
+        if all(_is_in(known, file) for file in missing):
+            return
+        late = sum(file.rows for file in missing)
+        if len(missing) == len(manifest.files):
+            raise JobFailed(
+                f"{error.detail}. {late:,} rows were not handed over in time, nothing is scheduled: schedule them "
+                f"under another job id, with a longer lead ({folder.stage.place} has this one's)"
+            ) from error
+        raise JobFailed(
+            f"{error.detail}. {late:,} of {manifest.accepted:,} rows of job {manifest.job} are not scheduled, and it "
+            f"is too late for their files; the others are ({_some(missing)} in {folder.stage.place})"
+        ) from error
+
+
+def adopted(
+    client: Client,
+    manifest: Manifest,
+    folder: JobFolder,
+    teller: Teller,
+    forgotten: frozenset[str] = frozenset(),
+    fault: Fault = no_fault,
+) -> dict[str, str | None]:
+    """Wait until each file is adopted or refused; the id of each one's adoption, by its path, and None of those that
+    are forgotten.
+
+    Raises JobFailed where some were refused, which says what is scheduled and what is not.
+    """
+    files = [file for file in manifest.files if file.path not in forgotten]
+    fault("waiting")
+    since = time.monotonic()
+    while True:
+        # A number, whatever the files are: the nodes that answer have the same files to take in.
+        waiting = patiently(lambda: client.count_adoptions("wanted", f"{folder.stage.path('').rstrip('/')}/"))
+        teller.share(max(len(files) - waiting, 0), len(files))
+        if not waiting:
+            found = _by_content(patiently(client.adoptions))
+            settled = [found[file.sha256].state in ("adopted", "refused") for file in files if file.sha256 in found]
+            if len(settled) == len(files) and all(settled):
+                break
+        time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MOST_S))
+    refused = [file for file in files if found[file.sha256].state == "refused"]
+    if refused:
+        lost = sum(file.rows for file in refused)
+        reasons = _some(refused, {file.path: found[file.sha256].reason for file in refused})
+        raise JobFailed(
+            f"the server refused {len(refused):,} of {len(manifest.files):,} files of job {manifest.job}: {lost:,} of "
+            f"{manifest.accepted:,} rows are not scheduled, the others are ({reasons}). What can be mended is "
+            "handed over by running the job again"
+        )
+    return {file.path: None if file.path in forgotten else found[file.sha256].id for file in manifest.files}
+
+
+def _some(files: Sequence[DelayFile], reasons: Mapping[str, str] | None = None) -> str:
+    """The first few of them by name."""
+    named = [f"{file.path}: {reasons[file.path]}" if reasons else file.path for file in files[:_LISTED]]
+    return ("; " if reasons else ", ").join(named) + (", and more" if len(files) > _LISTED else "")
+
+
+def shown(ms: int) -> str:
+    """A time of a document, for a sentence."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _is_in(known: Mapping[str, Adoption], file: DelayFile) -> bool:
+    found = known.get(file.sha256)
+    return found is not None and found.state != "refused"
+
+
+def _may_be_forgotten(file: DelayFile, now: int) -> bool:
+    return file.window + WINDOW_MS <= now + _CLOCKS_MS
+
+
+def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
+    """The one that counts of each content: a refused one may have come again."""
+    found: dict[str, Adoption] = {}
+    for one in adoptions:
+        sha256 = one.raw.get("sha256")
+        if sha256 is not None and (sha256 not in found or found[sha256].state == "refused"):
+            found[sha256] = one
+    return found

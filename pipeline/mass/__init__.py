@@ -1,7 +1,0 @@
-"""Cancel and move messages in bulk: by a join with any table, through the command log, with an answer for each row."""
-
-from duemq.pipeline.mass.asking import Server
-from duemq.pipeline.mass.changing import STATUSES, mass_cancel, mass_move
-from duemq.pipeline.mass.targets import Targets
-
-__all__ = ["STATUSES", "Server", "Targets", "mass_cancel", "mass_move"]

@@ -1,0 +1,91 @@
+"""Files of an import: documents, by line or whole, and CSV with the lines that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from duemq.pipeline.columns import HIDDEN
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.uris import pattern_of, readable
+from duemq.pipeline.migrate.csv import CORRUPT, SOURCE
+
+
+def read_documents(spark: SparkSession, paths: Sequence[str], *, by_line: bool | None = None) -> DataFrame:
+    """`source` and `value` of JSON documents. `paths`: of this machine, or URIs; they may be patterns.
+
+    `by_line`: one on each line; by default where files end in .jsonl or .ndjson, else each file is read as a whole.
+    `source` is the file, by line also the number of the line. Raises BadInput.
+    """
+    if by_line is None:
+        by_line = all(path.endswith((".jsonl", ".ndjson")) for path in paths)
+    files = [pattern_of(path) for path in paths]
+    with readable(", ".join(paths)):
+        rows = spark.read.option("recursiveFileLookup", "true").text(files, wholetext=not by_line)
+        rows.schema  # noqa: B018  Connect looks only where it is asked
+    if by_line:
+        return _numbered(rows).where(F.trim("value") != "")
+    return rows.where(F.trim("value") != "").select(_file("_metadata.file_path").alias("source"), "value")
+
+
+def read_csv(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    separator: str = ",",
+    quote: str = '"',
+    escape: str = '"',
+    encoding: str = "UTF-8",
+    multiline: bool = True,
+) -> DataFrame:
+    """All columns as text, by the header; in `SOURCE` the file, in `CORRUPT` a line that does not have as many columns.
+
+    `multiline`: quoted values may hold line breaks, which keeps Spark from reading one file in several tasks. Raises
+    BadInput.
+    """
+    reader = spark.read.options(
+        header="true", sep=separator, quote=quote, escape=escape, encoding=encoding, multiLine=str(multiline).lower(),
+        enforceSchema="false",
+    )  # fmt: skip
+    files = [pattern_of(path) for path in paths]
+    with readable(", ".join(paths)):
+        columns = reader.csv(files).columns
+        if taken := next((name for name in columns if name.startswith(HIDDEN)), None):
+            raise BadInput(f"column {taken}: names that begin with {HIDDEN} are used here, rename it in the file")
+        schema = StructType()
+        for name in (*columns, CORRUPT):
+            schema = schema.add(name, StringType())
+        rows = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(files)
+    return rows.select("*", _file("_metadata.file_path").alias(SOURCE))
+
+
+def _numbered(lines: DataFrame) -> DataFrame:
+    """`source` (file and number of the line) and `value` of lines as Spark's text reader gives them.
+
+    Spark reads a file in blocks, and knows which row of its task a line is. So the lines of the blocks before are
+    counted, which reads the files once more, without a look at what is in them.
+    """
+    file, block, row = HIDDEN + "file", HIDDEN + "block", HIDDEN + "row"
+    rows = lines.select(
+        F.col("_metadata.file_path").alias(file), F.col("_metadata.file_block_start").alias(block),
+        F.monotonically_increasing_id().alias(row), "value",
+    )  # fmt: skip
+    before = Window.partitionBy(file).orderBy(block).rowsBetween(Window.unboundedPreceding, -1)
+    blocks = (
+        rows.groupBy(file, block)
+        .agg(F.min(row).alias("first"), F.count("*").alias("lines"))
+        .select(file, block, "first", F.coalesce(F.sum("lines").over(before), F.lit(0)).alias("before"))
+    )
+    number = F.col(row) - F.col("first") + F.col("before") + 1
+    return rows.join(F.broadcast(blocks), [file, block]).select(
+        F.concat(_file(file), F.lit(":"), number).alias("source"), "value"
+    )
+
+
+def _file(path: str) -> Column:
+    """A file as its owner calls it: Spark gives it as a URI, with letters encoded."""
+    local = F.regexp_replace(F.replace(F.col(path), F.lit("+"), F.lit("%2B")), "^file:/+", "/")
+    return F.coalesce(F.try_url_decode(local), F.col(path))

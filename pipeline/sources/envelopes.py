@@ -1,0 +1,167 @@
+"""The envelopes of duemq's own commands (`duemq.model.message`), read by Spark's own expressions: no record goes to
+Python and back for them.
+
+What is no sound envelope, by the same rules as the server's, is `malformed`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duemq.model.message import (
+    CANCEL,
+    DELIVER_NOW,
+    ENVELOPE,
+    FINGERPRINT_BYTES,
+    FORMAT,
+    MOST_HEADERS,
+    MOVE,
+    NO_KEY,
+    REDRIVE,
+    SCHEDULE,
+)
+from duemq.model.timing import LAST_MS
+
+_LONG_MAX: Final = 2**63 - 1
+_KINDS: Final = {
+    SCHEDULE: "schedule", CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive",
+}  # fmt: skip
+_TOPIC: Final = "^[A-Za-z0-9._-]{1,249}$"
+_HEAD: Final = ENVELOPE.size
+assert _HEAD == 34
+# Name, first byte and bytes of each field. A schedule and a change have the first two in common. Reading a number costs
+# more than all else, so some are several small ones: `_PARTS` says which bits of them are what.
+_START: Final = (("_first", 0, 6), ("_due", 6, 8))
+_SCHEDULE: Final = (("_expires", 14, 8), ("_topic", 22, 1), ("_sizes", 23, 7), ("_headers", 30, 4))
+_PARTS: Final = (
+    ("_kind", "_first", 40, 8), ("_format", "_first", 32, 8), ("_size", "_first", 0, 32),
+    ("_key", "_sizes", 40, 16), ("_labels", "_sizes", 24, 16), ("_name", "_sizes", 16, 8), ("_count", "_sizes", 0, 16),
+)  # fmt: skip
+_CHANGE: Final = (("_first_offset", 14, 8), ("_first_row", 22, 4), ("_to", 26, 8))
+
+
+def number(digits: Column | str, at: int, size: int, kind: str = "bigint") -> Column:
+    """The unsigned number in `size` bytes from byte `at` on, of bytes in hex; at most 2**63 - 1. Null of null."""
+    text = F.conv(F.substring(digits, 2 * at + 1, 2 * size), 16, 10)
+    if size < 8:
+        return text.cast(kind)
+    return F.when(text.isNotNull(), F.coalesce(text.try_cast("bigint"), F.lit(_LONG_MAX)))
+
+
+def metadata_hash(key_bytes: Column, label_bytes: Column, content: Column) -> Column:
+    """Of what goes with a payload: `key_bytes` (65535 for no key), `label_bytes`, and key, labels (joined by LF) and
+    packed headers (`duemq.model.record`) in one piece."""
+    return F.xxhash64(key_bytes.cast("int"), label_bytes.cast("int"), content)
+
+
+def packed_hash(metadata: str) -> Column:
+    """`metadata_hash` of one piece of bytes that begins with both lengths, two bytes each. Null of null."""
+    digits = F.hex(F.substring(metadata, 1, 4))
+    of = metadata_hash(
+        number(digits, 0, 2), number(digits, 2, 2), F.expr(f"substring({metadata}, 5, octet_length({metadata}))")
+    )
+    return F.when(F.col(metadata).isNotNull(), of)
+
+
+def decoded(records: DataFrame) -> DataFrame:
+    """Commands (`logs.commands`) and `said`, of `shard`, `offset`, `at`, `own`, `envelope` (null for what is not
+    duemq's own), `said`, `content`."""
+    c = F.col
+    digits = records.withColumn("_head", F.when(F.octet_length("envelope") >= _HEAD, F.hex(_bytes(0, F.lit(_HEAD)))))
+    starts = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
+    numbers = starts.withColumns(_parts_of("_first"))
+    is_schedule = c("_kind") == SCHEDULE
+    is_change = c("_kind").between(CANCEL, REDRIVE)
+    fields = numbers.withColumns(
+        {name: F.when(is_schedule, number("_head", at, size)) for name, at, size in _SCHEDULE}
+        | {name: F.when(is_change, number("_head", at, size)) for name, at, size in _CHANGE}
+    ).withColumns(_parts_of("_sizes"))
+    key = F.when(c("_key") == NO_KEY, F.lit(0)).otherwise(c("_key"))
+    named = F.when(c("_name") > 0, c("_name") + FINGERPRINT_BYTES).otherwise(0)
+    placed = fields.withColumns({
+        "_topic_text": F.when(is_schedule, _bytes(_HEAD, c("_topic")).cast("string")),
+        "_middle": F.lit(_HEAD) + c("_topic"),
+        "_whole": F.lit(_HEAD) + c("_topic") + key + c("_labels") + c("_headers") + named,
+        "_carries": key + c("_labels") + c("_headers"),
+    })  # fmt: skip
+    sized = (c("_format") == FORMAT) & (c("_size") == F.octet_length("envelope"))
+    schedule = (
+        sized & (c("_size") == c("_whole")) & (c("_due") <= LAST_MS) & (c("_expires") <= LAST_MS) & _is_topic()
+        & _are_headers(c("_middle") + key + c("_labels"))
+        & ((c("_labels") == 0) | F.is_valid_utf8(_bytes(c("_middle") + key, c("_labels")).cast("string")))
+    )  # fmt: skip
+    change = sized & (c("_size") == _HEAD) & (c("_to") <= LAST_MS)
+    judged = placed.withColumn(
+        "kind",
+        F.when(~c("own"), F.lit(None).cast("string"))
+        .when(F.coalesce(is_schedule & schedule, F.lit(False)), "schedule")
+        .when(
+            F.coalesce(is_change & change, F.lit(False)),
+            F.element_at(F.array(*(F.lit(_KINDS[kind]) for kind in sorted(_KINDS))), c("_kind").cast("int")),
+        )
+        .otherwise("malformed"),
+    )
+    sent = c("kind") == "schedule"
+    changed = c("kind").isin("cancel", "move", "deliver_now", "redrive")
+    # What is delivered now or redriven is due when its command was appended (delay/core/cycle.py).
+    due = (
+        F.when(sent, c("_due")).when(c("kind") == "move", c("_to")).when(changed & (c("kind") != "cancel"), c("at"))
+    )  # fmt: skip
+    # Of an idempotency key it is a digest, which is no text: to make it one would make one name of many.
+    name = _bytes(c("_middle") + c("_carries"), c("_name"))
+    text = F.when(F.is_valid_utf8(name.cast("string")), name.cast("string")).otherwise(
+        F.concat(F.lit("0x"), F.hex(name))
+    )
+    fingerprint = F.xxhash64(_bytes(c("_middle") + c("_carries") + c("_name"), F.lit(FINGERPRINT_BYTES)))
+    none = {"path": "string", "sha256": "string", "size": "bigint", "window": "bigint", "rows": "bigint"}
+    return judged.select(
+        "shard", "offset", "at", "kind", (~c("own")).alias("plain"), due.alias("due"),
+        F.when(sent, c("_topic_text")).alias("topic"),
+        F.when(sent & (c("_name") > 0), text).alias("name"),
+        F.when(sent, c("_expires")).alias("expires"), F.when(changed, c("_due")).alias("first_due"),
+        F.when(changed, c("_first_offset")).alias("first_offset"),
+        F.when(changed, c("_first_row")).alias("first_row"),
+        *(F.lit(None).cast(kind).alias(name) for name, kind in none.items()), "content",
+        F.when(sent, metadata_hash(c("_key"), c("_labels"), _bytes(c("_middle"), c("_carries")))).alias("metadata"),
+        F.when(sent & (c("_name") > 0), fingerprint).alias("fingerprint"),
+        "said",
+    )  # fmt: skip
+
+
+def _parts_of(whole: str) -> dict[str, Column]:
+    """The small numbers in one."""
+    parts = ((name, low, (1 << bits) - 1) for name, of, low, bits in _PARTS if of == whole)
+    return {name: F.shiftright(whole, low).bitwiseAND(F.lit(mask)) for name, low, mask in parts}
+
+
+def _bytes(at: Column | int, size: Column) -> Column:
+    """So many bytes of the envelope from byte `at` on."""
+    first = (F.lit(at) if isinstance(at, int) else at) + 1
+    return F.substring("envelope", first.cast("int"), size.cast("int"))
+
+
+def _is_topic() -> Column:
+    text = F.col("_topic_text")
+    ours = text.startswith("duemq.") | text.startswith("__") | text.isin(".", "..")
+    return text.rlike(_TOPIC) & ~ours
+
+
+def _are_headers(start: Column) -> Column:
+    """Whether the envelope holds as many headers as it says from byte `start` on, to the byte, with names that are
+    text."""
+    count, size = F.col("_count"), F.col("_headers")
+
+    def after(at: Column, _: Column) -> Column:
+        """Where the header ends that begins at byte `at`; null where it is none."""
+        head = F.hex(_bytes(at, F.lit(6)))
+        name_bytes, value_bytes = number(head, 0, 2), number(head, 2, 4)
+        text = F.is_valid_utf8(_bytes(at + 6, name_bytes).cast("string"))
+        return F.when((F.length(head) == 12) & text, at + 6 + name_bytes + value_bytes)
+
+    walked = F.aggregate(F.sequence(F.lit(1), count.cast("int")), start.cast("bigint"), after) == start + size
+    return F.when(count == 0, size == 0).when(count > MOST_HEADERS, F.lit(False)).otherwise(
+        F.coalesce(walked, F.lit(False))
+    )  # fmt: skip

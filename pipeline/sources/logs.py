@@ -1,0 +1,243 @@
+"""duemq's topics in Kafka as DataFrames: commands, ledger entries, deliveries and dead letters.
+
+`read_topics` is the edge: it reads records, committed ones, with headers, in ranges of offsets (`ranges.py`). All else
+takes a frame with the columns of Spark's Kafka source and gives a frame, and works on streams as well.
+Times are epoch ms in `bigint` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+import orjson
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duemq.model.ids import ID_CHARS
+from duemq.model.message import NO_KEY
+from duemq.pipeline.sources import decode, envelopes
+from duemq.pipeline.sources.kafka import Kafka, reading
+from duemq.pipeline.sources.ranges import TopicRange
+
+_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its types leave out what it is without a function type
+BUFFER: Final = "duemq.buffer"
+LEDGER: Final = "duemq.ledger"
+DEAD_LETTERS: Final = "duemq.dlq"
+COMMAND_HEADER: Final = "duemq-command"
+_BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
+_SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
+_MOST_RECORDS: Final = 250_000
+"""What one task reads, at most: a topic of one partition is read by many tasks."""
+
+
+def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange]) -> DataFrame:
+    """The records of these ranges (`Logs.ranges`), in no order. See `kafka.reading`."""
+    wanted = [one for one in ranges if one.starts]
+    if not wanted:
+        empty = (
+            "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+            "timestampType int, headers array<struct<key: string, value: binary>>"
+        )
+        return spark.createDataFrame([], empty)
+    options = reading(kafka) | {
+        "subscribe": ",".join(one.topic for one in wanted),
+        "startingOffsets": _offsets({one.topic: one.starts for one in wanted}),
+        "endingOffsets": _offsets({one.topic: one.ends for one in wanted}),
+        "maxRecordsPerPartition": str(_MOST_RECORDS),
+    }
+    # Connectors before 4.0 do not know the option above.
+    if (tasks := sum(one.count for one in wanted) // _MOST_RECORDS) > sum(len(one.starts) for one in wanted):
+        options["minPartitions"] = str(tasks)
+    return spark.read.format("kafka").options(**options).load()
+
+
+def _offsets(by_topic: Mapping[str, Mapping[int, int]]) -> str:
+    return orjson.dumps(
+        {topic: {str(p): at for p, at in offsets.items()} for topic, offsets in by_topic.items()}
+    ).decode()
+
+
+def header(name: str) -> Column:
+    """The value of the first header of this name; null where there is none. Header names may repeat."""
+    return F.get(F.filter("headers", lambda one: one["key"] == name), F.lit(0))["value"]
+
+
+def _at() -> Column:
+    return F.unix_millis("timestamp")
+
+
+def commands(buffer: DataFrame) -> DataFrame:
+    """One row per record of the buffer topic: what it asks for, by duemq's own records or by headers of a plain client.
+
+    `shard`, `offset`, `at` (when it was appended), and
+    * `kind`: schedule, cancel, move, deliver_now, redrive, adopt, or malformed;
+    * `plain`: whether it came from a plain Kafka client;
+    * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
+    * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
+      of that message; `due`: when it is due then (null for a cancel);
+    * of a file: `path`, `sha256`, `size`, `window`, `rows`;
+    * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
+      (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
+      one where one is a repeat of the other. `name` is 0x and hex digits where it is no text.
+
+    Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`). The input is read
+    twice: by Spark's own expressions, and for what is not duemq's own by Python. See `own_commands` where it is large.
+    """
+    return understood(own_commands(buffer))
+
+
+def own_commands(buffer: DataFrame) -> DataFrame:
+    """`commands` as far as duemq's own records say it, and `said`: key and headers of all others, as JSON with base64.
+
+    For readers of many records: what it gives can be persisted, and given to `understood`.
+    """
+    first = F.get("headers", F.lit(0))
+    own = F.coalesce((F.size("headers") == 1) & (first["key"] == COMMAND_HEADER) & F.col("key").isNull(), F.lit(False))
+    slim = buffer.select(
+        F.col("partition").alias("shard"), "offset", _at().alias("at"), own.alias("own"),
+        F.when(own, F.coalesce(first["value"], F.lit(b""))).alias("envelope"),
+        F.when(~own, F.to_json(F.struct("key", "headers"))).alias("said"),
+        F.xxhash64(F.coalesce("value", F.lit(b""))).alias("content"),
+    )  # fmt: skip
+    return envelopes.decoded(slim)
+
+
+def understood(commands: DataFrame) -> DataFrame:
+    """`own_commands` with the records of plain clients as what they ask for."""
+    own = commands.where("said is null").drop("said")
+    plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
+    found = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
+    of_value = F.when(F.col("fingerprint").isNotNull(), F.xxhash64("fingerprint", "content"))
+    found = found.withColumn("fingerprint", of_value)
+    return own.unionByName(found.select(own.columns))
+
+
+def entries(ledger: DataFrame) -> DataFrame:
+    """One row per record of the ledger topic (`duemq.model.ledger.Entry`).
+
+    `shard`, `ledger_offset`, `written` (when it was appended), `n`, `applied`, `cursor_due`, `cursor_offset`,
+    `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
+    `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
+    key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `adopted`: array of
+    `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
+    unread; `base`: the entry that it goes on from, where an operator said so. `problem` says what is wrong with what is
+    no entry; the rest is null then.
+    Offsets of cursors above 2**63 - 1, which stand for "all of this millisecond", are 2**63 - 1.
+    """
+    slim = ledger.select(
+        F.col("partition").alias("shard"), F.col("offset").alias("ledger_offset"), _at().alias("written"), "value"
+    )
+    return slim.mapInArrow(decode.entries, decode.ENTRIES)
+
+
+def deliveries(records: DataFrame) -> DataFrame:
+    """One row per record that duemq delivered: those with a header `duemq-id`.
+
+    `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker has set that time), `id` as it stands there,
+    what the id says without being checked: `shard` (65535 for a message without delay), `first_due`, `first_offset`,
+    `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content` and
+    `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
+    """
+    found = records.select(*_seen(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
+    hashed = found.withColumns({"metadata": _metadata(), "key_hash": _arrow_udf(decode.key_hashes, "int")("key")})
+    return _selected(with_id(hashed), decode.DELIVERIES)
+
+
+def dead_letters(records: DataFrame) -> DataFrame:
+    """One row per record of the dead-letter topic: the columns of `deliveries`, and
+    `reason`, `target` (the topic it was for), `command` and `command_shard` (offset and partition of a record that was
+    malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
+    large for the topic, and has lost its payload)."""
+    # Only what stands where duemq writes it: what follows is the sender's, whose headers may have any names.
+    shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
+    first = F.get("headers", shortened.cast("int"))
+    third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
+    of_command = F.coalesce(first["key"] == "duemq-reason", F.lit(False))
+    found = records.select(
+        *_seen(),
+        F.when(~of_command, _named(0, "duemq-id")).alias("id"),
+        header("duemq-reason").cast("string").alias("reason"),
+        header("duemq-topic").cast("string").alias("target"),
+        F.when(of_command, header("duemq-offset")).cast("string").try_cast("bigint").alias("command"),
+        shortened.alias("shortened"),
+        F.when(third["key"] == "duemq-partition", third["value"].cast("string").try_cast("int")).alias("command_shard"),
+        *_carried(_SYSTEM_HEADERS + 2),
+    )
+    return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
+
+
+def with_id(frame: DataFrame) -> DataFrame:
+    """With what ids (`duemq.model.ids`) say, unchecked, of the column `id` (bytes), which becomes text: `shard`,
+    `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other characters."""
+    text = F.col("id").cast("string")
+    # What is none of its characters is left out by unbase64: fewer bytes are no id.
+    raw = F.unbase64(F.translate(text, "-_+/", "+/**"))
+    digits = frame.withColumns({"_raw": F.when(F.octet_length("id") == ID_CHARS, raw)}).withColumn(
+        "_digits", F.when(F.octet_length("_raw") == _ID_BYTES, F.hex("_raw"))
+    )
+    return digits.withColumns(
+        {name: envelopes.number("_digits", at, size, kind) for name, at, size, kind in _ID_FIELDS}
+        | {"id": F.make_valid_utf8(text)}
+    ).drop("_raw", "_digits")
+
+
+_ID_BYTES: Final = ID_CHARS * 3 // 4
+_ID_FIELDS: Final = (
+    ("shard", 0, 2, "int"), ("first_due", 2, 6, "bigint"), ("first_offset", 8, 6, "bigint"),
+    ("first_row", 14, 4, "bigint"), ("mac", 18, 6, "bigint"),
+)  # fmt: skip
+"""Name, first byte, bytes and type of what an id says."""
+
+
+def _selected(frame: DataFrame, schema: str) -> DataFrame:
+    """With the columns of a schema, in its order."""
+    return frame.select(*(field.split()[0] for field in schema.split(", ")))
+
+
+def _seen() -> list[Column]:
+    return [
+        F.col("topic"), F.col("partition"), F.col("offset"), _at().alias("at"),
+        (F.col("timestampType") == 1).alias("by_broker"),
+        _named(1, "duemq-due").cast("string").try_cast("bigint").alias("due"),
+        _named(2, "duemq-attempt").cast("string").try_cast("int").alias("attempt"),
+        F.xxhash64(F.coalesce("value", F.lit(b""))).alias("content"),
+    ]  # fmt: skip
+
+
+def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
+    """Of a delivered record: its key, its labels as the header has them, and the sender's headers, behind duemq's, of
+    which so many come before the labels."""
+    fourth = F.get("headers", F.lit(before))
+    labelled = F.coalesce(fourth["key"] == "duemq-labels", F.lit(False))
+    first = F.lit(before + 1) + labelled.cast("int")
+    return [
+        F.col("key"),
+        F.when(labelled, fourth["value"]).alias("labels"),
+        F.when(F.size("headers") >= first, F.slice("headers", first, F.size("headers"))).alias("own"),
+    ]
+
+
+def _metadata() -> Column:
+    """As `envelopes.packed_hash` has it of the command: labels are joined by LF there, and by a comma here."""
+    labels = F.translate(F.col("labels").cast("string"), ",", "\n").cast("binary")
+
+    def packed(one: Column) -> Column:
+        name, value = one["key"].cast("binary"), F.coalesce(one["value"], F.lit(b""))
+        return F.concat(_length(name, 2), _length(value, 4), name, value)
+
+    own = F.aggregate("own", F.lit(b""), lambda found, one: F.concat(found, packed(one)))
+    return envelopes.metadata_hash(
+        F.coalesce(F.octet_length("key"), F.lit(NO_KEY)), F.coalesce(F.octet_length("labels"), F.lit(0)),
+        F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, own))),
+    )  # fmt: skip
+
+
+def _length(of: Column, size: int) -> Column:
+    return F.unhex(F.lpad(F.hex(F.octet_length(of)), 2 * size, "0"))
+
+
+def _named(at: int, name: str) -> Column:
+    """A header that stands at this place in what duemq delivers: a look there costs a fraction of a search."""
+    there = F.get("headers", F.lit(at))
+    return F.when(there["key"] == name, there["value"]).otherwise(header(name))

@@ -1,0 +1,305 @@
+"""Which part of Kafka's topics a job reads: offsets, fixed once and shown to whoever asks what was read.
+
+A time range becomes offsets here, by the brokers' own index of times. As a condition on the rows it would be a scan of
+the whole topic, for Spark's Kafka source pushes nothing down. All topics are asked about together: the number of
+requests grows with brokers, not with topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.model.errors import Unavailable
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.sources.kafka import JavaKafka, Kafka, options_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_LOOK_S = 0.05
+CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""What `Retention` is made of."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRange:
+    """Offsets [start, end) of each partition of a topic. `log_starts`: where what the brokers still keep begins."""
+
+    topic: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    log_starts: Mapping[int, int]
+
+    @property
+    def count(self) -> int:
+        """At most so many records: offsets of aborted transactions and of their marks are among them."""
+        return sum(self.ends[partition] - start for partition, start in self.starts.items())
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The partitions that are read from where the log begins although records were there before it."""
+        return tuple(p for p, start in self.starts.items() if start <= self.log_starts[p] and self.log_starts[p] > 0)
+
+    def __str__(self) -> str:
+        parts = (f"{partition}: {start}..{self.ends[partition]}" for partition, start in sorted(self.starts.items()))
+        return f"{self.topic} [{', '.join(parts)}]"
+
+    def within(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> TopicRange:
+        """The same with other bounds for some partitions, never beyond what the brokers keep."""
+        begin = {p: max(starts.get(p, start), self.log_starts[p]) for p, start in self.starts.items()}
+        return replace(self, starts=begin, ends={p: max(ends.get(p, self.ends[p]), begin[p]) for p in begin})
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic's configuration lets the brokers drop: records older than `ms`, the oldest ones of a partition of
+    more than `bytes` (-1 each: never), and with `compacts` all but the last record of each key."""
+
+    ms: int = -1
+    bytes: int = -1
+    compacts: bool = False
+
+    @staticmethod
+    def of(config: Mapping[str, str]) -> Retention:
+        """Of a topic's configuration, by Kafka's names."""
+        policy = config.get("cleanup.policy", "delete")
+        drops = "delete" in policy
+        ms, size = (int(config.get(name, -1)) if drops else -1 for name in CONFIGURED[1:])
+        return Retention(ms, size, "compact" in policy)
+
+
+class Connection(Protocol):
+    """What a client of Kafka says. Methods raise KafkaError, OSError or Unavailable."""
+
+    async def topics(self) -> dict[str, list[int]]:
+        """The partitions of every topic, from one request."""
+
+    async def offsets(
+        self, times: Mapping[TopicPartition, int], *, committed: bool = True
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The offset and time of the first record that is not older than each time (epoch ms), `EARLIEST` or `LATEST`.
+        Partitions without such a record are missing. One request per broker."""
+
+    async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Of each topic the configuration that `Retention` is made of, from one request. Topics about which we may not
+        ask are missing."""
+
+    async def close(self) -> None: ...
+
+
+class Logs:
+    """What a Kafka says of its topics.
+
+    Methods raise Unavailable where the brokers do not answer, BadInput for a topic that is not there, and BadConfig.
+    `spark`: for logins that only Java's client knows.
+    """
+
+    def __init__(self, kafka: Kafka, spark: SparkSession | None = None) -> None:
+        self._kafka, self._spark = kafka, spark
+        self._options = options_of(kafka)
+        self._partitions: Mapping[str, list[int]] = {}
+        self._open: tuple[asyncio.Runner, Connection] | None = None
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """What is asked inside this block uses one connection, and what `topics` knew when it was asked last."""
+        if self._open is not None:
+            yield
+            return
+        with asyncio.Runner() as runner:
+            connection = runner.run(self._connection())
+            self._open = runner, connection
+            try:
+                yield
+            finally:
+                self._open, self._partitions = None, {}
+                runner.run(connection.close())
+
+    async def _connection(self) -> Connection:
+        if isinstance(self._kafka, JavaKafka) and self._kafka.java_login:
+            if self._spark is None:
+                raise BadInput("only Kafka's Java client knows this login: it needs a Spark session")
+            from duemq.pipeline.sources.java_logs import JavaConnection
+
+            return JavaConnection(self._spark, self._kafka)
+        return await PythonConnection.open(self._options)
+
+    def topics(self) -> list[str]:
+        """All topics but Kafka's own, as they are now."""
+        with self.connected():
+            self._partitions = self._asked(lambda connection: connection.topics())
+            return sorted(topic for topic in self._partitions if not topic.startswith("__"))
+
+    def ranges(
+        self, topics: Iterable[str], since: int | None = None, until: int | None = None
+    ) -> dict[str, TopicRange]:
+        """The records of these topics with a time in [since, until), epoch ms, as far as they are committed.
+
+        Kafka's index of times gives the first record that is not older; where a topic keeps its producers' times, which
+        may go back, younger records follow it and older ones may, too.
+        """
+        with self.connected():
+            places = self._places(topics)
+            first, last = self._offsets(places, EARLIEST), self._offsets(places, LATEST)
+            starts = first if since is None else self._times(last, since)
+            ends = last if until is None else self._times(last, until)
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for where in places:
+            by_topic.setdefault(where.topic, []).append(where)
+        return {
+            topic: TopicRange(
+                topic,
+                {where.partition: starts[where] for where in parts},
+                {where.partition: max(ends[where], starts[where]) for where in parts},
+                {where.partition: first[where] for where in parts},
+            )
+            for topic, parts in by_topic.items()
+        }
+
+    def settled_ends(self, topics: Iterable[str], patience_s: float) -> tuple[dict[TopicPartition, int], list[str]]:
+        """Where these topics end now, once all transactions that are open in them are over.
+
+        A transaction of several topics becomes visible in one topic a moment before it does in another. Whoever has
+        read a ledger entry, and then asks here, gets an end behind all that its cycle delivered. Also returns the
+        partitions whose transactions were still open after `patience_s`, which are read up to these.
+        """
+
+        async def wait(connection: Connection) -> dict[TopicPartition, int]:
+            deadline = asyncio.get_running_loop().time() + patience_s
+            while True:
+                found = {where: at for where, (at, _) in (await connection.offsets(dict.fromkeys(written, -1))).items()}
+                late = asyncio.get_running_loop().time() > deadline
+                if late or all(found.get(where, 0) >= end for where, end in written.items()):
+                    return found
+                await asyncio.sleep(_LOOK_S)
+
+        with self.connected():
+            written = self._offsets(self._places(topics), LATEST, committed=False)
+            stable = self._asked(wait)
+        open_still = [f"{w.topic} {w.partition}" for w, end in sorted(written.items()) if stable[w] < end]
+        return {where: min(stable[where], end) for where, end in written.items()}, open_still
+
+    def first_times(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+        """When the first record that is still there was appended (epoch ms), of each partition that has one."""
+        with self.connected():
+            times = dict.fromkeys(self._places(topics), 0)
+            found = self._asked(lambda connection: connection.offsets(times)) if times else {}
+        return {(where.topic, where.partition): time for where, (_, time) in found.items() if time >= 0}
+
+    def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
+        """What the brokers may drop of each topic. Topics about which we may not ask are missing."""
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        with self.connected():
+            found = self._asked(lambda connection: connection.configs(wanted))
+        return {topic: Retention.of(config) for topic, config in found.items()}
+
+    def _places(self, topics: Iterable[str]) -> list[TopicPartition]:
+        wanted = list(topics)
+        if any(topic not in self._partitions for topic in wanted):
+            self._partitions = self._asked(lambda connection: connection.topics())
+        if missing := [topic for topic in wanted if not self._partitions.get(topic)]:
+            raise BadInput(f"there is no topic {missing[0]}")
+        return [TopicPartition(topic, number) for topic in wanted for number in self._partitions[topic]]
+
+    def _offsets(
+        self, places: Collection[TopicPartition], time: int, *, committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        if not places:
+            return {}
+        found = self._asked(lambda connection: connection.offsets(dict.fromkeys(places, time), committed=committed))
+        if missing := [where for where in places if where not in found]:
+            raise Unavailable(
+                f"Kafka at {self._options.bootstrap} does not say where {missing[0].topic} begins or ends"
+            )
+        return {where: offset for where, (offset, _) in found.items()}
+
+    def _times(self, last: Mapping[TopicPartition, int], time: int) -> dict[TopicPartition, int]:
+        """The first offset that is not older, at most the last one."""
+        if not last:
+            return {}
+        found = self._asked(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
+        return {where: min(found[where][0], end) if where in found else end for where, end in last.items()}
+
+    def _asked(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        assert self._open is not None
+        runner, connection = self._open
+
+        async def answer() -> T:
+            return await ask(connection)
+
+        try:
+            return runner.run(answer())
+        except (KafkaError, OSError) as error:
+            raise Unavailable(f"Kafka at {self._options.bootstrap} does not answer: {error!r}") from error
+
+
+class PythonConnection:
+    """A `Connection` of duemq's own client."""
+
+    def __init__(self, consumer: Any, options: KafkaOptions) -> None:
+        self._consumer, self._options = consumer, options
+
+    @staticmethod
+    async def open(options: KafkaOptions) -> PythonConnection:
+        """Raises Unavailable and BadConfig."""
+        consumer = AIOKafkaConsumer(enable_auto_commit=False, **options.client())
+        mend_timeouts(consumer._client)
+        try:
+            await consumer.start()
+        except (KafkaError, OSError) as error:
+            await consumer.stop()
+            raise Unavailable(f"Kafka at {options.bootstrap} does not answer: {error!r}") from error
+        return PythonConnection(consumer, options)
+
+    async def topics(self) -> dict[str, list[int]]:
+        # Of all topics, with their leaders: a client that meets them one by one asks once for each.
+        client = self._consumer._client
+        if not await client.force_metadata_update():
+            raise Unavailable(f"Kafka at {self._options.bootstrap} does not say what topics it has")
+        return {topic: sorted(client.cluster.partitions_for_topic(topic) or ()) for topic in client.cluster.topics()}
+
+    async def offsets(
+        self, times: Mapping[TopicPartition, int], *, committed: bool = True
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        fetcher = self._consumer._fetcher
+        fetcher._isolation_level = 1 if committed else 0
+        # Its public methods ask the same, but drop the time, and each has a way of its own to say "none".
+        found = await fetcher._retrieve_offsets(dict(times), self._options.request_timeout_ms)
+        return {where: (at, -1 if time is None else time) for where, (at, time) in found.items() if at >= 0}
+
+    async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        admin = AIOKafkaAdminClient(**self._options.client())
+        try:
+            await admin.start()
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGURED)) for topic in topics]
+            return {
+                topic: {name: value for name, value, *_ in entries}
+                for response in await admin.describe_configs(wanted)
+                for error, _, _, topic, entries in response.resources
+                if error == 0
+            }
+        except (KafkaError, OSError):  # we may not ask
+            return {}
+        finally:
+            await admin.close()
+
+    async def close(self) -> None:
+        await self._consumer.stop()

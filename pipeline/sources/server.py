@@ -1,0 +1,82 @@
+"""The server that driver and executors ask, and what it accepts. No Spark in here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from duemq.client import Client
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.values import Limits
+from duemq.pipeline.errors import JobFailed
+from duemq.storage.imports.row_rules import AdoptLimits
+
+PATIENCE_S: Final = 120.0  # of a server that does not answer
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where duemq is; None: as `Client` finds it. `timeout_s`: of one request."""
+
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = 60.0
+
+    def client(self) -> Client:
+        return Client(self.url, self.api_key, self.timeout_s)
+
+    def limits(self, patience_s: float = PATIENCE_S) -> Limits:
+        """See `limits_of`; asked for again for `patience_s` where the server cannot serve now."""
+        with self.client() as client:
+            return patiently(lambda: limits_of(client), patience_s)
+
+
+def limits_of(client: Client) -> Limits:
+    """What the server accepts: messages are judged by that before they are sent.
+
+    Raises JobFailed for a server that is too old to tell, what the client raises for one that does not answer.
+    """
+    try:
+        return client.limits()
+    except RejectedError as error:
+        if error.code != "not_found":
+            raise
+        raise JobFailed("the server does not tell what it accepts (GET /v1/limits): it is older than this") from error
+
+
+def message_limits(limits: Limits) -> AdoptLimits:
+    """Those of one message, as the rules for files take them."""
+    return AdoptLimits(
+        limits.max_payload_bytes, limits.max_headers, limits.max_headers_bytes, limits.max_key_bytes, limits.topics
+    )
+
+
+def patiently(
+    call: Callable[[], T],
+    patience_s: float = PATIENCE_S,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> T:
+    """The answer of a call that may be repeated. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
+    pause_s, deadline = 0.0, clock() + patience_s
+    while True:
+        try:
+            return call()
+        except (Unavailable, Unreachable) as error:
+            if clock() >= deadline:
+                raise
+            pause_s = longer(pause_s)
+            sleep(max(pause_s, getattr(error, "retry_after_s", 0)))
+
+
+def longer(pause_s: float) -> float:
+    """The next pause between tries, s."""
+    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

@@ -1,0 +1,107 @@
+"""Tables that commands are given: files and folders by their format, tables of Spark's catalog, or behind JDBC."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
+
+from duemq.pipeline.columns import local_times
+from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import local_path, pattern_of, readable, uri_of
+
+FORMATS: Final = ("parquet", "orc", "json", "csv")
+_BY_SUFFIX: Final = {
+    ".parquet": "parquet", ".orc": "orc", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv",
+    ".tsv": "csv",
+}  # fmt: skip
+
+
+def read_table(
+    spark: SparkSession, name: str, kind: str | None = None, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """A file, a folder or a pattern of files, or a table of the catalog.
+
+    A name with a slash, with an ending of FORMATS, or of something that is there is a path of this machine, or a URI
+    (`uri_of`); any other name is one of the catalog. So is none with `kind`.
+
+    `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
+    header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Times in
+    files that do not say their zone are TIMESTAMP_NTZ, or text; a table of the catalog is as it is declared. Raises
+    BadInput.
+    """
+    if kind is None and not _is_path(name):
+        with readable(name):
+            table = spark.table(name)
+            table.schema  # noqa: B018  Connect looks only where it is asked
+        return table
+    if kind is not None and kind not in FORMATS:
+        raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
+    uri = pattern_of(name)
+    kind = kind or _kind_of(spark, name, uri)
+    of_csv = {"header": "true", "sep": "\t" if name.endswith(".tsv") else ",", "escape": '"'}
+    chosen = (of_csv if kind == "csv" else {}) | dict(options or {})
+    reader = spark.read.format(kind).options(**chosen)
+    with readable(name):
+        return local_times.load(spark, reader, kind, uri, chosen)
+
+
+def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
+    """A table behind JDBC; its driver is one of Spark's jars. Times without a zone are TIMESTAMP_NTZ, unless `options`
+    (of Spark's reader) say otherwise. Raises BadInput."""
+    chosen = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"} | dict(options or {})
+    reader = spark.read.format("jdbc").options(**chosen)
+    with readable(name):
+        frame = reader.load()
+        fields = frame.schema.fields
+    if any(isinstance(field.dataType, TimestampNTZType) for field in fields):
+        local_times.need_java_in_utc(spark, name)
+    return frame
+
+
+def fingerprint(frame: DataFrame) -> str | None:
+    """Differs where a table has other columns or other files, by their names, sizes and times, whatever file system
+    they are on; None for a table without files. Raises BadInput where a file is gone."""
+    files = [unquote(file) for file in frame.inputFiles()]
+    if not files:
+        return None
+    spark = frame.sparkSession
+    # Spark's reader of binary files lists their statuses in parallel, on every file system that Hadoop knows. Their
+    # content is not read where its column is not asked for.
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
+    with readable(f"a file of the table ({files[0]})"):
+        statuses = reader.load([exact(file) for file in files])
+    rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
+    said = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or Path(name).exists() or Path(name).suffix.lower() in _BY_SUFFIX
+
+
+def _kind_of(spark: SparkSession, name: str, uri: str) -> str:
+    folder = local_path(uri_of(name))
+    if folder is not None and folder.is_dir():
+        suffixes = {one.suffix for one in folder.rglob("*.*") if one.name[0] not in "._"}
+    elif not (suffixes := {PurePosixPath(name).suffix.lower()} & _BY_SUFFIX.keys()):
+        suffixes = _suffixes(spark, name, uri)
+    kinds = {_BY_SUFFIX.get(suffix.lower()) for suffix in suffixes} - {None}
+    if len(kinds) != 1:
+        raise BadInput(f"what kind of files {name} has cannot be told by their names: say --format")
+    return kinds.pop() or ""
+
+
+def _suffixes(spark: SparkSession, name: str, uri: str) -> set[str]:
+    """Those of all files there, as Spark lists them, on whatever file system."""
+    with readable(name):
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(uri)
+        suffixes = files.select(F.regexp_extract("path", r"\.\w+$", 0).alias("suffix")).distinct()
+        return {row.suffix for row in suffixes.collect()}

@@ -1,0 +1,112 @@
+"""Accepting many messages in one request, each of them with or without a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
+from duemq.model.message import CLIENT_NAME, Draft, fingerprint
+from duemq.model.timing import shown
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.api.send import canonical, idempotency_conflict, idempotency_name, name_conflict
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.request.ingress import check_idempotency_key, check_name
+from duemq.proxy.request.json_body import read_json
+from duemq.proxy.response.render import receipt_json
+from duemq.web.body import header
+from duemq.web.problem import rejection
+from duemq.web.reply import JsonResponse
+
+NAMING = ("name", "idempotency_key")
+"""What an item may have beside the fields of a message: one of them."""
+
+_ITEMS_PER_TURN = 250  # how many of a batch are checked before others get a turn: about 1 ms
+
+
+class _Naming(NamedTuple):
+    """The name of an item as its sender gave it (None: an idempotency key), as shards know it, and its fingerprint."""
+
+    text: str | None
+    name: bytes
+    said: bytes
+
+
+async def post_batch(service: Service, request: Request) -> Response:
+    if header(request, b"idempotency-key") is not None:
+        detail = "a batch has no Idempotency-Key: give each message its own idempotency_key or name"
+        raise Rejected("bad_header", detail, "Idempotency-Key")
+    ingress = service.ingress
+    body = await read_json(request, ingress.limits.max_batch_bytes, ingress.most_values, "batch_too_large")
+    items = ingress.batch(body)
+    now, draft_of = service.clock(), ingress.draft
+    drafts: list[Draft] = []
+    places: list[int] = []
+    results: list[Any] = [None] * len(items)
+    namings: dict[int, _Naming] = {}
+    answers: dict[int, Receipt | Rejected] = {}
+    for at, item in enumerate(items):
+        try:
+            if type(item) is dict and ("name" in item or "idempotency_key" in item):
+                naming, message = _naming_of(request, item)
+                namings[at] = naming
+                drafts.append(draft_of(message, now)._replace(name=naming.name, fingerprint=naming.said))
+            else:
+                drafts.append(draft_of(item, now))
+            places.append(at)
+        except Rejected as error:
+            answers[at] = error
+        if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    if drafts:
+        answers.update(zip(places, await service.gateway.send(drafts), strict=True))
+    if namings:
+        await _settle_names(service, answers, namings)
+    rejected = unknown = 0
+    for at, answer in answers.items():
+        if isinstance(answer, Rejected):
+            results[at] = {"error": rejection(answer)}
+            rejected += 1
+            unknown += answer.code == OutcomeUnknown.code
+        else:
+            results[at] = receipt_json(answer) | {"duplicate": True} if answer.known else receipt_json(answer)
+    counts = {"accepted": len(items) - rejected, "rejected": rejected - unknown}
+    return JsonResponse({"results": results} | counts | ({"unknown": unknown} if unknown else {}))
+
+
+def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[str, Any]]:
+    """The naming of an item, and the item without it."""
+    if len(given := [field for field in NAMING if field in item]) > 1:
+        raise Rejected("bad_field", "name and idempotency_key are both given: a message has one of them", given[1])
+    field = given[0]
+    text = item[field]
+    if type(text) is not str:
+        raise Rejected("bad_field", f"{field} must be text, not {shown(text)}", field)
+    rest = {name: value for name, value in item.items() if name != field}
+    # As of a PUT under the name: each of them may repeat the other.
+    said = fingerprint(canonical(rest), b"")
+    if field == "name":
+        return _Naming(text, CLIENT_NAME + check_name(text), said), rest
+    return _Naming(None, idempotency_name(request, check_idempotency_key(text, field)), said), rest
+
+
+async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
+    """Give what was refused as things stand what the first one of its name got, and say where there is a conflict."""
+    if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
+        found: Sequence[Receipt | Rejected | None]
+        try:
+            found = await service.gateway.named([(namings[at].name, namings[at].said) for at in late])
+        except Unavailable as error:  # others of the batch are accepted by now
+            found = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
+        answers.update((at, first) for at, first in zip(late, found, strict=True) if first is not None)
+    for at, naming in namings.items():
+        answer = answers[at]
+        if isinstance(answer, Receipt) and answer.conflict:
+            if naming.text is None:
+                answers[at] = idempotency_conflict(answer, "idempotency_key")
+            else:
+                answers[at] = name_conflict(answer, naming.text)

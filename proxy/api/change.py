@@ -1,0 +1,256 @@
+"""Changing one's mind: move, cancel, deliver now, redrive. The answer is the ledger's, or that it is not known yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.timing import shown
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.api.find import show
+from duemq.proxy.gateway.base import Outcome
+from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.message_ref import may_exist, target_of, unknown
+from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter
+from duemq.proxy.response.render import times
+from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.web.problem import rejection
+from duemq.web.reply import JsonResponse
+
+MAX_IDS: Final = 10_000
+_MAX_IDS_BYTES: Final = 4 << 20
+_MAX_MOVES_BYTES: Final = 8 << 20
+_ITEMS_PER_TURN: Final = 250  # how many are read before others get a turn: about 1 ms
+_STATUS_OF: Final = {
+    Answer.OK: "cancelled",
+    Answer.CANCELLED_BEFORE: "cancelled",
+    Answer.DELIVERED: "already_delivered",
+    Answer.DEAD: "already_dead",
+    Answer.UNKNOWN: "unknown",
+    None: "pending",
+}
+_MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFORE: "already_cancelled"}
+
+
+async def patch_message(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    due = service.ingress.when(await read_json(request, SMALL_BODY_BYTES), service.clock())
+    (outcome,) = await service.gateway.change(MOVE, (target,), due)
+    return await _changed(service, target, outcome)
+
+
+async def deliver_now(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(DELIVER_NOW, (target,))
+    return await _changed(service, target, outcome)
+
+
+async def redrive(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(REDRIVE, (target,))
+    if outcome.answer is Answer.NOT_DEAD:
+        state = await service.gateway.state(target)
+        if state is None:
+            raise unknown(target)
+        if state.status == "delivered":
+            raise _too_late(Outcome(state.id, Answer.DELIVERED, state.delivered_at), target)
+        if state.status == "cancelled":
+            raise _too_late(Outcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), target)
+        raise Rejected("bad_field", f"message {state.id} is {state.status}, not a dead letter", "id")
+    return await _changed(service, target, outcome)
+
+
+async def delete_message(service: Service, request: Request) -> Response:
+    target = target_of(request)
+    (outcome,) = await service.gateway.change(CANCEL, (target,))
+    if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
+        return _pending(outcome)  # or when it was cancelled, which a repeat has to say as well
+    if _STATUS_OF.get(outcome.answer) != "cancelled":
+        raise _too_late(outcome, target)
+    return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
+
+
+async def cancel_many(service: Service, request: Request) -> Response:
+    body = await read_json(request, _MAX_IDS_BYTES, code="batch_too_large")
+    check_fields(body, ("ids", "filter", "times"))
+    timed = _flag(body, "times")
+    if len(body.keys() & {"ids", "filter"}) != 1:
+        raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if "filter" in body else "ids")
+    if "ids" in body:
+        return _report(await _cancel_ids(service, body["ids"], timed), _STATUS_OF.values())
+    return await _cancel_matching(service, request, body["filter"], timed)
+
+
+async def move_many(service: Service, request: Request) -> Response:
+    """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
+    body = await read_json(request, _MAX_MOVES_BYTES, code="batch_too_large")
+    check_fields(body, ("moves", "times"))
+    timed, items = _flag(body, "times"), body.get("moves")
+    if type(items) is not list:
+        raise Rejected("bad_field", "moves must be a list of objects with an id and a time", "moves")
+    if len(items) > MAX_IDS:
+        detail = f"at most {MAX_IDS} messages can be moved in one call, not {len(items)}"
+        raise Rejected("batch_too_large", detail, "moves")
+    now, read = service.clock(), service.ingress.when
+    asked: list[str] = []
+    dues: list[int] = []
+    places: list[int] = []
+    results: list[dict[str, Any]] = [{}] * len(items)
+    for at, item in enumerate(items):
+        try:
+            id_ = _id_of(item)
+            due = read({name: value for name, value in item.items() if name != "id"}, now)
+        except Rejected as error:
+            results[at] = {"error": rejection(error)}
+        else:
+            if may_exist(id_):
+                asked.append(id_)
+                dues.append(due)
+                places.append(at)
+            else:
+                results[at] = {"id": id_, "status": "unknown"}
+        if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    outcomes = await service.gateway.change(MOVE, asked, dues, times=timed) if asked else []
+    for at, due, outcome in zip(places, dues, outcomes, strict=True):
+        result = {"id": outcome.id, "status": _MOVE_STATUS_OF[outcome.answer]}
+        ended = _timed(result["status"], outcome.at) if timed else {}
+        results[at] = result | (times("deliver_at", due) if outcome.answer is Answer.OK else ended)
+    return _report(results, (*_MOVE_STATUS_OF.values(), "rejected"))
+
+
+def _id_of(move: Any) -> str:
+    if type(move) is not dict:
+        raise Rejected("bad_field", f"a move is a JSON object, not {shown(move)}", "moves")
+    if type(id_ := move.get("id")) is not str:
+        raise Rejected("bad_field", f"id must be the id or name of a message, not {shown(id_)}", "id")
+    return id_
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if type(value) is not bool:
+        raise Rejected("bad_field", f"{name} must be true or false, not {shown(value)}", name)
+    return value
+
+
+def _report(results: list[dict[str, Any]], statuses: Iterable[str]) -> Response:
+    counts = dict.fromkeys(statuses, 0)
+    for result in results:
+        counts[result.get("status", "rejected")] += 1
+    return JsonResponse({"results": results, "counts": counts})
+
+
+def _check_filter(fields: Any) -> None:
+    if type(fields) is not dict:
+        raise Rejected("bad_field", "filter must be an object", "filter")
+    if unknown_names := [name for name in fields if name not in FILTER_FIELDS]:
+        known = ", ".join(FILTER_FIELDS)
+        raise Rejected("unknown_field", f"{shown(unknown_names[0])} is not a filter; known are {known}", "filter")
+    if not fields.keys() - {"status"}:
+        raise Rejected("bad_field", "an empty filter would cancel everything; say what to cancel", "filter")
+
+
+async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str, Any]]:
+    if type(ids) is not list or not all(type(one) is str for one in ids):
+        raise Rejected("bad_field", "ids must be a list of texts", "ids")
+    if len(ids) > MAX_IDS:
+        raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
+    asked = [one for one in ids if may_exist(one)]
+    outcomes = await service.gateway.change(CANCEL, asked, times=timed) if asked else []
+    answered = (_result(outcome, timed) for outcome in outcomes)
+    if len(asked) == len(ids):
+        return list(answered)
+    return [next(answered) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
+
+
+async def _cancel_matching(service: Service, request: Request, fields: Any, timed: bool) -> Response:
+    """Cancels page after page, each one after it was found, for as long as the client is there.
+
+    All are counted. The first ones are in the results; more would be gigabytes where millions match.
+    """
+    _check_filter(fields)
+    query = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT)
+    counts = dict.fromkeys(_STATUS_OF.values(), 0)
+    results: list[dict[str, Any]] = []
+    truncated = False
+    while True:
+        try:
+            page = await service.gateway.find(query)
+            found = [state.id for state in page.messages]
+            outcomes = await service.gateway.change(CANCEL, found, times=timed) if found else []
+        except Unavailable as error:
+            if not (done := sum(counts.values())) or isinstance(error, OutcomeUnknown):
+                raise
+            detail = f"{done} messages were looked at and {counts['cancelled']} cancelled; repeat it for the others"
+            raise OutcomeUnknown(f"{detail}: {error.detail}") from error
+        for outcome in outcomes:
+            result = _result(outcome, timed)
+            counts[result["status"]] += 1
+            if len(results) < MAX_IDS:
+                results.append(result)
+            else:
+                truncated = True
+        if page.cursor is None:
+            return JsonResponse({"results": results, "counts": counts} | ({"truncated": True} if truncated else {}))
+        if await request.is_disconnected():
+            raise ClientDisconnect
+        query = replace(query, cursor=page.cursor)
+
+
+def _result(outcome: Outcome, timed: bool) -> dict[str, Any]:
+    result = {"id": outcome.id, "status": _STATUS_OF[outcome.answer]}
+    return result | _timed(result["status"], outcome.at) if timed else result
+
+
+def _timed(status: str, at: int) -> dict[str, Any]:
+    """When it ended, under the name that a status has for it."""
+    return times(f"{status.removeprefix('already_')}_at", at) if at else {}
+
+
+async def _changed(service: Service, target: str, outcome: Outcome) -> Response:
+    if outcome.answer is None:
+        return _pending(outcome)
+    if outcome.answer is not Answer.OK:
+        raise _too_late(outcome, target)
+    try:
+        return await show(service, outcome.id)
+    except Unavailable:
+        # It is done; only no replica can show it just now. An error would ask for a repeat.
+        return _pending(outcome)
+
+
+def _pending(outcome: Outcome) -> Response:
+    # Relative to the path of the request, /v1/messages/ID or /v1/dlq/ID:redrive behind whatever a proxy puts before it.
+    location = {"Location": f"../messages/{outcome.id}"}
+    return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
+
+
+def _too_late(outcome: Outcome, target: str) -> Rejected:
+    """Why a change was refused."""
+    id_ = outcome.id
+    match outcome.answer:
+        case Answer.DELIVERED:
+            detail = f"message {id_} has been delivered"
+            return Rejected("already_delivered", detail, id=id_, **_when("delivered_at", outcome.at))
+        case Answer.CANCELLED_BEFORE:
+            detail = f"message {id_} has been cancelled"
+            return Rejected("already_cancelled", detail, id=id_, **_when("cancelled_at", outcome.at))
+        case Answer.DEAD:
+            detail = f"message {id_} is in the dead letters; GET tells why"
+            return Rejected("already_dead", detail, id=id_, **_when("dead_at", outcome.at))
+        case Answer.UNKNOWN:
+            return unknown(target)
+    raise AssertionError(f"{outcome.answer!r} is no answer to a change")
+
+
+def _when(name: str, at: int) -> dict[str, Any]:
+    return times(name, at) if at else {}

@@ -1,0 +1,165 @@
+"""One table says which endpoints there are. Requests are routed by it, and the OpenAPI document is made from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.file_check import Inspector
+from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.request.unread import Border, unexpected_body
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.web.problem import problem_response, rejection
+
+JSON = "application/json"
+API_KEY = "duemq.api_key"  # where the front door puts the key of a request, as bytes, into its scope
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop."""
+
+    gateway: Gateway
+    ingress: Ingress
+    registry: CollectorRegistry
+    clock: Callable[[], int]
+    closing: asyncio.Event
+    max_wait_ms: int
+    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
+    inspector: Inspector = field(default_factory=Inspector)
+
+
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A query parameter, or (`place="header"`) a request header. `schema` is JSON Schema."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    place: str = "query"
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a status means, and the shape of its body: one model, or one per media type."""
+
+    description: str
+    body: type[BaseModel] | Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One method of one path. `errors` are the codes of `web/problem.py` that it may answer with, to which those are
+    added that follow from what it takes; `notes` is what a caller has to know besides, in Markdown."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    answers: Mapping[int, Answer]
+    errors: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    body: type[BaseModel] | None = None
+    raw_body: bool = False
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        more = ["bad_query", "bad_header", "unsupported_media_type"]
+        if self.body is None:
+            more.append("unexpected_body")
+        if self.method != "GET" and "unavailable" in self.errors:
+            more.append("outcome_unknown")
+        object.__setattr__(self, "errors", tuple(dict.fromkeys((*self.errors, *more))))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a request goes. Without a handler: `allowed` has the methods the path knows; none = no such path."""
+
+    handler: Handler | None
+    allowed: tuple[str, ...] = ()
+
+
+class Router:
+    """Finds the endpoint of a request. Paths asked for most often should come first."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._routes = [
+            (Route(one.path, one.handler, methods=[one.method]), Found(_handler_of(one)), _border_of(one))
+            for one in endpoints
+        ]
+
+    def find(self, request: Request) -> Found:
+        """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
+        scope = request.scope
+        allowed: set[str] = set()
+        for route, found, border in self._routes:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                scope["path_params"] = child["path_params"]
+                assert found.handler is not None
+                return Found(_without_body(found.handler)) if border.check(scope) else found
+            if match is Match.PARTIAL and route.methods:
+                allowed |= route.methods
+        return Found(None, tuple(sorted(allowed)))
+
+
+def _border_of(endpoint: Endpoint) -> Border:
+    query = [parameter.name for parameter in endpoint.parameters if parameter.place == "query"]
+    return Border(query, body=endpoint.body is not None, raw=endpoint.raw_body)
+
+
+def _handler_of(endpoint: Endpoint) -> Handler:
+    if endpoint.method == "GET" and endpoint.path.startswith("/v1/"):
+        return _reading(endpoint.handler)
+    return endpoint.handler
+
+
+def _reading(handler: Handler) -> Handler:
+    """Of an endpoint that changes nothing: no cache keeps its answers, and no failure leaves anything in doubt."""
+
+    async def read(service: Service, request: Request) -> Response:
+        try:
+            response = await handler(service, request)
+        except Rejected as error:  # a 404 may be kept, too
+            response = problem_response(rejection(error))
+        except OutcomeUnknown as error:
+            raise Unavailable(error.detail) from error
+        if all(name != b"cache-control" for name, _ in response.raw_headers):
+            response.raw_headers.append((b"cache-control", b"no-store"))
+        return response
+
+    return read
+
+
+def _without_body(handler: Handler) -> Handler:
+    """For a request that does not say how long its body is."""
+
+    async def checked(service: Service, request: Request) -> Response:
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            if message.get("body"):
+                raise unexpected_body()
+            if not message.get("more_body"):
+                return await handler(service, request)
+
+    return checked

@@ -1,0 +1,52 @@
+"""Looking messages up: one by id or name, lists with filters, and the dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.cluster.shard_reader import Query
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.request.message_ref import target_of, unknown
+from duemq.proxy.request.query import DEFAULT_LIMIT, FILTER_FIELDS, MAX_LIMIT, read_filter, read_number, read_query
+from duemq.proxy.response.render import state_json
+from duemq.web.reply import JsonResponse
+
+_LIST = (*FILTER_FIELDS, "shard", "limit", "cursor")
+_MOST_SHARDS = 1 << 16
+_DEAD_LETTERS = tuple(name for name in _LIST if name != "status")
+
+
+async def get_message(service: Service, request: Request) -> Response:
+    return await show(service, target_of(request))
+
+
+async def show(service: Service, target: str) -> Response:
+    """The state of a message. Raises Rejected `unknown_message`."""
+    state = await service.gateway.state(target)
+    if state is None:
+        raise unknown(target)
+    return JsonResponse(state_json(state, payload=True))
+
+
+async def list_messages(service: Service, request: Request) -> Response:
+    return await _list(service, _query(request, _LIST))
+
+
+async def list_dead_letters(service: Service, request: Request) -> Response:
+    return await _list(service, replace(_query(request, _DEAD_LETTERS), status="dead"))
+
+
+def _query(request: Request, known: tuple[str, ...]) -> Query:
+    fields = read_query(request, known)
+    limit = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT)
+    shard = read_number(fields, "shard", 0, _MOST_SHARDS - 1, 0) if "shard" in fields else None
+    return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"), shard=shard)
+
+
+async def _list(service: Service, query: Query) -> Response:
+    page = await service.gateway.find(query)
+    messages = [state_json(state, payload=False) for state in page.messages]
+    return JsonResponse({"messages": messages, "cursor": page.cursor})

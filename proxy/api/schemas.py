@@ -1,0 +1,386 @@
+"""The shapes of the API's bodies, for the OpenAPI document only: requests are checked in `proxy/request/ingress.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from duemq.model.adoption import MOST_FILES
+
+Status = Literal["scheduled", "delivered", "cancelled", "dead"]
+Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
+Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
+Instant = Annotated[
+    Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=0)],
+    Field(description="RFC 3339 with a zone, or epoch ms."),
+]
+Duration = Annotated[
+    Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)],
+    Field(description='Such as "90s", "2h30m", "PT90S", or ms.', examples=["90s", 1500]),
+]
+Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
+Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Message(Closed):
+    """At most one of payload and payload_base64, and at most one of deliver_at, deliver_after and delay_level."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {"not": {"required": ["payload", "payload_base64"]}},
+                {"not": {"required": ["deliver_at", "deliver_after"]}},
+                {"not": {"required": ["deliver_at", "delay_level"]}},
+                {"not": {"required": ["deliver_after", "delay_level"]}},
+            ]
+        }
+    )
+
+    topic: TopicName
+    payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
+    payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
+    key: str = Field(default="", description="The record key in the target topic; also a key to look messages up by.")
+    headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
+    labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+    expires_at: Instant = Field(default=0, description="Not delivered after this time, but put into the dead letters.")
+
+
+class When(Closed):
+    """Exactly one of the three."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+
+
+class BatchMessage(Message):
+    """At most one of name and idempotency_key, and the fields of a message."""
+
+    name: str = Field(
+        default="", min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$",
+        description="As in PUT /v1/messages/{name}.", examples=["order-17"],
+    )  # fmt: skip
+    idempotency_key: str = Field(
+        default="", min_length=1, max_length=255, description="Of this message, as the header Idempotency-Key is."
+    )
+
+
+class Batch(Closed):
+    messages: list[BatchMessage] = Field(max_length=10_000)
+
+
+class CancelFilter(Closed):
+    """The fields of the list. At least one besides status is needed."""
+
+    topic: TopicName = ""
+    status: Status = "scheduled"
+    key: str = ""
+    label: str = ""
+    due_from: Instant = Field(default=0, description="Inclusive.")
+    due_to: Instant = Field(default=0, description="Exclusive.")
+
+
+class CancelMany(Closed):
+    """Exactly one of ids and filter."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["filter"]}]})
+
+    ids: list[str] = Field(default=[], max_length=10_000, description="Ids or names.")
+    filter: CancelFilter = CancelFilter()
+    times: bool = Field(default=False, description="Have the answers say when each message ended.")
+
+
+class Move(Closed):
+    """Exactly one of the three times."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 2, "maxProperties": 2})
+
+    id: str = Field(description="An id or a name.")
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    delay_level: Level = 0
+
+
+class MoveMany(Closed):
+    moves: list[Move] = Field(max_length=10_000)
+    times: bool = Field(default=False, description="Have the answers say when messages ended that were not moved.")
+
+
+class Place(Closed):
+    cursor: Cursor
+
+
+class Receipt(BaseModel):
+    id: str = Field(description="Opaque, URL-safe, compared exactly.")
+    status: Status
+    topic: TopicName
+    deliver_at: Rfc3339
+    deliver_at_ms: Ms
+    duplicate: bool = Field(
+        default=False, description="True where this was accepted before, under the same name or key."
+    )
+
+
+class Adopt(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
+    link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
+    sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
+    size: int = Field(default=0, description="Bytes.")
+    window: Ms = Field(default=0, description="When its 30-minute window begins.")
+    rows: int = 0
+
+
+class AdoptSaid(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
+    sha256: str
+    size: int = Field(description="Bytes.")
+    window: Ms = Field(description="When its 30-minute window begins.")
+    rows: int
+    link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
+
+
+class AdoptMany(Closed):
+    files: list[AdoptSaid] = Field(min_length=1, max_length=MOST_FILES)
+
+
+class Adoption(BaseModel):
+    id: str
+    shard: int
+    state: Literal["pending", "wanted", "adopted", "refused"] = Field(
+        description="pending: not known yet, look again. wanted: nodes are taking it in."
+    )
+    duplicate: bool
+    path: str = ""
+    rows: int = 0
+    size: int = 0
+    sha256: str = ""
+    window: Rfc3339 = ""
+    window_ms: Ms = 0
+    since: Rfc3339 = Field(default="", description="When it came into this state.")
+    since_ms: Ms = 0
+    reason: str = Field(default="", description="Why it was refused.")
+
+
+class AdoptionList(BaseModel):
+    adoptions: list[Adoption]
+
+
+class AdoptionPage(AdoptionList):
+    count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
+
+
+class MessageState(BaseModel):
+    id: str
+    status: Status
+    topic: TopicName
+    deliver_at: Rfc3339
+    deliver_at_ms: Ms
+    key: str | None = None
+    key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
+    labels: list[str]
+    headers: dict[str, str]
+    attempt: int = Field(description="How many deliveries were tried; 0 before the first.")
+    payload: str = Field(default="", description="While the message is held. Not in lists.")
+    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    expires_at: Rfc3339 = ""
+    expires_at_ms: Ms = 0
+    delivered_at: Rfc3339 = ""
+    delivered_at_ms: Ms = 0
+    cancelled_at: Rfc3339 = ""
+    cancelled_at_ms: Ms = 0
+    dead_at: Rfc3339 = ""
+    dead_at_ms: Ms = 0
+    reason: str = Field(default="", description="Why it is in the dead letters.")
+
+
+class MessageList(BaseModel):
+    messages: list[MessageState]
+    cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
+
+
+class Problem(BaseModel):
+    """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms of already_delivered."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable and machine-readable.")
+    field: str = Field(default="", description="What is at fault, where one thing is.")
+
+
+class Refused(BaseModel):
+    error: Problem
+
+
+class BatchResult(BaseModel):
+    results: list[Receipt | Refused] = Field(description="In the order of the messages.")
+    accepted: int = Field(description="Now or, of duplicates, before.")
+    rejected: int
+    unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent where none has.")
+
+
+class Cancelled(BaseModel):
+    id: str
+    status: Literal["cancelled"]
+    cancelled_at: Rfc3339
+    cancelled_at_ms: Ms
+
+
+class Pending(BaseModel):
+    id: str
+    status: Literal["pending"]
+
+
+class Ended(BaseModel):
+    """When it ended: only where times are asked for, and known."""
+
+    cancelled_at: Rfc3339 = ""
+    cancelled_at_ms: Ms = 0
+    delivered_at: Rfc3339 = ""
+    delivered_at_ms: Ms = 0
+    dead_at: Rfc3339 = ""
+    dead_at_ms: Ms = 0
+
+
+class CancelOutcome(Ended):
+    id: str
+    status: Literal["cancelled", "already_delivered", "already_dead", "unknown", "pending"]
+
+
+class CancelReport(BaseModel):
+    results: list[CancelOutcome] = Field(
+        description="In the order of the ids; by filter, soonest first, and at most 10,000."
+    )
+    counts: dict[str, int] = Field(description="How many there are of each status.")
+    truncated: bool = Field(
+        default=False, description="A filter met more than 10,000: all are counted, the first are in the results."
+    )
+
+
+class MoveOutcome(Ended):
+    id: str
+    status: Literal["moved", "already_delivered", "already_cancelled", "already_dead", "unknown", "pending"]
+    deliver_at: Rfc3339 = Field(default="", description="When it is due now: where it was moved.")
+    deliver_at_ms: Ms = 0
+
+
+class MoveReport(BaseModel):
+    results: list[MoveOutcome | Refused] = Field(description="In the order of the moves.")
+    counts: dict[str, int] = Field(description="How many there are of each status, and of refused ones: rejected.")
+
+
+class Topic(BaseModel):
+    topic: TopicName
+    partitions: int
+    records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
+    start_offsets: list[int] = Field(description="The first one kept, per partition; empty where records is null.")
+    end_offsets: list[int] = Field(description="The next one to come, per partition; empty where records is null.")
+    cursor: Cursor | None = Field(
+        description="The end of the topic: read after it for what is new. "
+        "Null where records is, and above 2,000 partitions."
+    )
+    trouble: str | None = Field(description="Why messages to it are refused or it cannot be read, null if all is well.")
+    lateness: dict[str, Any] = Field(
+        description="count, p50_ms, p99_ms and max_ms of the deliveries since this server started."
+    )
+
+
+class TopicList(BaseModel):
+    topics: list[Topic]
+
+
+class Record(BaseModel):
+    partition: int
+    offset: int
+    timestamp_ms: Ms = Field(description="When it was written to the topic, epoch ms.")
+    key: str | None = None
+    key_base64: str = ""
+    payload: str = ""
+    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    headers: dict[str, str] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
+
+
+class Records(BaseModel):
+    records: list[Record]
+    cursor: Cursor = Field(description="The place behind these records.")
+
+
+class State(BaseModel):
+    status: Literal["ok", "ready"]
+    targets: dict[str, str] = Field(
+        default={}, description="Of /readyz: topics that refuse messages, up to 16 of them, each with a sentence."
+    )
+
+
+class Node(BaseModel):
+    name: str
+    url: str = Field(description="Where proxies read its shards.")
+    rack: str
+    state: Literal["joining", "ready", "draining", "out"]
+    reason: str = Field(description="Why it is not ready; empty if it is.")
+    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 cleans, 2 shortens, 3 refuses.")
+    full: str = Field(description="Why it can take no new messages: its disk; empty if it can.")
+    master_of: list[int]
+    holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
+    lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")
+
+
+class Shard(BaseModel):
+    """Only shard and master where nothing was committed yet."""
+
+    shard: int
+    master: str | None = Field(description="The node's name; null while there is none.")
+    entry: int = Field(default=0, description="The number of the last ledger entry.")
+    entry_age_ms: int = Field(default=0, description="How long ago that was committed. Without work there is none.")
+    applied: int = Field(default=0, description="Commands below this offset are applied.")
+    cursor_ms: Ms = Field(default=0, description="Messages due up to here are delivered.")
+    cursor_age_ms: int | None = Field(default=None, description="How long ago that is. It rests where nothing is due.")
+    pending: int = Field(default=0, description="Messages held for later.")
+    fates: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
+
+
+class Cluster(BaseModel):
+    cluster: str = Field(description="The cluster's id.")
+    nodes: list[Node]
+    shards: list[Shard]
+
+
+class AdoptionLimits(BaseModel):
+    """Of files that are handed over."""
+
+    enabled: bool = Field(description="Whether files are taken in at all: far.adopt_from names a place.")
+    max_files: int = Field(description="In one call.")
+    max_file_rows: int
+    min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
+
+
+class Limits(BaseModel):
+    """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
+
+    shards: int
+    topics: list[str] = Field(description="Names or patterns such as orders.*; none = any topic.")
+    max_delay_ms: Ms = Field(description="How far ahead of now a message may be due.")
+    max_payload_bytes: int
+    max_key_bytes: int
+    max_headers: int
+    max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
+    max_batch_items: int
+    max_batch_bytes: int
+    adoption: AdoptionLimits
+
+
+class Drained(BaseModel):
+    name: str
+    draining: bool

@@ -1,0 +1,52 @@
+"""About the server itself: its limits, and draining nodes."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.adoption import MOST_FILES, MOST_ROWS
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+from duemq.proxy.api.endpoint import Service
+from duemq.web.reply import JsonResponse
+
+_NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+async def limits(service: Service, request: Request) -> Response:
+    own, adopting = service.ingress.limits, service.adopting
+    return JsonResponse({
+        "shards": len(service.gateway.cluster()["shards"]), "topics": list(own.topics),
+        "max_delay_ms": own.time.max_delay_ms, "max_payload_bytes": own.max_payload_bytes,
+        "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
+        "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
+        "max_batch_bytes": own.max_batch_bytes,
+        "adoption": {
+            "enabled": adopting.enabled, "max_files": MOST_FILES, "max_file_rows": MOST_ROWS,
+            "min_lead_ms": adopting.lead_ms,
+        },
+    })  # fmt: skip
+
+
+async def drain_node(service: Service, request: Request) -> Response:
+    name = _node_of(request)
+    await service.gateway.drain(name)
+    nodes = service.gateway.cluster()["nodes"]
+    busy = any(node["name"] == name and node["master_of"] for node in nodes)
+    return JsonResponse({"name": name, "draining": True}, 202 if busy else 200)
+
+
+async def resume_node(service: Service, request: Request) -> Response:
+    name = _node_of(request)
+    await service.gateway.resume(name)
+    return JsonResponse({"name": name, "draining": False})
+
+
+def _node_of(request: Request) -> str:
+    name: str = request.path_params["node"]
+    if not _NODE.fullmatch(name):
+        raise Rejected("unknown_node", f"there is no node {shown(name)}", "node")
+    return name

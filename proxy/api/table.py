@@ -1,0 +1,292 @@
+"""Every endpoint of the API: the only place that says which there are. Those asked for most often come first."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.proxy.api import batch, change, find, imports, schemas, send, topics
+from duemq.proxy.api import server_info as service
+from duemq.proxy.api.endpoint import JSON, Answer, Endpoint, Parameter, Service
+from duemq.proxy.api.openapi import describe
+from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
+from duemq.web import status
+
+_TEXT = {"type": "string"}
+_INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
+_DOWN = ("unavailable", "disk_full")
+_CLOCK = "clock_out_of_bounds"
+_WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level", _CLOCK)
+_MESSAGE = (
+    *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
+    "bad_json", "both_payloads", "bad_base64", "needs_key", "payload_too_large",
+)  # fmt: skip
+_CHANGE = ("unknown_message", "already_delivered", "already_cancelled", "already_dead", *_DOWN)
+_LIST = ("bad_query", "bad_topic", "bad_cursor", "bad_time", "naive_time", *_DOWN)
+
+_FILTERS = (
+    Parameter("topic", "Of this topic.", _TEXT),
+    Parameter("key", "With this key.", _TEXT),
+    Parameter("label", "With this label.", _TEXT),
+    Parameter("due_from", "Due at or after: RFC 3339 with a zone, or epoch ms.", _INSTANT),
+    Parameter("due_to", "Due before: RFC 3339 with a zone, or epoch ms.", _INSTANT),
+    Parameter("shard", "Of this shard only, counted from 0.", {"type": "integer", "minimum": 0, "maximum": 65_535}),
+    Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
+    Parameter("cursor", "From the page before.", _TEXT),
+)
+_STATUS = Parameter("status", "With this status.", {"type": "string", "enum": list(STATUSES), "default": "scheduled"})
+_RECORDS = (
+    Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
+    Parameter("consumer", "Go on from this consumer's place. Reading does not move it.", _TEXT),
+    Parameter(
+        "max", "How many records at most.",
+        {"type": "integer", "minimum": 1, "maximum": topics.MAX_RECORDS, "default": topics.DEFAULT_RECORDS},
+    ),
+    Parameter("wait", "How long to wait for the first one.", {"type": "string", "examples": ["5s", "500ms"]}),
+)  # fmt: skip
+_IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key", "The same key with the same body again is answered with the first message.",
+    {"type": "string", "minLength": 1, "maxLength": 255}, "header",
+)  # fmt: skip
+_IF_NONE_MATCH = Parameter(
+    "If-None-Match", "Refuse with name_taken if the name exists at all.", {"type": "string", "const": "*"}, "header"
+)
+
+_MESSAGE_EXAMPLES = {
+    "in 90 seconds": {"topic": "orders", "payload": "pay up", "deliver_after": "90s"},
+    "at a time, with a key, headers and labels": {
+        "topic": "orders", "payload_base64": "AAEC/w==", "deliver_at": "2026-11-21T10:00:00+01:00", "key": "order-17",
+        "headers": {"trace-id": "4711"}, "labels": ["reminder"], "expires_at": "2026-11-22T10:00:00+01:00",
+    },
+    "at delay level 3": {"topic": "orders", "payload": "", "delay_level": 3},
+}  # fmt: skip
+_RAW = """\
+A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
+`duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
+and `duemq-header-NAME` for headers of the message."""
+_BATCH = """\
+An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
+that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
+`idempotency_conflict`. Only where all items have one of them can a batch be sent again after `outcome_unknown`."""
+_ADOPT = """\
+The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
+`size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
+once: the same content again is answered with what became of it the first time."""
+_LISTED = (
+    Parameter("state", "In this state.", {"type": "string", "enum": list(imports.STATES)}),
+    Parameter("below", "Whose path begins with this.", {"type": "string"}),
+    Parameter(
+        "limit",
+        "How many to list at most, all by default; 0 to have their number only, which is quick for `wanted`.",
+        {"type": "integer", "minimum": 0, "maximum": imports.MOST_LISTED},
+    ),
+)
+_ADOPT_MANY = """\
+Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
+refuses all. Then all are in the log, or none ever is; what is wrong inside of a file is told by its own state."""
+_IDS = (
+    Parameter("first", "The row to begin with.", {"type": "integer", "minimum": 0, "default": 0}),
+    Parameter(
+        "max", "How many at most.",
+        {"type": "integer", "minimum": 1, "maximum": imports.MOST_IDS, "default": imports.MOST_IDS},
+    ),
+)  # fmt: skip
+_STATE = Answer("The message.", schemas.MessageState)
+_MOVED = Answer("The message as it is now.", schemas.MessageState)
+_PENDING = Answer(
+    "The answer is not known yet. It will be one of the others: look again.", schemas.Pending,
+    {"Location": "Where to look."},
+)  # fmt: skip
+_EVENTS = {JSON: schemas.Records, "text/event-stream": {"type": "string"}}
+
+
+@cache
+def _document() -> bytes:
+    return orjson.dumps(describe(ENDPOINTS))
+
+
+async def openapi(service: Service, request: Request) -> Response:
+    return Response(_document(), media_type=JSON)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/v1/messages", send.post_message, "Schedule a message", "messages",
+        {
+            201: Answer("Accepted and durable.", schemas.Receipt),
+            200: Answer("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
+        },
+        (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
+        examples=_MESSAGE_EXAMPLES, notes=_RAW,
+    ),
+    Endpoint(
+        "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
+        {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
+        ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
+        notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
+    ),
+    Endpoint(
+        "POST", "/v1/messages:batch", batch.post_batch, "Schedule many messages", "messages",
+        {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
+        ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", _CLOCK, *_DOWN), (), schemas.Batch,
+        examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
+                                       {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]},
+                  "under names": {"messages": [
+                      {"name": "order-17", "topic": "orders", "payload": "a", "deliver_after": "1h"},
+                      {"idempotency_key": "8e0b2f", "topic": "orders", "payload": "b", "deliver_after": "1h"}]}},
+        notes=_BATCH,
+    ),
+    Endpoint(
+        "DELETE", "/v1/messages/{id}", change.delete_message, "Cancel a message", "messages",
+        {200: Answer("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
+        ("unknown_message", "already_delivered", "already_dead", *_DOWN),
+    ),
+    Endpoint(
+        "GET", "/v1/messages/{id}", find.get_message, "Look a message up", "messages", {200: _STATE},
+        ("unknown_message", *_DOWN),
+    ),
+    Endpoint(
+        "PUT", "/v1/messages/{id}", send.put_message, "Schedule a message under a name of your own", "messages",
+        {
+            201: Answer("Accepted and durable.", schemas.Receipt),
+            200: Answer("The same message exists under this name.", schemas.Receipt),
+        },
+        (*_MESSAGE, "name_taken", "name_conflict"), (_IF_NONE_MATCH,), schemas.Message, raw_body=True,
+        examples=_MESSAGE_EXAMPLES, notes=_RAW,
+    ),
+    Endpoint(
+        "PATCH", "/v1/messages/{id}", change.patch_message, "Move a message to another time", "messages",
+        {200: _MOVED, 202: _PENDING},
+        (*_CHANGE, *_WHEN, "bad_field", "unknown_field", "bad_json", "payload_too_large"), (), schemas.When,
+        examples={"to later": {"deliver_after": "2h"}},
+    ),
+    Endpoint(
+        "POST", "/v1/messages/{id}:deliver-now", change.deliver_now, "Deliver a message at once", "messages",
+        {200: _MOVED, 202: _PENDING}, _CHANGE,
+    ),
+    Endpoint(
+        "POST", "/v1/messages:cancel", change.cancel_many, "Cancel many messages, by id or by filter", "messages",
+        {200: Answer("What became of each.", schemas.CancelReport)},
+        ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN),
+        (), schemas.CancelMany,
+        examples={"by id or name": {"ids": ["order-17"]},
+                  "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},
+    ),
+    Endpoint(
+        "POST", "/v1/messages:move", change.move_many, "Move many messages, each to a time of its own", "messages",
+        {200: Answer("What became of each, in order.", schemas.MoveReport)},
+        ("bad_json", "bad_field", "unknown_field", "batch_too_large", _CLOCK, *_DOWN), (), schemas.MoveMany,
+        examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
+                                    {"id": "order-18", "deliver_after": "2h"}]}},
+    ),
+    Endpoint(
+        "GET", "/v1/messages", find.list_messages, "List messages, soonest first", "messages",
+        {200: Answer("A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
+        _LIST, (*_FILTERS, _STATUS),
+    ),
+    Endpoint(
+        "GET", "/v1/topics", topics.list_topics, "List topics", "topics",
+        {200: Answer("All topics.", schemas.TopicList)}, _DOWN,
+    ),
+    Endpoint(
+        "GET", "/v1/topics/{topic}", topics.get_topic, "Look a topic up", "topics",
+        {200: Answer("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
+    ),
+    Endpoint(
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_place, "Where a consumer goes on", "topics",
+        {200: Answer("Its place.", schemas.Place), 204: Answer("It has none: it begins at the start.")},
+        ("bad_topic", "bad_field", "forbidden", *_DOWN),
+    ),
+    Endpoint(
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
+        {204: Answer("It is remembered.")},
+        ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
+         "not_supported", *_DOWN),
+        (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+    ),
+    Endpoint(
+        "GET", "/v1/dlq", find.list_dead_letters, "List the dead letters", "dead letters",
+        {200: Answer("A page.", schemas.MessageList)}, _LIST, _FILTERS,
+    ),
+    Endpoint(
+        "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
+        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+    ),
+    Endpoint(
+        "POST", "/v1/adoptions", imports.post_adoption, "Hand over a file of messages", "adoptions",
+        {
+            202: Answer("It is in the log. Each node takes it in; then its messages are scheduled.", schemas.Adoption),
+            200: Answer("A file of this content was handed over before: what became of that.", schemas.Adoption),
+        },
+        ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_delay_file", "past_due", "delay_too_long",
+         "payload_too_large", *_DOWN),
+        (), schemas.Adopt, notes=_ADOPT,
+        examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},
+    ),
+    Endpoint(
+        "POST", "/v1/adoptions:batch", imports.post_adoptions, "Hand over many files, all or none", "adoptions",
+        {
+            202: Answer("All are in the log, and each node takes them in.", schemas.AdoptionList),
+            200: Answer("All were handed over before: what became of each, in order.", schemas.AdoptionList),
+        },
+        ("bad_json", "bad_field", "unknown_field", "forbidden", "past_due", "delay_too_long", "batch_too_large",
+         *_DOWN),
+        (), schemas.AdoptMany, notes=_ADOPT_MANY,
+        examples={"a file": {"files": [{"path": "/shared/a.parquet", "sha256": "0" * 64, "size": 812345,
+                                        "window": 1830297600000, "rows": 10000}]}},
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions", imports.list_adoptions, "List files that were handed over", "adoptions",
+        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionPage)},
+        ("bad_query", *_DOWN), _LISTED,
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions/{id}", imports.get_adoption, "What became of a file", "adoptions",
+        {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
+    ),
+    Endpoint(
+        "GET", "/v1/adoptions/{id}/ids", imports.get_ids, "The ids of a file's messages", "adoptions",
+        {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
+                     {"application/octet-stream": {"type": "string"}})},
+        ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,
+    ),
+    Endpoint(
+        "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",
+        {200: Answer("The cluster.", schemas.Cluster)},
+    ),
+    Endpoint(
+        "GET", "/v1/limits", service.limits, "What this server accepts", "service",
+        {200: Answer("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
+    ),
+    Endpoint(
+        "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
+        {
+            202: Answer("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
+            200: Answer("It is master of none.", schemas.Drained),
+        },
+        ("unknown_node", "not_supported", "unavailable"),
+    ),
+    Endpoint(
+        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node take part again", "service",
+        {200: Answer("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
+    ),
+    Endpoint(
+        "GET", "/healthz", status.healthz, "Whether the process lives", "service",
+        {200: Answer("It does.", schemas.State)},
+    ),
+    Endpoint(
+        "GET", "/readyz", status.readyz, "Whether messages are accepted and delivered", "service",
+        {200: Answer("They are.", schemas.State)}, ("unavailable", "closing"),
+    ),
+    Endpoint(
+        "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
+        {200: Answer("The text format.", {"text/plain": _TEXT})},
+    ),
+    Endpoint(
+        "GET", "/openapi.json", openapi, "This document", "service",
+        {200: Answer("OpenAPI 3.1.", {JSON: {"type": "object"}})},
+    ),
+)  # fmt: skip

@@ -1,0 +1,160 @@
+"""Topics, their records, and the places of named consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.bus.base import Bus, TopicInfo
+from duemq.cluster.internal_topics import INTERNAL
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+from duemq.proxy.api.endpoint import JSON, Service
+from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.message_ref import check_topic
+from duemq.proxy.request.query import read_number, read_query, read_wait
+from duemq.proxy.response.record_page import PageResponse, read_piece
+from duemq.proxy.response.sse import MEDIA_TYPE as EVENTS
+from duemq.proxy.response.sse import EventStream
+from duemq.proxy.response.topic_cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
+from duemq.proxy.response.topic_reader import Page, TopicReader, ending, readable
+from duemq.web.admission import share_of
+from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
+from duemq.web.reply import JsonResponse
+
+MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
+_TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
+_PARAMETERS = ("after", "consumer", "max", "wait")
+_CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+async def list_topics(service: Service, request: Request) -> Response:
+    infos = sorted(await service.gateway.bus.topics(), key=lambda info: info.name)
+    texts: list[bytes] = []
+    for at, info in enumerate(infos, 1):
+        if info.name not in INTERNAL:
+            texts.append(orjson.dumps(_topic_json(service, info)))
+        if at % _TOPICS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return Response(b'{"topics":[%b]}' % b",".join(texts), media_type=JSON)
+
+
+async def get_topic(service: Service, request: Request) -> Response:
+    topic = _topic_of(request)
+    info = await service.gateway.bus.topic(topic)
+    if info is None:
+        trouble = service.gateway.trouble(topic)
+        why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
+        raise Rejected("unknown_topic", f"there is no topic {topic}: {why}", "topic", trouble=trouble)
+    return JsonResponse(_topic_json(service, info))
+
+
+async def get_records(service: Service, request: Request) -> Response:
+    topic, bus = _topic_of(request), service.gateway.bus
+    query = read_query(request, _PARAMETERS)
+    most = read_number(query, "max", DEFAULT_RECORDS, MAX_RECORDS)
+    wait_ms = read_wait(query, service.max_wait_ms)
+    streamed = request.method == "GET" and EVENTS in (header(request, b"accept") or "")
+    after = query.get("after", header(request, b"last-event-id") if streamed else None)
+    offsets = await _start(service, topic, after, query.get("consumer"))
+    if streamed:
+        return EventStream(bus, topic, offsets, service.closing, share_of(request))
+    reader = TopicReader(bus, topic, offsets)
+    first = await read_piece(reader, most, share_of(request))
+    if not first and wait_ms:
+        first = await _wait(service, request, topic, reader, most, wait_ms / 1000)
+    return PageResponse(reader, first, most, share_of(request), service.closing)
+
+
+async def get_place(service: Service, request: Request) -> Response:
+    topic, consumer = _topic_of(request), request.path_params["consumer"]
+    _check_consumer(consumer, "bad_field")
+    place = await service.gateway.bus.get_place(topic, consumer)
+    return Response(status_code=204) if place is None else JsonResponse({"cursor": place.decode()})
+
+
+async def put_place(service: Service, request: Request) -> Response:
+    topic, consumer = _topic_of(request), request.path_params["consumer"]
+    _check_consumer(consumer, "bad_field")
+    body = await read_json(request, SMALL_BODY_BYTES)
+    check_fields(body, ("cursor",))
+    cursor = body.get("cursor")
+    if type(cursor) is not str:
+        raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
+    bus = service.gateway.bus
+    decode_cursor(cursor, topic, await _readable(bus, topic), "cursor")
+    await bus.set_place(topic, consumer, cursor.encode())
+    return Response(status_code=204)
+
+
+async def _start(service: Service, topic: str, after: str | None, consumer: str | None) -> list[int]:
+    """Where to read from: `after` wins over the consumer's place, and without both it is the start."""
+    bus = service.gateway.bus
+    source = "after"
+    if consumer is not None:
+        _check_consumer(consumer, "bad_query")
+        if after is None:
+            place = await bus.get_place(topic, consumer)
+            if place is not None:
+                after, source = place.decode(), "consumer"
+    info = await _readable(bus, topic)
+    if after is None:
+        return list(info.start_offsets) if info else []
+    return decode_cursor(after, topic, info, source)
+
+
+async def _readable(bus: Bus, topic: str) -> TopicInfo | None:
+    """See `readable`. Raises Rejected `not_supported` for a topic that no cursor could speak of."""
+    info = await readable(bus, topic)
+    if info is not None and info.partitions > MOST_PARTITIONS:
+        detail = f"topic {topic} has {info.partitions} partitions; over HTTP one of up to {MOST_PARTITIONS} can be read"
+        raise Rejected("not_supported", detail, "topic")
+    return info
+
+
+async def _wait(service: Service, request: Request, topic: str, reader: TopicReader, most: int, wait_s: float) -> Page:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    subscription = service.gateway.bus.subscribe(topic)
+    try:
+        share = share_of(request)
+        async with ending(request.receive, service.closing) as end:
+            # Once more before the first wait: what came between reading and subscribing wakes nobody.
+            page = await read_piece(reader, most, share)
+            while not page and await end.or_growth(subscription, deadline - loop.time()):
+                page = await read_piece(reader, most, share)
+            return page
+    finally:
+        subscription.close()
+
+
+def _topic_of(request: Request) -> str:
+    topic = check_topic(request.path_params["topic"])
+    if topic in INTERNAL:
+        raise Rejected("forbidden", f"{topic} is duemq's own log; it is not for consumers", "topic")
+    return topic
+
+
+def _check_consumer(consumer: str, code: str) -> None:
+    if not _CONSUMER.fullmatch(consumer):
+        detail = f"a consumer's name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(consumer)}"
+        raise Rejected(code, detail, "consumer")
+
+
+def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
+    known = not info.trouble
+    return {
+        "topic": info.name,
+        "partitions": info.partitions,
+        "records": info.records if known else None,
+        "start_offsets": info.start_offsets,
+        "end_offsets": info.end_offsets,
+        "cursor": encode_cursor(info.name, info.end_offsets) if known and info.partitions <= MOST_PARTITIONS else None,
+        "trouble": info.trouble or service.gateway.trouble(info.name),
+        "lateness": service.gateway.topic_lateness(info.name),
+    }

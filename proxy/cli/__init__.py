@@ -1,1 +1,0 @@
-"""The `duemq` command: one module per command or group of commands; `main` puts them together."""

@@ -1,0 +1,64 @@
+"""How long commands have waited in a shared log: new ones are refused before the log drops old ones unread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from duemq.bus.base import Bus
+from duemq.cluster.internal_topics import BUFFER
+from duemq.model.errors import LogFailed
+
+log = logging.getLogger(__name__)
+
+_SHARE = 0.5  # of the retention: from there on commands that nobody applies are in danger
+EVERY_S = 5.0  # between looks
+
+
+class BufferAge:
+    """Looks now and then whether a shard has commands that are too old. `retention_ms`: how long the log keeps them."""
+
+    def __init__(self, retention_ms: int, clock: Callable[[], int]) -> None:
+        self._most_ms, self._clock = int(retention_ms * _SHARE), clock
+        self._old: frozenset[int] = frozenset()
+
+    async def look(self, bus: Bus, applied: Mapping[int, int]) -> None:
+        """`applied`: the offset up to which each shard has applied its commands. Where the log does not answer, what
+        was seen last holds."""
+        before = self._clock() - self._most_ms
+        try:
+            old = frozenset([shard for shard, offset in applied.items() if await _is_old(bus, shard, offset, before)])
+        except LogFailed as error:
+            log.debug("the age of the commands is not known: %s", error)
+            return
+        for shard in old - self._old:
+            log.error(
+                "shard %d has not applied its commands for %d s: new messages are refused, or the log would drop them "
+                "before they are read", shard, self._most_ms // 1000, extra={"action": "old", "shard": shard},
+            )  # fmt: skip
+        self._old = old
+
+    async def run(self, bus: Bus, applied: Callable[[], Mapping[int, int]]) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look(bus, applied())
+            await asyncio.sleep(EVERY_S)
+
+    def why_refused(self) -> str | None:
+        """Why no new message is accepted, in a sentence."""
+        if not self._old:
+            return None
+        shard = min(self._old)
+        return (
+            f"shard {shard} has not applied its commands for {self._most_ms // 1000} s, half of kafka.retention: "
+            "messages that are accepted now could be lost. Start its nodes"
+        )
+
+
+async def _is_old(bus: Bus, shard: int, offset: int, before: int) -> bool:
+    """Whether the first command that is not applied was appended before this time (epoch ms)."""
+    if await bus.first_since(BUFFER, shard, before) <= offset:
+        return False
+    first = await bus.read(BUFFER, shard, offset, 1)  # it may be the end of a transaction, and no command
+    return bool(first) and first[0].timestamp < before

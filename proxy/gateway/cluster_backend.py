@@ -1,0 +1,96 @@
+"""A cluster elsewhere, as the gateway of a proxy works with it: the log, its ledger, and nodes that answer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
+
+from duemq.bus.base import Bus
+from duemq.cluster.backend import DISK_FULL_RETRY_S
+from duemq.cluster.clock_watch import ClockCollector, ClockWatch
+from duemq.cluster.destinations import Targets
+from duemq.cluster.progress import Progress
+from duemq.cluster.shard_reader import ShardReader
+from duemq.cluster.view import ClusterView, Operator, cluster_json
+from duemq.election.base import NodeState
+from duemq.model.errors import DiskFull, Unavailable
+from duemq.model.ids import IdCodec
+from duemq.proxy.gateway.buffer_age import BufferAge
+from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower
+
+_MOST_TROUBLES = 16
+
+
+@dataclass
+class ProxyBackend:
+    """See `Backend`: a process without a store. `cluster_id` and `ids` are what all of the cluster share.
+
+    Messages are accepted as long as the log is there, whether or not a node is.
+    """
+
+    cluster_id: str
+    bus: Bus
+    ids: IdCodec
+    targets: Targets
+    follower: LedgerFollower
+    reader: ShardReader
+    view: ClusterView
+    operator: Operator
+    watch: ClockWatch
+    registry: CollectorRegistry
+    age: BufferAge | None = None
+    _direct: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock, self.delivering = self.watch.accepting, self.watch.delivering
+        self.why_clock_out = self.watch.why_out
+        self._direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=self.registry)
+        self.registry.register(LedgerCollector(self.follower.entries, self.clock))
+        self.registry.register(ClockCollector(self.watch))
+
+    @property
+    def shards(self) -> int:
+        return len(self.follower.progress)
+
+    def progress(self, shard: int) -> Progress:
+        return self.follower.progress[shard]
+
+    def why_closed(self) -> str | None:
+        return self.follower.why_not_ready()
+
+    def why_not_ready(self) -> str | None:
+        if reason := self.follower.why_not_ready() or self.why_clock_out():
+            return reason
+        serving = (NodeState.READY, NodeState.DRAINING)
+        if not any(member.standing.state in serving for member in self.view.members()):
+            return "no delay node is ready: messages are accepted, but not delivered"
+        return None
+
+    def refuse(self) -> None:
+        if self.age is not None and (reason := self.age.why_refused()) is not None:
+            raise Unavailable(reason, DISK_FULL_RETRY_S)
+        full = {member.name: member.standing.full for member in self.view.members() if member.standing.full}
+        # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
+        if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):
+            raise DiskFull(f"node {masters[0]}: {full[masters[0]]}", DISK_FULL_RETRY_S)
+
+    def count_direct(self, messages: int) -> None:
+        self._direct.inc(messages)
+
+    def lateness(self, topic: str) -> dict[str, Any]:
+        return {}
+
+    def trouble(self, topic: str) -> str | None:
+        said = (member.standing.targets.get(topic) for member in self.view.members())
+        return self.targets.trouble(topic, self.clock()) or next(filter(None, said), None)
+
+    def troubles(self) -> dict[str, str]:
+        troubles = self.targets.troubles(self.clock())
+        for member in self.view.members():
+            troubles |= member.standing.targets
+        return dict(sorted(troubles.items())[:_MOST_TROUBLES])
+
+    def cluster(self) -> dict[str, Any]:
+        return cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())

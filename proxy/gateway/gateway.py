@@ -1,0 +1,492 @@
+"""The gateway: commands go into the log, and the ledger says what became of them.
+
+The same in front of a node in the same process and in a proxy without a store; the difference is in the `Backend`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from itertools import count, islice, repeat
+from typing import Any, ParamSpec, TypeVar
+
+from duemq.bus.base import Batches, Bus, Committer, Landed, Partition, Target
+from duemq.bus.partitioner import partition_of
+from duemq.cluster.backend import Backend
+from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
+from duemq.cluster.internal_topics import BUFFER, INTERNAL
+from duemq.cluster.paging import before, merge, read_cursor, write_cursor
+from duemq.cluster.progress import Progress
+from duemq.cluster.shard_reader import MessageState, Query
+from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
+from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
+from duemq.model.ids import DIRECT, ID_CHARS
+from duemq.model.key import LOWEST
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
+from duemq.model.record import HEAD
+from duemq.model.row import direct_frame, system_headers
+from duemq.proxy.gateway.base import Adopting, Outcome, Page, Receipt
+from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
+from duemq.proxy.gateway.names import Appended, Names
+from duemq.proxy.gateway.shard_router import ByKey, Selection
+from duemq.storage.imports.records import REFUSED, WANTED, Adoption
+
+_MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
+_ADOPTION = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
+_ADOPTER = "adopt"  # who appends the commands of many files at once, of all proxies
+_WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
+_ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """A read that fails has changed nothing, whatever the log or the store says of its outcome."""
+
+    @wraps(read)
+    async def call(*args: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return await read(*args, **named)
+        except OutcomeUnknown as error:
+            raise Unavailable(error.detail) from error
+
+    return call
+
+
+@dataclass
+class _Outgoing:
+    """What one call appends: frames by partition, and for each draft that goes its partition and place in there."""
+
+    batches: dict[Partition, list[bytes]] = field(default_factory=dict)
+    places: dict[int, tuple[Partition, int]] = field(default_factory=dict)
+    direct_ids: dict[int, str] = field(default_factory=dict)
+
+    def add(self, index: int, where: Partition, frame: bytes) -> None:
+        batch = self.batches.setdefault(where, [])
+        self.places[index] = where, len(batch)
+        batch.append(frame)
+
+
+class CommandGateway:
+    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key where none is given."""
+
+    def __init__(self, backend: Backend, selection: Selection | None = None, answer_s: float = 2.0) -> None:
+        self._backend, self._answer_s = backend, answer_s
+        self._selection = selection or ByKey(backend.shards)
+        self._addresses, self._names = Addresses(backend), Names(backend, answer_s)
+        self._turn = count()
+        # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
+        self._unique = count(secrets.randbits(40))
+        self._whole = asyncio.Lock()
+
+    @property
+    def bus(self) -> Bus:
+        self._check()
+        return self._backend.bus
+
+    def why_not_ready(self) -> str | None:
+        return self._backend.why_not_ready()
+
+    def _check(self) -> None:
+        if (reason := self._backend.why_closed()) is not None:
+            raise Unavailable(reason)
+
+    async def _append(self, batches: Batches) -> Landed:
+        """Durable when it returns. Tells the selection how it went. Raises Unavailable where nothing was appended."""
+        shards = [partition for topic, partition in batches if topic == BUFFER]
+        started = time.perf_counter()
+        try:
+            landed = await self._backend.bus.append(batches)
+        except Unavailable as error:
+            for shard in shards:
+                self._selection.failed(shard)
+            if isinstance(error, DiskFull):  # met by the write itself
+                raise OutcomeUnknown(f"it may or may not be in the log: {error.detail}") from error
+            raise
+        spent = time.perf_counter() - started
+        for shard in shards:
+            self._selection.measured(shard, spent)
+        return landed
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        self._check()
+        self._backend.refuse()
+        refused, known = await self._refused(drafts)
+        now, at_once = self._backend.clock(), self._backend.delivering()
+        outgoing = self._outgoing(drafts, refused, known, now, at_once)
+        if not outgoing.batches:
+            return list(refused.values())
+        landed = await self._append(outgoing.batches)
+        if outgoing.direct_ids:
+            self._backend.count_direct(len(outgoing.direct_ids))
+        answers: list[Receipt | Rejected] = []
+        named: dict[int, Appended] = {}
+        issue = self._backend.ids.issue
+        for index, draft in enumerate(drafts):
+            if index in refused:
+                answers.append(refused[index])
+            elif index in outgoing.direct_ids:
+                answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, at_once))
+            else:
+                where, position = outgoing.places[index]
+                due, offset = now if draft.due is None else draft.due, landed[where].offset(position)
+                receipt = Receipt(issue(where[1], due, offset), "scheduled", draft.topic, due)
+                answers.append(receipt)
+                if draft.name:
+                    named[index] = Appended(draft, receipt, where[1], offset)
+        if named:
+            for index, answer in zip(named, await self._names.settle(list(named.values())), strict=True):
+                answers[index] = answer
+        for where in outgoing.batches:
+            if where[0] == BUFFER:
+                await self._hold_up(where[1], landed[where].first_offset)
+        return answers
+
+    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Target]]:
+        """The drafts that their targets would not take, by index, and what the targets of the others take."""
+        targets = self._backend.targets
+        topics = {draft.topic for draft in drafts}
+        known = await targets.resolve(topics - INTERNAL)
+        wrong = {topic: _wrong_topic(topic, *targets.why_not(topic)) for topic in topics if topic not in known}
+        refused: dict[int, Rejected] = {}
+        if not wrong and not any(about.max_frame_bytes or about.needs_key or about.trouble for about in known.values()):
+            return refused, known
+        for index, draft in enumerate(drafts):
+            reason = wrong.get(draft.topic) or _unfit(draft, known[draft.topic])
+            if reason is not None:
+                refused[index] = reason
+        return refused, known
+
+    def _outgoing(
+        self,
+        drafts: Sequence[Draft],
+        refused: Mapping[int, Rejected],
+        known: Mapping[str, Target],
+        now: int,
+        at_once: int,
+    ) -> _Outgoing:
+        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without."""
+        ids, shards = self._backend.ids, self._backend.shards
+        selection, turn = self._selection, next(self._turn)
+        together: int | None = None  # the shard of all that may go to any: one batch
+        outgoing = _Outgoing()
+        for index, draft in enumerate(drafts):
+            if index in refused:
+                continue
+            if draft.name:
+                shard = shard_of_name(draft.name, shards)
+                self._backend.progress(shard).check()
+            elif draft.due is None:
+                id_ = ids.issue_bytes(DIRECT, at_once, next(self._unique), direct_checksum(draft.topic))
+                outgoing.direct_ids[index] = id_.decode()
+                partition = _partition_for(draft.key, known[draft.topic], turn)
+                outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, at_once))
+                continue
+            elif draft.key is not None and selection.ordered:
+                shard = selection.pick(draft.key)
+            else:
+                if together is None:
+                    together = selection.pick()
+                shard = together
+            outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
+        return outgoing
+
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        self._check()
+        try:
+            return await self._names.known(names)
+        except Unavailable as error:
+            raise OutcomeUnknown(f"whether this name is new cannot be looked up: {error.detail}") from error
+
+    async def _hold_up(self, shard: int, offset: int) -> None:
+        """Back-pressure: a sender goes no faster than the shard applies."""
+        with suppress(Unavailable):  # what was sent is accepted, whatever becomes of the shard here
+            progress = self._backend.progress(shard)
+            if offset - progress.applied > _MAX_BACKLOG:
+                await progress.reached(offset - _MAX_BACKLOG, self._answer_s)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @_reading
+    async def state(self, target: str) -> MessageState | None:
+        self._check()
+        meant = await self._addresses.find(target)
+        if not isinstance(meant, Address):
+            return meant
+        # Whatever was answered here before shows: a replica that is asked must have come as far.
+        offset = max(meant.offset, self._backend.progress(meant.shard).applied - 1)
+        return await self._backend.reader.state(meant.shard, meant.first_key, offset)
+
+    @_reading
+    async def find(self, query: Query) -> Page:
+        self._check()
+        key, last_shard = LOWEST, -1
+        if query.cursor is not None:
+            key, last_shard = read_cursor(query.cursor)
+        shards: Sequence[int] = range(self._backend.shards)
+        if query.shard is not None:
+            if query.shard not in shards:
+                raise Rejected("bad_query", f"shard is 0 to {len(shards) - 1} here, not {query.shard}", "shard")
+            shards = (query.shard,)
+        # A cursor speaks of a shard by its place among those that are asked.
+        after = {
+            shard: key if place <= last_shard or query.cursor is None else before(key)
+            for place, shard in enumerate(shards)
+        }
+        found = await self._backend.reader.search(query, after)
+        messages, position = merge([found[shard] for shard in shards], query.limit)
+        return Page(messages, None if position is None else write_cursor(*position))
+
+    # --- changing -------------------------------------------------------------------------------------------------
+
+    async def change(
+        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[Outcome]:
+        self._check()
+        dues = repeat(due) if isinstance(due, int) else due
+        meant = await self._meant(targets)
+        batches: dict[Partition, list[bytes]] = {}
+        positions: list[int] = []
+        for one, at in zip(meant, dues, strict=False):
+            if isinstance(one, Address):
+                batch = batches.setdefault((BUFFER, one.shard), [])
+                positions.append(len(batch))
+                batch.append(change_frame(kind, one.first_key, at))
+            else:
+                positions.append(-1)
+        landed: Landed = {}
+        held: dict[int, Progress] = {}
+        if batches:
+            held |= {shard: self._backend.progress(shard) for _, shard in batches}
+            for progress in held.values():
+                progress.check()
+            landed = await self._append(batches)
+            await asyncio.gather(
+                *(
+                    self._reached(held[shard], landed[topic, shard].offset(len(batch) - 1))
+                    for (topic, shard), batch in batches.items()
+                )
+            )
+        outcomes: list[Outcome] = []
+        ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
+        for target, one, position in zip(targets, meant, positions, strict=True):
+            if one is None:
+                outcomes.append(Outcome(target, Answer.UNKNOWN))
+            elif isinstance(one, MessageState):
+                outcomes.append(Outcome(one.id, Answer.DELIVERED, one.delivered_at))
+            else:
+                offset = landed[BUFFER, one.shard].offset(position)
+                answered = held[one.shard].answer(offset)
+                if answered is None:
+                    outcome = Outcome(one.id, None)
+                elif answered.answer is Answer.OK:
+                    outcome = Outcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
+                else:
+                    outcome = Outcome(one.id, answered.answer)
+                    if answered.answer in _ENDED:
+                        ended.setdefault(one.shard, []).append((len(outcomes), one.first_key, offset))
+                outcomes.append(outcome)
+        if times or len(targets) <= _WITH_TIME:
+            for shard, places in ended.items():
+                keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
+                try:
+                    found = await self._backend.reader.when_ended(shard, keys, last)
+                except Unavailable:
+                    continue  # the answers are known, and some of the changes may be made
+                for (place, _, _), at in zip(places, found, strict=True):
+                    outcomes[place] = outcomes[place]._replace(at=at)
+        return outcomes
+
+    @_reading
+    async def _meant(self, targets: Sequence[str]) -> list[Address | MessageState | None]:
+        by_id, find = self._addresses.by_id, self._addresses.find
+        return [by_id(target) or await find(target) for target in targets]
+
+    async def _reached(self, progress: Progress, offset: int) -> bool:
+        """As `Progress.reached`, for a command that is in the log already: it is never refused any more."""
+        try:
+            return await progress.reached(offset, self._answer_s)
+        except Unavailable:
+            return False
+
+    # --- adopting files -------------------------------------------------------------------------------------------
+
+    async def adopt(self, adopt: Adopt) -> Adopting:
+        self._check()
+        self._backend.refuse()
+        shard = shard_of_content(adopt.sha256, self._backend.shards)
+        progress = self._backend.progress(shard)
+        progress.check()
+        landed = await self._append({(BUFFER, shard): [adopt_frame(adopt)]})
+        offset = landed[BUFFER, shard].first_offset
+        id_ = f"{shard}-{offset}"
+        if not await self._reached(progress, offset) or (answered := progress.answer(offset)) is None:
+            return Adopting(id_, shard, None)
+        if answered.answer is Answer.WANTED:
+            return Adopting(id_, shard, Adoption(offset, adopt, WANTED, answered.at))
+        try:
+            first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
+        except Unavailable as error:
+            detail = f"this content was handed over before, and nobody says what became of it: {error.detail}"
+            raise OutcomeUnknown(detail) from error
+        return Adopting(id_, shard, None) if first is None else Adopting(f"{shard}-{first.offset}", shard, first, True)
+
+    async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
+        self._check()
+        self._backend.refuse()
+        batches: dict[Partition, list[bytes]] = {}
+        places: list[tuple[int, int]] = []  # shard, and position in its batch
+        for adopt in adopts:
+            shard = shard_of_content(adopt.sha256, self._backend.shards)
+            batch = batches.setdefault((BUFFER, shard), [])
+            places.append((shard, len(batch)))
+            batch.append(adopt_frame(adopt))
+        held = {shard: self._backend.progress(shard) for _, shard in batches}
+        landed = await self._append_whole(batches)
+        offsets = [landed[BUFFER, shard].offset(position) for shard, position in places]
+        lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
+        reached = await asyncio.gather(*(self._reached(held[shard], last) for shard, last in lasts.items()))
+        known: dict[int, dict[str, Adoption]] = {}
+        with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
+            known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
+        return [
+            self._adopting(adopt, shard, offset, known.get(shard, {}))
+            for adopt, (shard, _), offset in zip(adopts, places, offsets, strict=True)
+        ]
+
+    async def _append_whole(self, batches: Batches) -> Landed:
+        """All of it is appended, or nothing ever is. A shared log's plain appends promise that of a partition only."""
+        if not batches:
+            return {}
+        async with self._whole:
+            try:
+                committer = await self._committer()
+                try:
+                    return await committer.commit(batches)
+                finally:
+                    await committer.close()
+            except Fenced as error:
+                raise Unavailable("another proxy handed files over at the same time: nothing was accepted") from error
+            except DiskFull as error:
+                raise OutcomeUnknown(f"the files may or may not be in the log: {error.detail}") from error
+
+    @_reading
+    async def _committer(self) -> Committer:
+        return await self._backend.bus.committer(_ADOPTER)
+
+    async def _by_content(self, shard: int) -> dict[str, Adoption]:
+        """The files of a shard that are not refused, by their SHA-256."""
+        _, found = await self._backend.reader.adoptions(shard, None)
+        return {one.adopt.sha256: one for one in found if one.state != REFUSED}
+
+    def _adopting(self, adopt: Adopt, shard: int, offset: int, known: Mapping[str, Adoption]) -> Adopting:
+        first = known.get(adopt.sha256)
+        if first is None:
+            return Adopting(f"{shard}-{offset}", shard, None)
+        return Adopting(f"{shard}-{first.offset}", shard, first, first.offset != offset)
+
+    @_reading
+    async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        found = await self.adoption(id_)
+        if found is None:
+            return None
+        return await self._backend.reader.adopted_ids(found.shard, int(id_.partition("-")[2]), first, most)
+
+    @_reading
+    async def adoptions(
+        self, state: str | None = None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adopting]]:
+        self._check()
+        shards, reader = range(self._backend.shards), self._backend.reader
+        found = await asyncio.gather(*(reader.adoptions(shard, state, below, limit) for shard in shards))
+        shown = ((shard, one) for shard, (_, some) in zip(shards, found, strict=True) for one in some)
+        first = islice(shown, limit)
+        listed = [Adopting(f"{shard}-{one.offset}", shard, one) for shard, one in first]
+        return sum(number for number, _ in found), listed
+
+    @_reading
+    async def adoption(self, id_: str) -> Adopting | None:
+        self._check()
+        meant = _ADOPTION.fullmatch(id_)
+        if meant is None or (shard := int(meant[1])) >= self._backend.shards:
+            return None
+        wanted = int(meant[2])
+        offset = max(wanted, self._backend.progress(shard).applied - 1)
+        bus = self._backend.bus
+        if wanted >= await bus.end_offset(BUFFER, shard):
+            if wanted >= await bus.sure_end(BUFFER, shard, committed=False):
+                return None
+            raise Unavailable(f"shard {shard} cannot be read as far as adoption {id_} just now")
+        found = await self._backend.reader.adoption(shard, wanted, offset)
+        return None if found is None else Adopting(id_, shard, found)
+
+    # --- about the service ----------------------------------------------------------------------------------------
+
+    def topic_lateness(self, topic: str) -> dict[str, Any]:
+        return self._backend.lateness(topic)
+
+    def trouble(self, topic: str) -> str | None:
+        return self._backend.trouble(topic)
+
+    def troubles(self) -> dict[str, str]:
+        return self._backend.troubles()
+
+    def cluster(self) -> dict[str, Any]:
+        return self._backend.cluster()
+
+    async def drain(self, name: str) -> None:
+        await self._backend.operator.drain(name)
+
+    async def resume(self, name: str) -> None:
+        await self._backend.operator.resume(name)
+
+
+_ID, _DUE, _ATTEMPT = bytes(ID_CHARS), 10**13, 10**4
+
+
+def _record_bytes(draft: Draft) -> int:
+    """The most bytes a message has as a record, whenever it is due and however often it is tried."""
+    _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
+    return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload)
+
+
+def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
+    if topic in INTERNAL:
+        return Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
+    if reason == "bad_topic":
+        return Rejected("bad_topic", detail, "topic")
+    if reason in NOT_ASKED:
+        return Rejected("unavailable", f"topic {topic} is not known just now: {detail}", "topic")
+    more = "" if reason == UNKNOWN_TOPIC else f": {detail}"
+    return RejectedNow("unknown_topic", f"there is no topic {topic}{more}", "topic")
+
+
+def _unfit(draft: Draft, about: Target) -> Rejected | None:
+    """Why its target would not take a message; one that is due later may meet better times."""
+    topic, limit = draft.topic, about.max_frame_bytes
+    if limit is not None and (size := _record_bytes(draft)) > limit:
+        detail = f"the message has {size} bytes as a record, topic {topic} takes up to {limit}"
+        return RejectedNow("payload_too_large", detail, "payload")
+    if about.needs_key and draft.key is None:
+        return RejectedNow("needs_key", f"topic {topic} is compacted and takes only messages with a key", "key")
+    if about.trouble and draft.due is None and not draft.name and _partition_for(draft.key, about, 0) in about.trouble:
+        return Rejected("unavailable", f"topic {topic} takes nothing just now: {about.trouble_text}", "topic")
+    return None
+
+
+def _partition_for(key: bytes | None, about: Target, turn: int) -> int:
+    """Where a message without delay goes; without a key it avoids partitions that take nothing just now."""
+    if key is not None:
+        return partition_of(key, about.partitions)
+    opened = [number for number in range(about.partitions) if number not in about.trouble] if about.trouble else ()
+    return opened[turn % len(opened)] if opened else turn % about.partitions

@@ -1,0 +1,149 @@
+"""A proxy's view of the ledger: how far each shard has come, and what it answered.
+
+A proxy holds no state of messages. It follows the ledger from where that ends when it starts: an answer given before
+was to somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.bus.base import Bus, Subscription
+from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.progress import Progress
+from duemq.model.errors import Unavailable
+from duemq.model.ledger import START, Barrier, Entry, read_ledger
+from duemq.model.record import unpack_record
+
+log = logging.getLogger(__name__)
+
+_READ = 1_000
+_LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
+_QUIET_S = 5.0
+_LINGER_S = 0.1  # while nobody waits for an answer, entries are read together
+_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class LedgerCollector(Collector):
+    """What a proxy knows of the shards, at each scrape. Its nodes know more: each tells of its own."""
+
+    def __init__(self, entries: Mapping[int, Entry], clock: Callable[[], int]) -> None:
+        self._entries, self._clock = entries, clock
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._clock()
+        label = ["shard"]
+        pending = GaugeMetricFamily("duemq_ledger_pending_messages", "Messages held, by the ledger", labels=label)
+        applied = GaugeMetricFamily("duemq_ledger_applied_offset", "Commands applied, by the ledger", labels=label)
+        age = GaugeMetricFamily("duemq_ledger_age_seconds", "Since the last ledger entry was made", labels=label)
+        for shard, entry in sorted(self._entries.items()):
+            if entry.number >= 0:
+                pending.add_metric([str(shard)], entry.pending)
+                applied.add_metric([str(shard)], entry.applied)
+                age.add_metric([str(shard)], max(now - entry.at, 0) / 1000)
+        yield from (pending, applied, age)
+
+
+class LedgerFollower:
+    """Follows the ledger of all shards. `bus` must be one that recovers by itself."""
+
+    def __init__(self, bus: Bus, shards: int) -> None:
+        self.progress = [Progress() for _ in range(shards)]
+        self.entries: dict[int, Entry] = {}
+        self.ready = asyncio.Event()  # set once the end of every shard's ledger was found
+        self._bus = bus
+        self._next: dict[int, int] = {}  # per shard: the offset to read on from
+        self._trouble: dict[int, str] = {}
+
+    def why_not_ready(self) -> str | None:
+        """None while the answers of every shard are seen as they come, else the reason in a sentence."""
+        if self._trouble:
+            shard, reason = min(self._trouble.items())
+            return f"the ledger of shard {shard} cannot be read: {reason}"
+        waiting = [shard for shard in range(len(self.progress)) if shard not in self.entries]
+        if waiting:
+            return f"the ledger of shard {waiting[0]} is being read for the first time"
+        return self._bus.trouble()
+
+    def applied(self) -> dict[int, int]:
+        """The offset up to which each shard has applied its commands, as far as its ledger was read."""
+        return {shard: entry.applied for shard, entry in self.entries.items()}
+
+    async def run(self) -> None:
+        """Follow until cancelled. Raises CorruptStore for a record that is no ledger entry of a known format."""
+        async with asyncio.TaskGroup() as group:
+            for shard in range(len(self.progress)):
+                group.create_task(self._follow(shard), name=f"ledger-{shard}")
+
+    async def _follow(self, shard: int) -> None:
+        failures = 0
+        while True:
+            try:
+                subscription = self._bus.subscribe(LEDGER, shard)
+                try:
+                    if shard not in self.entries:
+                        await self._find_end(shard, subscription)
+                    while True:
+                        grown = await self._read(shard)
+                        failures = 0
+                        if self._trouble.pop(shard, None):
+                            log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
+                        if not grown:
+                            await subscription.wait(_QUIET_S)
+                            await self.progress[shard].asked(_LINGER_S)
+                finally:
+                    subscription.close()
+            except Unavailable as error:
+                self._trouble[shard] = error.detail
+                pause = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
+                failures += 1
+                log.warning(
+                    "ledger of shard %d cannot be read, next try in %.1f s: %s", shard, pause, error,
+                    extra={"action": "follow"},
+                )  # fmt: skip
+                await asyncio.sleep(pause)
+
+    async def _find_end(self, shard: int, subscription: Subscription) -> None:
+        """Publish the last entry there is. It is looked for from ever further back: aborted cycles leave gaps."""
+        end = await self._bus.end_offset(LEDGER, shard)
+        back = _LOOK_BACK
+        while shard not in self.entries:
+            start = max(end - back, 0)
+            self._next[shard] = start
+            await self._read_to(end, shard, subscription)
+            if start == 0:
+                break
+            back *= 16
+        self.entries.setdefault(shard, START)
+        if len(self.entries) == len(self.progress):
+            self.ready.set()
+
+    async def _read_to(self, end: int, shard: int, subscription: Subscription) -> None:
+        while self._next[shard] < end:
+            if await self._read(shard):
+                continue
+            # What came in between is still to be read.
+            if self._bus.reach(LEDGER, shard) >= end and not await self._read(shard):
+                return
+            await subscription.wait(_QUIET_S)
+
+    async def _read(self, shard: int) -> bool:
+        """Publish what there is to read now; False if there is nothing."""
+        records = await self._bus.read(LEDGER, shard, self._next[shard], _READ)
+        progress = self.progress[shard]
+        for record in records:
+            entry = read_ledger(unpack_record(record.frame).value)
+            if not isinstance(entry, Barrier):
+                self.entries[shard] = entry
+                progress.publish(entry)
+        if records:
+            self._next[shard] = records[-1].offset + 1
+        return bool(records)

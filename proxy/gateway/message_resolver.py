@@ -1,0 +1,73 @@
+"""Which message a caller means: by an id, or by a name that a client chose."""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+from duemq.cluster.backend import Backend
+from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.shard_reader import MessageState
+from duemq.model.ids import MessageId
+from duemq.model.key import offset_of, read_key
+from duemq.model.message import CLIENT_NAME, shard_of_name
+
+
+class Address(NamedTuple):
+    """A message of a shard: `id` as its answer shows it, and the key it was first placed under."""
+
+    id: str
+    shard: int
+    first_key: bytes
+
+    @property
+    def offset(self) -> int:
+        """Of the command that made it."""
+        return offset_of(self.first_key)
+
+
+class Addresses:
+    """Resolves ids and names. A direct message was delivered when it was sent: its id is all that is known of it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._direct_topics: dict[int, str] = {}  # by checksum
+
+    def by_id(self, target: str) -> Address | None:
+        """The message of a shard, where the target is the id of one. Nothing is looked up."""
+        found = self._backend.ids.read(target)
+        if found is None or found.shard >= self._backend.shards:
+            return None
+        return Address(target, found.shard, found.key)
+
+    async def find(self, target: str) -> Address | MessageState | None:
+        """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
+        if address := self.by_id(target):
+            return address
+        found = self._backend.ids.read(target)
+        if found is None:
+            return await self._by_name(target)
+        return await self._direct(target, found) if found.direct else None
+
+    async def _by_name(self, target: str) -> Address | None:
+        backend = self._backend
+        name = CLIENT_NAME + target.encode()
+        shard = shard_of_name(name, backend.shards)
+        first_key = await backend.reader.holder(shard, name)
+        return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+
+    async def _direct(self, target: str, found: MessageId) -> MessageState | None:
+        topic = self._direct_topics.get(found.row)
+        if topic is None:
+            for info in await self._backend.bus.topics():
+                if info.name not in INTERNAL:
+                    self._direct_topics[direct_checksum(info.name)] = info.name
+            topic = self._direct_topics.get(found.row)
+            if topic is None:
+                return None
+        return MessageState(target, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
+
+
+def direct_checksum(topic: str) -> int:
+    """What the id of a direct message says of its topic."""
+    return zlib.crc32(topic.encode())

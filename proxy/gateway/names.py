@@ -1,0 +1,107 @@
+"""Messages under names: whether one is new is what its shard says, and a repeat gets what the first one got."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from duemq.cluster.backend import Backend
+from duemq.cluster.shard_reader import Named
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.ledger import Answer
+from duemq.model.message import Draft, shard_of_name
+from duemq.proxy.gateway.base import Receipt
+
+_REPEAT = "send it again under the same name"
+
+
+class Appended(NamedTuple):
+    """A named draft that is in the log, with the receipt it gets if its name is new."""
+
+    draft: Draft
+    receipt: Receipt
+    shard: int
+    offset: int
+
+
+class Names:
+    """`answer_s`: how long to wait for what a shard says."""
+
+    def __init__(self, backend: Backend, answer_s: float) -> None:
+        self._backend, self._answer_s = backend, answer_s
+
+    async def settle(self, appended: Sequence[Appended]) -> list[Receipt | Rejected]:
+        """What became of each. Raises nothing: where that is not known here the answer is `outcome_unknown`."""
+        shards = _by_shard(one.shard for one in appended)
+        parts = await asyncio.gather(*(self._settle(shard, [appended[at] for at in ats]) for shard, ats in shards))
+        answers: dict[int, Receipt | Rejected] = {}
+        for (_, ats), part in zip(shards, parts, strict=True):
+            answers.update(zip(ats, part, strict=True))
+        return [answers[at] for at in range(len(appended))]
+
+    async def _settle(self, shard: int, appended: Sequence[Appended]) -> list[Receipt | Rejected]:
+        """In the order of their offsets."""
+        try:
+            progress = self._backend.progress(shard)
+            await progress.reached(appended[-1].offset, self._answer_s)
+        except Unavailable as error:
+            return [_unknown(error.detail)] * len(appended)
+        answers: list[Receipt | Rejected] = []
+        looked: dict[int, Answer] = {}  # by place: what has to be looked up
+        for place, one in enumerate(appended):
+            answered = progress.answer(one.offset)
+            if answered is None:
+                known = one.offset < progress.applied
+                answers.append(_unknown(f"the answer to this name is {'no longer' if known else 'not'} known"))
+                continue
+            answers.append(one.receipt)
+            if answered.answer is not Answer.ACCEPTED or one.draft.due is None:
+                looked[place] = answered.answer
+        if not looked:
+            return answers
+        names, last = [appended[place].draft.name for place in looked], appended[max(looked)].offset
+        missing = Rejected(Unavailable.code, "the first message of this name was just forgotten: send it again")
+        found: list[Named | None] = [None] * len(names)
+        try:
+            found = await self._backend.reader.named(shard, names, last)
+        except Unavailable as error:
+            missing = _unknown(f"the first message of this name cannot be shown: {error.detail}")
+        for (place, answer), first in zip(looked.items(), found, strict=True):
+            if answer is Answer.ACCEPTED:
+                # Its target may have refused it, or a clock be behind. Where nobody says, it is accepted all the same.
+                status = "scheduled" if first is None else first.state.status
+                answers[place] = appended[place].receipt._replace(status=status)
+            else:
+                conflict = answer is Answer.CONFLICT
+                answers[place] = missing if first is None else receipt_of(first, conflict=conflict)
+        return answers
+
+    async def known(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
+        shards = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
+        reader = self._backend.reader
+        parts = await asyncio.gather(*(reader.named(shard, [names[at][0] for at in ats]) for shard, ats in shards))
+        receipts: list[Receipt | None] = [None] * len(names)
+        for (_, ats), part in zip(shards, parts, strict=True):
+            for at, found in zip(ats, part, strict=True):
+                if found is not None:
+                    receipts[at] = receipt_of(found, conflict=found.fingerprint != names[at][1])
+        return receipts
+
+
+def receipt_of(first: Named, *, conflict: bool) -> Receipt:
+    """What a repeat gets: the receipt of the first message of its name."""
+    state = first.state
+    return Receipt(state.id, state.status, state.topic, state.due, True, conflict)
+
+
+def _by_shard(shards: Iterable[int]) -> list[tuple[int, list[int]]]:
+    """Each shard with the places it has."""
+    places = sorted((shard, at) for at, shard in enumerate(shards))
+    return [(shard, [at for _, at in group]) for shard, group in groupby(places, key=lambda place: place[0])]
+
+
+def _unknown(reason: str) -> Rejected:
+    return Rejected(OutcomeUnknown.code, f"{reason}: {_REPEAT}")

@@ -1,0 +1,207 @@
+"""Reads of shards that other processes hold: the proxy's `ShardReader`, over HTTP to the nodes' doors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+import httpx
+import orjson
+
+from duemq.client.http.async_http import AsyncHttp
+from duemq.cluster.codec import (
+    adoption_from_json,
+    found_from_json,
+    named_from_json,
+    query_to_json,
+    state_from_json,
+    token_headers,
+)
+from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.cluster.view import ClusterView
+from duemq.election.base import Member, NodeState
+from duemq.model.errors import Rejected, Unavailable
+from duemq.storage.imports.records import Adoption
+from duemq.web.reply import in_slices
+
+_AVOID_S = 5.0  # how long a node that did not answer is asked last
+_QUEUE_S = 0.5
+_POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=30)
+# Requests to one node about one shard at a time. A shard that nobody leads holds its readers back until their time is
+# over; these must not take the connections of all others.
+_LANE = 64
+
+
+def node_client(
+    wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None, connect_s: float = 0.5
+) -> httpx.AsyncClient:
+    """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
+    timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
+    # Nodes are asked directly, whatever proxy the environment names for other traffic.
+    return AsyncHttp(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False)
+
+
+class RemoteReader:
+    """See `ShardReader`.
+
+    A shard's master is asked first: it has applied what was answered. Then come the other holders, those that follow
+    most closely first. Who took itself out is never asked, who did not answer lately is asked last.
+    """
+
+    def __init__(self, view: ClusterView, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view, self._http, self._clock = view, http, clock
+        self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
+        # Those in use, by node and what is asked about.
+        self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+
+    async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
+        found = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
+        return None if found is None else state_from_json(found)
+
+    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+        content = orjson.dumps({"names": [name.hex() for name in names], "offset": offset})
+        return [named_from_json(one) for one in (await self._get(shard, "names", {}, content))["named"]]
+
+    async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
+        content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
+        at: list[int] = (await self._get(shard, "ended", {"offset": offset}, content))["at"]
+        return at
+
+    async def holder(self, shard: int, name: bytes) -> bytes | None:
+        found = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
+        return None if found is None else bytes.fromhex(found)
+
+    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+        return _adoption(await self._get(shard, "adoption", {"wanted": wanted, "offset": offset}))
+
+    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+        return _adoption(await self._get(shard, "adoption", {"sha256": sha256, "offset": offset}))
+
+    async def adoptions(
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[Adoption]]:
+        asked = {"state": state, "below": below or None, "limit": limit}
+        found = await self._get(shard, "adoptions", {name: said for name, said in asked.items() if said is not None})
+        listed = await in_slices(found["adoptions"], adoption_from_json)
+        return found.get("count", len(listed)), listed  # a node of an older version gives all
+
+    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        ids = (await self._get(shard, "adopted-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
+        return None if ids is None else ids.encode()
+
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+        found: dict[int, Found] = {}
+        tried: dict[int, set[str]] = {shard: set() for shard in after}
+        reason: Unavailable | None = None
+        while missing := after.keys() - found.keys():
+            parts: dict[str, tuple[Member, list[int]]] = {}
+            for shard in sorted(missing):
+                node = next((one for one in self._nodes(shard) if one.name not in tried[shard]), None)
+                if node is None:
+                    raise reason or _nobody(shard)
+                tried[shard].add(node.name)
+                parts.setdefault(node.name, (node, []))[1].append(shard)
+            answers = await asyncio.gather(
+                *(
+                    self._search(node, query, {shard: after[shard] for shard in shards})
+                    for node, shards in parts.values()
+                )
+            )
+            for answer in answers:
+                if isinstance(answer, Unavailable):
+                    reason = answer
+                else:
+                    found |= answer
+        return found
+
+    async def _search(self, node: Member, query: Query, after: Mapping[int, bytes]) -> dict[int, Found] | Unavailable:
+        body = {"query": query_to_json(query), "after": {str(shard): key.hex() for shard, key in after.items()}}
+        request = self._http.build_request("POST", f"{node.url}/internal/search", content=orjson.dumps(body))
+        try:
+            answer = await self._ask(node, "search", request)
+        except Unavailable as error:
+            return error
+        return {int(shard): found_from_json(part) for shard, part in answer.items()}
+
+    async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
+        """The answer of the first node that has one. Raises Unavailable where none has."""
+        method = "GET" if content is None else "POST"
+        reason: Unavailable | None = None
+        for node in self._nodes(shard):
+            url = f"{node.url}/internal/shards/{shard}/{what}"
+            request = self._http.build_request(method, url, params=query, content=content)
+            try:
+                return await self._ask(node, str(shard), request)
+            except Unavailable as error:
+                reason = error
+        raise reason or _nobody(shard)
+
+    @asynccontextmanager
+    async def _place(self, node: Member, about: str) -> AsyncIterator[None]:
+        """A place among the requests to a node about one thing. Raises Unavailable where none is free for a while."""
+        name = node.name, about
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = asyncio.Semaphore(_LANE)
+        try:
+            async with asyncio.timeout(_QUEUE_S):
+                await lane.acquire()
+        except TimeoutError as error:
+            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are under way") from error
+        try:
+            yield
+        finally:
+            lane.release()
+
+    async def _ask(self, node: Member, about: str, request: httpx.Request) -> Any:
+        """Raises Rejected as the node did, and Unavailable for all that another node may do better."""
+        try:
+            async with self._place(node, about):
+                response = await self._http.send(request)
+        except httpx.PoolTimeout as error:
+            # The node was not asked: it is not silent.
+            raise Unavailable("too many requests to the nodes are under way here") from error
+        except httpx.TransportError as error:
+            now = self._clock()
+            self._silent = {name: until for name, until in self._silent.items() if until > now}
+            self._silent[node.name] = now + _AVOID_S
+            raise Unavailable(f"node {node.name} did not answer: {error or type(error).__name__}") from error
+        self._silent.pop(node.name, None)
+        try:
+            document = orjson.loads(response.content)
+        except ValueError as error:
+            raise Unavailable(f"node {node.name} answered {response.status_code} and no JSON") from error
+        if response.is_success:
+            return document
+        if response.status_code < 500 and response.status_code != httpx.codes.UNAUTHORIZED:
+            raise Rejected(document["code"], document["detail"], document.get("field"))
+        raise Unavailable(f"node {node.name}: {document.get('detail', response.status_code)}")
+
+    def _nodes(self, shard: int) -> Iterator[Member]:
+        """Who can be asked about a shard, the best first. Looks at the cluster once, when it is begun."""
+        master, now = self._view.masters().get(shard), self._clock()
+        held = [
+            member
+            for member in self._view.members()
+            if member.url and member.has(shard) and member.standing.state is not NodeState.OUT
+        ]
+
+        def rank(member: Member) -> tuple[bool, bool, bool, int]:
+            joining = member.standing.state is NodeState.JOINING
+            lag = member.standing.lag.get(shard, 0)
+            return self._silent.get(member.name, 0.0) > now, member.name != master, joining, lag
+
+        return iter(sorted(held, key=rank))
+
+
+def _adoption(document: Any) -> Adoption | None:
+    found = document["adoption"]
+    return None if found is None else adoption_from_json(found)
+
+
+def _nobody(shard: int) -> Unavailable:
+    return Unavailable(f"there is no node that holds shard {shard}")

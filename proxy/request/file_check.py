@@ -1,0 +1,69 @@
+"""Files that are read from end to end before they are handed over: one at a time, and a few may wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from duemq.model.adoption import Adopt
+from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailable
+from duemq.storage.imports.object_store import is_object
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.source import Source
+from duemq.storage.jobs.parent import Lines, lines_of
+
+_SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
+_INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
+_RETRY_S: Final = 5
+
+
+class Inspector:
+    """A process for each file, of some 150 MB. `most`: how many may wait while one is read."""
+
+    def __init__(self, most: int = 8, lines: Lines = _INSPECT) -> None:
+        self._most, self._lines = most, lines
+        self._turn, self._waiting = asyncio.Lock(), 0
+
+    async def inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
+        """What to say in the log of a file. Raises Rejected `bad_delay_file`; Unavailable, also where too many wait."""
+        if not is_object(path):  # or the process asks the store
+            await asyncio.to_thread(_look_for, path, policy)
+        if self._waiting > self._most:
+            detail = f"{self._waiting} files are being read or wait for it: send what you know of this one, or wait"
+            raise Unavailable(detail, _RETRY_S)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._inspect(path, link, policy)
+        except OutcomeUnknown as error:  # of the reading: nothing is in the log yet
+            raise Unavailable(f"{path} could not be read: {error.detail}", _RETRY_S) from error
+        finally:
+            self._waiting -= 1
+
+    async def _inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
+        job = policy.job() | {"inspect": path}
+        async with aclosing(self._lines(job)) as answers:
+            async for line in answers:
+                found = orjson.loads(line)
+                if "done" in found:
+                    continue
+                if found.get("away"):
+                    raise Unavailable(found["reason"], _RETRY_S)
+                if "reason" in found:
+                    row = {} if found["row"] is None else {"row": found["row"]}
+                    raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)
+                return Adopt(path, found["sha256"], found["size"], found["window"], found["rows"], link)
+        raise Unavailable(f"{path} could not be read")
+
+
+def _look_for(path: str, policy: AdoptPolicy) -> None:
+    """Whether there is a file to read. Blocks."""
+    try:
+        with Source.open(Path(path), policy.folders):
+            pass
+    except BadDelayFile as error:
+        raise Rejected(error.code, error.detail, "path") from error

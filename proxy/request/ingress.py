@@ -1,0 +1,248 @@
+"""The gate: what a producer sent becomes a `Draft`, or is refused with the field and the rule.
+
+Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
+than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got
+lost on the way must not go out at once.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import Any
+
+from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
+from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
+from duemq.model.record import pack_headers
+from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.proxy.request.json_body import MOST_VALUES
+from duemq.proxy.request.raw_body import read_dashed
+from duemq.web.body import check_fields
+
+_RARE = frozenset(("key", "headers", "labels", "expires_at"))
+FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
+RESERVED_HEADERS = "duemq-"
+RESERVED_TOPICS = ("duemq.", "__")  # duemq's own topics, and those that brokers keep for themselves
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_KNOWN_TOPICS = 10_000
+_HEADER_NAME_CHARACTERS = 256
+_WHEN_FIELDS = frozenset(TIME_FIELDS)
+_QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
+_CLOCK_RETRY_S = 5
+_VALUES_PER_ITEM = 50  # of a batch, on average
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
+
+    max_payload_bytes: int = 1 << 20
+    max_headers: int = 64
+    max_headers_bytes: int = 64 << 10
+    max_key_bytes: int = 32 << 10
+    max_batch_items: int = 10_000
+    max_batch_bytes: int = 32 << 20
+    topics: tuple[str, ...] = ()
+    time: TimePolicy = field(default_factory=TimePolicy)
+
+
+class Ingress:
+    """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms.
+
+    What hangs on `now`, or on the limits, is a `RejectedNow`: the same message may have been accepted before.
+
+    `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
+    """
+
+    def __init__(self, limits: Limits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
+        self.limits, self._why_clock_out = limits, why_clock_out
+        self._time = limits.time
+        self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
+        self._known_topics: set[str] = set()
+
+    def draft(self, item: Mapping[str, Any], now: int) -> Draft:
+        """A message from parsed JSON."""
+        if type(item) is not dict:
+            raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
+        if not item.keys() <= FIELDS:
+            check_fields(item, sorted(FIELDS))
+        if "payload_base64" in item:
+            if "payload" in item:
+                raise Rejected("both_payloads", "payload and payload_base64 are both given", "payload_base64")
+            payload = _decode(item["payload_base64"])
+            source = "payload_base64"
+        else:
+            source = "payload"
+            text = item.get("payload", "")
+            if type(text) is not str:
+                raise Rejected("bad_field", "payload must be text; send bytes as payload_base64", "payload")
+            payload = text.encode()
+        return self._draft(item, payload, source, now)
+
+    def draft_from_raw(self, headers: Sequence[tuple[bytes, bytes]], body: bytes, now: int) -> Draft:
+        """A message whose payload is the body itself; its fields are the dashed headers among the ASGI `headers`."""
+        return self._draft(read_dashed(headers), body, "payload", now, text=True)
+
+    def when(self, item: Mapping[str, Any], now: int) -> int:
+        """The new due time of a message that is moved; `now` where the fields say "at once" or a past time."""
+        if not item.keys() <= _WHEN_FIELDS:
+            check_fields(item, sorted(_WHEN_FIELDS))
+        if not item:
+            raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
+        due = self._resolve(item, now)
+        return now if due is None or due < now else due
+
+    @property
+    def most_values(self) -> int:
+        """How many JSON values a batch may have."""
+        return max(_VALUES_PER_ITEM * self.limits.max_batch_items, MOST_VALUES)
+
+    def batch(self, body: Mapping[str, Any]) -> list[Any]:
+        """The items of a batch, still unread."""
+        check_fields(body, ("messages",))
+        items = body.get("messages")
+        if type(items) is not list:
+            raise Rejected("bad_field", "messages must be a list of messages", "messages")
+        if len(items) > (limit := self.limits.max_batch_items):
+            raise Rejected("batch_too_large", f"a batch holds at most {limit} messages, not {len(items)}", "messages")
+        return items
+
+    def _draft(self, item: Mapping[str, Any], payload: bytes, source: str, now: int, text: bool = False) -> Draft:
+        limits = self.limits
+        if len(payload) > limits.max_payload_bytes:
+            raise RejectedNow(
+                "payload_too_large",
+                f"the payload has {len(payload)} bytes, the limit is {limits.max_payload_bytes}",
+                source,
+            )
+        topic = item.get("topic")
+        if type(topic) is not str or topic not in self._known_topics:
+            topic = self._check_topic(item)
+        due = self._resolve(item, now, text)
+        if _RARE.isdisjoint(item):
+            return Draft(topic, payload, due)
+
+        key = None
+        if "key" in item:
+            key = self._key(item["key"])
+        count, packed = self._headers(item["headers"]) if "headers" in item else (0, b"")
+        labels = _labels(item["labels"]) if "labels" in item else ()
+        expires = 0
+        if "expires_at" in item:
+            expires = parse_instant(item["expires_at"], "expires_at", text=text)
+            if expires < (now if due is None else max(due, now)):
+                raise RejectedNow("bad_time", "expires_at is before the message is due", "expires_at")
+        return Draft(topic, payload, due, key, count, packed, labels, expires)
+
+    def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
+        """See `resolve`. Raises ClockOutOfBounds too: without `deliver_at` a message is due some time after now."""
+        due = resolve(item, now, self._time, text=text)
+        if "deliver_at" not in item and (reason := self._why_clock_out()) is not None:
+            detail = f"only messages with deliver_at are accepted just now: {reason}"
+            raise ClockOutOfBounds(detail, _CLOCK_RETRY_S)
+        return due
+
+    def _check_topic(self, item: Mapping[str, Any]) -> str:
+        if "topic" not in item:
+            raise Rejected("missing_topic", "topic is required: the name of the topic to deliver to", "topic")
+        topic = item["topic"]
+        if type(topic) is not str or not TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise Rejected(
+                "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
+            )
+        if topic.startswith(RESERVED_TOPICS):
+            whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
+            raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
+        if self._allowed is not None and not self._allowed.match(topic):
+            raise RejectedNow(
+                "unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic"
+            )
+        if len(self._known_topics) >= _KNOWN_TOPICS:
+            self._known_topics.clear()
+        self._known_topics.add(topic)
+        return topic
+
+    def _key(self, value: object) -> bytes:
+        if type(value) is not str:
+            raise Rejected("bad_field", f"key must be text, not {shown(value)}", "key")
+        key = value.encode()
+        if len(key) > (limit := self.limits.max_key_bytes):
+            raise RejectedNow("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
+        return key
+
+    def _headers(self, headers: object) -> tuple[int, bytes]:
+        if type(headers) is not dict:
+            raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
+        if len(headers) > (most := self.limits.max_headers):
+            raise _too_many(f"{len(headers)} headers are given, the limit is {most}")
+        pairs = []
+        for name, value in headers.items():
+            if type(value) is not str:
+                raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
+            if not 0 < len(name) <= _HEADER_NAME_CHARACTERS:
+                raise _bad_header(f"header names have 1 to {_HEADER_NAME_CHARACTERS} characters, not {len(name)}")
+            if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
+                raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
+            pairs.append((name, value.encode()))
+        count, packed = pack_headers(pairs)
+        if len(packed) > (limit := self.limits.max_headers_bytes):
+            raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")
+        return count, packed
+
+
+def check_name(text: str) -> bytes:
+    """A client-chosen name. Code: `bad_field`."""
+    if not NAME_TEXT.fullmatch(text):
+        raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
+    return text.encode()
+
+
+def check_idempotency_key(text: str, field: str = "Idempotency-Key") -> bytes:
+    """A key that makes repeats known. Code: `bad_field`."""
+    if not 0 < len(text) <= 255 or not text.isprintable():
+        raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
+    return text.encode()
+
+
+def unquoted(text: str) -> str:
+    """The key in an `Idempotency-Key` header, which is a string with quotes around it (RFC 8941), or bare."""
+    if not text.startswith('"'):
+        return text
+    found = _QUOTED.fullmatch(text)
+    if found is None:
+        raise Rejected("bad_field", f"{shown(text)} is not a quoted string (RFC 8941)", "Idempotency-Key")
+    return _ESCAPE.sub(r"\1", found[1])
+
+
+def _labels(labels: object) -> tuple[str, ...]:
+    if type(labels) is not list or len(labels) > MOST_LABELS:
+        raise Rejected("bad_field", f"labels must be a list of at most {MOST_LABELS} texts", "labels")
+    for label in labels:
+        if type(label) is not str or not LABEL_TEXT.fullmatch(label):
+            raise Rejected(
+                "bad_field",
+                f"a label has 1 to 128 characters, none of them a comma or a control character, not {shown(label)}",
+                "labels",
+            )
+    return tuple(labels)
+
+
+def _decode(value: object) -> bytes:
+    if type(value) is not str:
+        raise Rejected("bad_base64", f"payload_base64 must be text, not {shown(value)}", "payload_base64")
+    try:
+        return a2b_base64(value, strict_mode=True)
+    except ValueError as error:
+        raise Rejected("bad_base64", f"payload_base64 is not base64 (RFC 4648): {error}", "payload_base64") from error
+
+
+def _bad_header(detail: str) -> Rejected:
+    return Rejected("bad_header", detail, "headers")
+
+
+def _too_many(detail: str) -> RejectedNow:
+    return RejectedNow("bad_header", detail, "headers")

@@ -1,0 +1,89 @@
+"""Query strings: every parameter is known, given once, and of its type, or the request is refused (`bad_query`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final, get_args
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from duemq.cluster.shard_reader import Query, Status
+from duemq.model.errors import Rejected
+from duemq.model.timing import parse_duration, parse_instant, shown
+from duemq.proxy.request.message_ref import check_topic
+
+FILTER_FIELDS: Final = ("topic", "status", "key", "label", "due_from", "due_to")
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+MAX_LIMIT, DEFAULT_LIMIT = 1000, 100
+
+_MAX_PARAMETERS = 50
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
+    raw: bytes = request.scope["query_string"]
+    if not raw:
+        return {}
+    try:
+        pairs = parse_qsl(
+            raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
+        )
+    except ValueError as error:
+        raise Rejected("bad_query", f"the query string cannot be read: {error}") from error
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            raise Rejected(
+                "bad_query", f"{shown(name)} is not a parameter here; known are {', '.join(known)}", name[:80]
+            )
+        if name in found:
+            raise Rejected("bad_query", f"{name} is given twice", name)
+        found[name] = value
+    return found
+
+
+def read_number(query: Mapping[str, str], name: str, default: int, most: int, least: int = 1) -> int:
+    """A whole number from `least` to `most`."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise Rejected("bad_query", f"{name} must be a whole number from {least} to {most}, not {shown(text)}", name)
+    return int(text)
+
+
+def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
+    """How long a reader wants to wait, in ms; more than `longest_ms` is cut to that."""
+    text = query.get("wait")
+    if text is None:
+        return 0
+    try:
+        return min(parse_duration(text, "wait", text=True), longest_ms)
+    except Rejected as error:
+        raise Rejected("bad_query", error.detail, "wait") from error
+
+
+def read_filter(fields: Mapping[str, Any], code: str) -> Query:
+    """A filter out of texts (a query string) or JSON values. `code` is for values of a wrong type or choice."""
+    for name in ("topic", "key", "label"):
+        if name in fields and type(fields[name]) is not str:
+            raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
+    if "topic" in fields:
+        check_topic(fields["topic"])
+    status = fields.get("status", "scheduled")
+    if status not in STATUSES:
+        raise Rejected(code, f"status must be one of {', '.join(STATUSES)}, not {shown(status)}", "status")
+    return Query(
+        topic=fields.get("topic"),
+        status=status,
+        key=fields.get("key"),
+        label=fields.get("label"),
+        due_from=_instant(fields, "due_from"),
+        due_to=_instant(fields, "due_to"),
+    )
+
+
+def _instant(fields: Mapping[str, Any], name: str) -> int | None:
+    return parse_instant(fields[name], name, text=True) if name in fields else None

@@ -1,0 +1,96 @@
+"""A page of records: read, rendered and sent piece by piece, as its client takes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from duemq.model.errors import DuemqError
+from duemq.proxy.response.render import records_bytes
+from duemq.proxy.response.topic_reader import Page, TopicReader, ending, page_bytes
+from duemq.web.admission import Share
+
+_PAGE_BYTES = 8 << 20
+_PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read and rendered before others get a turn: about 1 ms
+
+
+async def read_piece(reader: TopicReader, most: int, share: Share) -> Page:
+    """The next records, at most `most`. Raises Unavailable where there is no room for them beside other requests."""
+    share.take(_PIECE_BYTES)
+    page = await reader.read(min(most, _PIECE_RECORDS), _PIECE_BYTES)
+    share.give_back(_PIECE_BYTES)
+    share.take(page_bytes(page))
+    return page
+
+
+class PageResponse(Response):
+    """At most `most` records and about 8 MiB: `first`, which was read already, and what `reader` reads behind it.
+
+    A short page says its length. A longer one comes in chunks, and ends early, with a cursor to go on from, where no
+    more can be read or the server closes. For a client that does not read, nothing is held but what was sent.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, reader: TopicReader, first: Page, most: int, share: Share, closing: asyncio.Event) -> None:
+        super().__init__()
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self._reader, self._share, self._closing = reader, share, closing
+        self._left, self._left_bytes = most, _PAGE_BYTES
+        self._text = b'{"records":[' + self._rendered(first)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        if self._is_behind and scope["http_version"] != "1.0":  # which has no chunks
+            await send(head)
+            if scope["method"] != "HEAD":
+                await self._send_pieces(receive, send)
+        else:
+            text = self._text + self._tail
+            await send(head | {"headers": [*self.raw_headers, (b"content-length", b"%d" % len(text))]})
+            await _send_sliced(send, text)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_pieces(self, receive: Receive, send: Send) -> None:
+        text, self._text = self._text, b""
+        async with ending(receive, self._closing) as end:
+            while text:
+                await _send_sliced(send, text)
+                await _send_sliced(send, b"")  # comes back when the client has read most of it
+                await asyncio.sleep(0)
+                if end.gone:
+                    return
+                text = b"," + piece if self._is_behind and not end.reached and (piece := await self._piece()) else b""
+        await _send_sliced(send, self._tail)
+
+    async def _piece(self) -> bytes:
+        """Empty where no more can be read just now. The cursor never goes beyond what is sent."""
+        offsets = list(self._reader.offsets)
+        try:
+            return self._rendered(await read_piece(self._reader, self._left, self._share))
+        except DuemqError:
+            self._reader.offsets = offsets
+            return b""
+
+    def _rendered(self, page: Page) -> bytes:
+        size = page_bytes(page)
+        self._left, self._left_bytes = self._left - sum(len(stored) for _, stored in page), self._left_bytes - size
+        self._share.give_back(size)
+        return b",".join(text for partition, stored in page for text in records_bytes(partition, stored))
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._reader.behind and self._left > 0 and self._left_bytes > 0
+
+    @property
+    def _tail(self) -> bytes:
+        return b'],"cursor":"%b"}' % self._reader.cursor.encode()
+
+
+async def _send_sliced(send: Send, body: bytes) -> None:
+    """A single record can be larger than what a client should be sent at a time."""
+    whole = memoryview(body)
+    for start in range(0, len(body) or 1, _PIECE_BYTES):
+        await send({"type": "http.response.body", "body": whole[start : start + _PIECE_BYTES], "more_body": True})

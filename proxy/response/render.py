@@ -1,0 +1,124 @@
+"""What the API shows of messages and records. Times go out twice: RFC 3339 (`..._at`) and epoch ms (`..._at_ms`)."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from duemq.bus.base import Stored
+from duemq.cluster.shard_reader import MessageState
+from duemq.model.record import HEAD, HEADER, Headers, unpack_headers, unpack_record
+from duemq.model.timing import format_ms
+from duemq.proxy.gateway.base import Receipt
+
+Json = dict[str, Any]
+
+_dumps = orjson.dumps
+
+
+def times(name: str, ms: int) -> Json:
+    """Both spellings of one time."""
+    return {name: format_ms(ms), f"{name}_ms": ms}
+
+
+def receipt_json(receipt: Receipt) -> Json:
+    return {
+        "id": receipt.id,
+        "status": receipt.status,
+        "topic": receipt.topic,
+        "deliver_at": format_ms(receipt.due),
+        "deliver_at_ms": receipt.due,
+    }
+
+
+def state_json(state: MessageState, *, payload: bool) -> Json:
+    """`payload` says whether to show it: lists leave it out, a page of them could have a gigabyte."""
+    document: Json = {"id": state.id, "status": state.status, "topic": state.topic, **times("deliver_at", state.due)}
+    document |= _key_json(state.key)
+    document |= {"labels": state.labels, "headers": headers_json(state.headers), "attempt": state.attempt}
+    for name in ("expires", "delivered", "cancelled", "dead"):
+        ms = state.expires if name == "expires" else getattr(state, f"{name}_at")
+        if ms:
+            document |= times(f"{name}_at", ms)
+    if state.reason:
+        document["reason"] = state.reason
+    if payload and state.payload is not None:
+        document |= _payload_json(state.payload)
+    return document
+
+
+def headers_json(headers: Headers) -> dict[str, str]:
+    """Bytes that are not UTF-8 are shown as `\\xNN`; of headers with one name the last counts."""
+    return {name: value.decode(errors="backslashreplace") for name, value in headers}
+
+
+def _key_json(key: bytes | None) -> Json:
+    try:
+        return {"key": None if key is None else key.decode()}
+    except UnicodeDecodeError:
+        return {"key_base64": b64encode(key or b"").decode()}
+
+
+def _payload_json(payload: bytes) -> Json:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": b64encode(payload).decode()}
+
+
+def _named(name: bytes, value: bytes, value_bytes: int) -> bytes:
+    return re.escape(HEADER.pack(len(name), value_bytes) + name) + b"(" + value + b")"
+
+
+# The first three headers of a first delivery, see `delay/core/outbox.py`.
+_SYSTEM = re.compile(
+    _named(b"duemq-id", b"[A-Za-z0-9_-]{32}", 32)
+    + _named(b"duemq-due", b"[0-9]{13}", 13)
+    + _named(b"duemq-attempt", b"[0-9]", 1)
+)
+_SYSTEM_HEADERS = 3
+
+_RECORD = (
+    b'{"partition":%d,"offset":%d,"timestamp_ms":%d,"key":%b,"payload":%b,'
+    b'"headers":{"duemq-id":"%b","duemq-due":"%b","duemq-attempt":"%b"%b}}'
+)
+
+
+def records_bytes(partition: int, stored: Iterable[Stored]) -> list[bytes]:
+    """Records as JSON texts, in order.
+
+    Nearly all were written by duemq and begin with the same three headers. Those are cut out and put into a template,
+    which takes less than half of the time of making dicts and serialising them.
+    """
+    texts = []
+    unpack, system = HEAD.unpack_from, _SYSTEM.match
+    for offset, timestamp, frame in stored:
+        key_bytes, count, header_bytes = unpack(frame)
+        start = HEAD.size if key_bytes < 0 else HEAD.size + key_bytes
+        found = system(frame, start)
+        try:
+            payload = _dumps(frame[start + header_bytes :].decode())
+            key = b"null" if key_bytes < 0 else _dumps(frame[HEAD.size : start].decode())
+        except UnicodeDecodeError:
+            found = None
+        if found is None:
+            texts.append(_any_record(partition, offset, timestamp, frame))
+            continue
+        more = b""
+        if count > _SYSTEM_HEADERS:
+            own = unpack_headers(frame, found.end(), count - _SYSTEM_HEADERS)
+            more = b"," + _dumps(headers_json(own))[1:-1]
+        texts.append(_RECORD % (partition, offset, timestamp, key, payload, *found.groups(), more))
+    return texts
+
+
+def _any_record(partition: int, offset: int, timestamp: int, frame: bytes) -> bytes:
+    record = unpack_record(frame)
+    document: Json = {"partition": partition, "offset": offset, "timestamp_ms": timestamp, **_key_json(record.key)}
+    document |= _payload_json(record.value)
+    document["headers"] = headers_json(record.headers)
+    return _dumps(document)

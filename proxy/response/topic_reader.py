@@ -1,0 +1,129 @@
+"""Reading a topic for consumers: pages across partitions, and waiting for more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.types import Receive
+
+from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
+from duemq.model.errors import Unavailable
+from duemq.proxy.response.topic_cursor import encode_cursor
+
+Page = list[tuple[int, list[Stored]]]  # what was read, by partition
+
+
+class TopicReader:
+    """One reader at its place in one topic. `offsets` are the next ones to be read, per partition.
+
+    `behind`: the last read was bounded by what it was asked for, so that more is waiting.
+    """
+
+    def __init__(self, bus: Bus, topic: str, offsets: Sequence[int]) -> None:
+        self._bus, self._topic = bus, topic
+        self.offsets = list(offsets)
+        self.behind = False
+
+    @property
+    def cursor(self) -> str:
+        return encode_cursor(self._topic, self.offsets)
+
+    async def read(self, max_records: int, max_bytes: int) -> Page:
+        """What there is now, by partition, and the place moves behind it: at most `max_records`, and about `max_bytes`.
+
+        Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
+        """
+        info = await readable(self._bus, self._topic)
+        if info is None:
+            return []
+        self.offsets += [0] * (info.partitions - len(self.offsets))
+        waiting = sorted(
+            (end - self.offsets[partition], partition)
+            for partition, end in enumerate(info.end_offsets)
+            if end > self.offsets[partition]
+        )
+        found: Page = []
+        left, bytes_left = max_records, max_bytes
+        self.behind = False
+        for at, (_, partition) in enumerate(waiting):
+            if left <= 0 or bytes_left <= 0:
+                self.behind = True
+                break
+            shares = len(waiting) - at
+            most, most_bytes = -(-left // shares), bytes_left // shares
+            stored = await self._bus.read(self._topic, partition, self.offsets[partition], most, most_bytes)
+            if stored:
+                self.offsets[partition] = stored[-1].offset + 1
+                found.append((partition, stored))
+                size = sum(len(one.frame) for one in stored)
+                left, bytes_left = left - len(stored), bytes_left - size
+                self.behind = self.behind or len(stored) == most or size > most_bytes // 2
+        return found
+
+
+def page_bytes(page: Page) -> int:
+    return sum(len(one.frame) for _, stored in page for one in stored)
+
+
+async def readable(bus: Bus, topic: str) -> TopicInfo | None:
+    """The topic with the ends of its partitions, None if there is none. Raises Unavailable where they are not known."""
+    info = await bus.topic(topic)
+    if info is not None and info.trouble:
+        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+    return info
+
+
+class Ending:
+    """When a reader need not be served any longer: its client has gone, or the server is closing."""
+
+    def __init__(self, disconnected: asyncio.Task[object], closing: asyncio.Task[object]) -> None:
+        self._disconnected = disconnected
+        self._tasks = {disconnected, closing}
+
+    @property
+    def reached(self) -> bool:
+        return any(task.done() for task in self._tasks)
+
+    @property
+    def gone(self) -> bool:
+        """The client has."""
+        return self._disconnected.done()
+
+    async def or_done(self, work: asyncio.Task[Any]) -> None:
+        """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
+        await asyncio.wait({work, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
+        """Wait until the topic has grown (True), or for the ending or the time-out (False)."""
+        growth = asyncio.create_task(subscription.wait(timeout_s), name="topic growth")
+        try:
+            await asyncio.wait({growth, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            return growth.done() and growth.result()
+        finally:
+            await _cancelled(growth)
+
+
+@asynccontextmanager
+async def ending(receive: Receive, closing: asyncio.Event) -> AsyncIterator[Ending]:
+    """Watches both while it is open."""
+    gone: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
+    closed: asyncio.Task[object] = asyncio.create_task(closing.wait(), name="server closing")
+    try:
+        yield Ending(gone, closed)
+    finally:
+        for task in (gone, closed):
+            await _cancelled(task)
+
+
+async def _cancelled(task: asyncio.Task[object] | asyncio.Task[bool]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,59 @@
+"""The sections `[limits]`, `[timing]`, `[topics]` and `[proxy]` of the settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from duemq.cluster.internal_topics import INTERNAL
+from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Words, delays, duration
+from duemq.model.timing import CLASSIC_LEVELS, shown
+from duemq.proxy.request.ingress import TOPIC
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
+
+
+class LimitSettings(Section):
+    """What a producer may ask for."""
+
+    max_delay: Annotated[Duration, Field(ge=1000, le=duration("1000y"))] = duration("10y")
+    max_payload_bytes: Annotated[Size, Field(ge=1, le=64 * MIB)] = MIB
+    max_headers: Annotated[int, Field(ge=0, le=1024)] = 64
+    max_headers_bytes: Annotated[Size, Field(le=16 * MIB)] = 64 * KIB
+    max_key_bytes: Annotated[Size, Field(le=60 * KIB)] = 32 * KIB
+    max_batch_items: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    max_batch_bytes: Annotated[Size, Field(ge=KIB, le=1024 * MIB)] = 32 * MIB
+
+
+class TimingSettings(Section):
+    levels: Delays = delays(CLASSIC_LEVELS)
+    past_due: Literal["deliver", "reject"] = "deliver"
+
+
+class TopicSettings(Section):
+    allowed: Words = ()
+    partitions: Annotated[int, Field(ge=0, le=1024)] = 1
+    dead_letter: str = "duemq.dlq"
+
+    @field_validator("allowed")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
+        return patterns
+
+    @field_validator("dead_letter")
+    @classmethod
+    def _topic(cls, name: str) -> str:
+        if not TOPIC.fullmatch(name):
+            raise ValueError("a topic has 1 to 249 characters of A-Z a-z 0-9 . _ -")
+        if name in INTERNAL:
+            raise ValueError("this topic is duemq's own")
+        return name
+
+
+class ProxySettings(Section):
+    selection: Literal["by_key", "round_robin", "least_latency"] = "by_key"

@@ -1,0 +1,237 @@
+"""A folder of backups, each a folder named by its time, and the making of one more:
+
+20261121T100000.000Z/   a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay whole
+.partial/               one that is being made, or was cut short: the next one uses what it holds
+.removed/               one that is being removed
+
+Everything here blocks. OSErrors come out as DiskFull or StoreFailed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
+from duemq.model.fault import Fault, no_fault
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.manifest import SAFE, Backup, BackupFile, Bar, HeldShard, Progress, names, read_backup
+from duemq.storage.data_folder import BACKUP, META, SECRET, FolderInfo
+from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, write_durably
+
+PARTIAL = ".partial"
+_REMOVED = ".removed"
+_SHARD = re.compile(r"\d{3}")
+_UNCHANGING = (".sst", ".parquet")  # never written again once they are whole
+_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's, of no use to another one
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new backup. `linked_bytes` of its files are shared with the backup before."""
+
+    path: Path
+    backup: Backup
+    linked_bytes: int
+    linked_files: int
+
+
+class Backups:
+    """Held by this process until it is closed."""
+
+    def __init__(self, path: Path, fault: Fault = no_fault) -> None:
+        """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
+        self.path, self._fault = path, fault
+        with translated(path):
+            make_folder(path)
+            self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise FolderRefused(f"{path}: another backup into it is under way: wait for its end") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def make(self, info: FolderInfo, at_rest: Path, now: int, progress: Progress) -> Made:
+        """Back up a data folder, whose log and stores are `at_rest` in a folder of their own (or itself).
+
+        `now` in epoch ms. May be called again after any error or crash: what was copied is used. Raises DiskFull or
+        StoreFailed, FolderRefused where the backups are another cluster's, and Unavailable if `at_rest` vanishes.
+        """
+        previous = self._newest()
+        if previous is not None and previous.backup.cluster != info.cluster:
+            raise FolderRefused(
+                f"{self.path} has backups of cluster {previous.backup.cluster}, and {info.path} belongs to cluster "
+                f"{info.cluster}: choose another folder"
+            )
+        partial = self.path / PARTIAL
+        with _told(self.path, at_rest):
+            partial.mkdir(mode=0o700, exist_ok=True)
+            self._fault("begun")
+            sources = dict(_sources(info.path, at_rest))
+            shards = tuple(HeldShard.read(path) for path in _shards(at_rest))
+            taking = _Taking(partial, previous, sources, progress)
+            for name in sources:
+                taking.take(name)
+                self._fault("file")
+            _remove_others(partial, sources)
+            self._fault("copied")
+            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+                sync_folder(folder)
+            self._fault("durable")
+            backup = Backup(now, info.cluster, shards, tuple(taking.files))
+            write_durably(partial / BACKUP, backup.encode())
+            self._fault("described")
+            path = self._free_name(now)
+            partial.rename(path)
+            sync_folder(self.path)
+        self._fault("in_place")
+        return Made(path, backup, taking.linked_bytes, taking.linked_files)
+
+    def keep(self, most: int) -> list[str]:
+        """Remove the oldest until there are at most so many; the names of those that went."""
+        with translated(self.path):
+            gone = names(self.path)[: -max(most, 1)]
+            removed = self.path / _REMOVED
+            shutil.rmtree(removed, ignore_errors=True)
+            for name in gone:
+                # Out of the list first, durably: what is half removed must not pass for a backup.
+                (self.path / name).rename(removed)
+                sync_folder(self.path)
+                self._fault("removing")
+                shutil.rmtree(removed)
+        return gone
+
+    def _newest(self) -> _Previous | None:
+        with translated(self.path):
+            held = names(self.path)
+        for name in reversed(held):
+            with suppress(CorruptStore):  # a damaged one is no help, and no hindrance
+                return _Previous(self.path / name, read_backup(self.path / name))
+        return None
+
+    def _free_name(self, now: int) -> Path:
+        """After all others, whatever the clock says: the order of names is the order in which `keep` removes."""
+        newest = names(self.path)[-1:]
+        if newest and name_of(now) <= newest[0]:
+            now = _time_of(newest[0]) + 1
+        while (path := self.path / name_of(now)).exists():
+            now += 1
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Previous:
+    path: Path
+    backup: Backup
+
+
+class _Taking:
+    """One file after the other into a backup that is being made."""
+
+    def __init__(
+        self, partial: Path, previous: _Previous | None, sources: Mapping[str, Path], progress: Progress
+    ) -> None:
+        self.files: list[BackupFile] = []
+        self.linked_bytes = self.linked_files = 0
+        self._partial, self._sources = partial, sources
+        self._previous = previous.path if previous else partial
+        self._known = {file.name: file for file in previous.backup.files} if previous else {}
+        self._bar = Bar(progress, sum(path.stat().st_size for path in sources.values()))
+
+    def take(self, name: str) -> None:
+        source, into = self._sources[name], self._partial / name
+        stat = source.stat()
+        into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sha256 = self._from_previous(name, source, stat) or self._from_partial(into, source, stat.st_size)
+        if sha256 is None:
+            into.unlink(missing_ok=True)  # it may be a link to a file of another backup: never write into it
+            sha256 = copy_durably(source, into, self._bar.reading)
+        self.files.append(BackupFile(name, stat.st_size, sha256, stat.st_mtime_ns, stat.st_ino))
+        self._bar.done(stat.st_size)
+
+    def _from_previous(self, name: str, source: Path, stat: os.stat_result) -> str | None:
+        """Link the file of the backup before, if that is the same; its checksum."""
+        known = self._known.get(name)
+        if known is None or known.size != stat.st_size:
+            return None
+        untouched = (known.mtime_ns, known.inode) == (stat.st_mtime_ns, stat.st_ino)
+        if not (untouched and name.endswith(_UNCHANGING)) and digest(source, self._bar.reading) != known.sha256:
+            return None
+        there, into = self._previous / name, self._partial / name
+        with suppress(OSError):  # it was removed meanwhile, or the disk knows no links: copy
+            if there.stat().st_size != known.size:
+                return None
+            into.unlink(missing_ok=True)
+            os.link(there, into)
+            self.linked_bytes += known.size
+            self.linked_files += 1
+            return known.sha256
+        return None
+
+    def _from_partial(self, into: Path, source: Path, size: int) -> str | None:
+        """Keep what an attempt before this one has copied, if that is the same; its checksum."""
+        if not into.is_file() or into.stat().st_size != size:
+            return None
+        sha256 = digest(source, self._bar.reading)
+        if digest(into, self._bar.reading) != sha256:
+            return None
+        sync_folder(into)  # a file as well
+        return sha256
+
+
+@contextmanager
+def _told(into: Path, at_rest: Path) -> Iterator[None]:
+    try:
+        with translated(into):
+            yield
+    except DiskFull as error:
+        raise DiskFull(
+            f"{error}. What was copied is in {into / PARTIAL}: the next backup uses it; remove it if you need its room."
+        ) from error
+    except StoreFailed as error:
+        if at_rest.exists():
+            raise
+        raise Unavailable(f"{at_rest} is gone: the server was stopped meanwhile. Run the backup again.") from error
+
+
+def name_of(ms: int) -> str:
+    """The name of a backup made then (epoch ms)."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y%m%dT%H%M%S}.{ms % 1000:03d}Z"
+
+
+def _time_of(name: str) -> int:
+    return round(datetime.strptime(name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _shards(at_rest: Path) -> list[Path]:
+    return sorted(path for path in at_rest.glob("shards/*") if _SHARD.fullmatch(path.name))
+
+
+def _sources(data: Path, at_rest: Path) -> Iterator[tuple[str, Path]]:
+    """Every file that belongs into a backup, by its name in there."""
+    yield from ((name, data / name) for name in (META, SECRET))
+    for folder in (at_rest / "bus", *_shards(at_rest)):
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(at_rest))
+            if path.is_file() and SAFE.fullmatch(name) and not _OF_A_PROCESS.fullmatch(path.name):
+                yield name, path
+
+
+def _remove_others(folder: Path, wanted: Mapping[str, object]) -> None:
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if str(path.relative_to(folder)) not in wanted:
+            path.unlink()

@@ -1,0 +1,141 @@
+"""A checkpoint of a shard's store: its files as they were at one position, for a peer to copy.
+
+It is made of hard links, so it takes no room of its own until the store drops those files. Its manifest says what it
+holds. Raising `FORMAT`: nodes of both versions run side by side while a cluster is upgraded, and a node refuses a
+manifest of another format, so read the old one for as long as such an upgrade is allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+from rocksdict import AccessType, Checkpoint, Options, Rdict
+
+from duemq.model.errors import CorruptStore, DamagedFile
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.shard.keyspace import POSITION, Position
+from duemq.storage.shard.store import ShardStore
+
+FORMAT = 1
+# Names of files come from a peer: they must not lead elsewhere. Delay files are in a folder per window.
+_SAFE_NAME = re.compile(r"(?:far/\d{1,20}/)?[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file of a checkpoint; `size` in bytes, `sha256` in hex."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds: a shard after ledger entry `entry`, as the `Position` inside it says, and its files."""
+
+    id: str
+    shard: int
+    entry: int
+    applied: int
+    cursor: bytes
+    ledger_offset: int
+    files: tuple[CheckpointFile, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return orjson.dumps(asdict(self) | {"format": FORMAT, "cursor": self.cursor.hex()})
+
+    @staticmethod
+    def decode(raw: bytes) -> Manifest:
+        """Raises CorruptStore for what is no manifest of this format, or names files outside of its folder."""
+        try:
+            found = orjson.loads(raw)
+            if found["format"] != FORMAT:
+                raise CorruptStore(f"snapshot of format {found['format']}, this duemq reads format {FORMAT}")
+            files = tuple(CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in found["files"])
+            if len({file.name for file in files}) != len(files) or not all(map(_is_sound, files)):
+                raise ValueError("files")
+            return Manifest(
+                str(found["id"]), int(found["shard"]), int(found["entry"]), int(found["applied"]),
+                bytes.fromhex(found["cursor"]), int(found["ledger_offset"]), files,
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"not the manifest of a snapshot: {raw[:200]!r}") from error
+
+
+def _is_sound(file: CheckpointFile) -> bool:
+    return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
+
+
+def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
+    """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
+
+    The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
+    may be sealed or loaded meanwhile.
+    Raises DiskFull or StoreFailed, DamagedFile where a delay file is missing.
+    """
+    # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
+    store.flush()
+    with translated(into):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        Checkpoint(store._db).create_checkpoint(str(into))
+        for name in store.far.names() if far else ():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(store.path / name, into / name)
+            except FileNotFoundError as error:
+                raise DamagedFile(f"delay file {store.path / name} is missing") from error
+
+
+def link_adopted(store: ShardStore, into: Path) -> None:
+    """Link into a checkpoint the adopted files that are here and that it lacks. Blocks; run it in a thread.
+
+    The ledger may go on to adopt a file that the checkpoint only knows as wanted, or not at all.
+    """
+    with translated(into):
+        for path in (store.path / FOLDER).glob("*/a*.parquet"):
+            linked = into / path.relative_to(store.path)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError, FileNotFoundError):  # it is there, or was just removed after its time
+                os.link(path, linked)
+
+
+def describe(checkpoint: Path, shard: int) -> Manifest:
+    """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum."""
+    position = read_position(checkpoint)
+    entry = position.entry
+    with translated(checkpoint):
+        paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+        files = tuple(_described(path, str(path.relative_to(checkpoint))) for path in paths)
+    return Manifest(checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files)
+
+
+def _described(path: Path, name: str) -> CheckpointFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return CheckpointFile(name, file.tell(), digest.hexdigest())
+
+
+def read_position(path: Path) -> Position:
+    """How far a store has come that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be opened."""
+    with translated(path):
+        # Its compactions would change the files: what a manifest describes is only ever opened to be read.
+        database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+        try:
+            raw = database.get(POSITION)
+        finally:
+            database.close()
+    return Position() if raw is None else Position.decode(raw)

@@ -1,0 +1,163 @@
+"""One backup: a data folder at rest, with a `backup.json` that names every file and its checksum.
+
+A folder with a `backup.json` is complete. Files that did not change since the backup before are links to that one's,
+so nothing may ever write into a backup: a server refuses to run on it, and a restore copies. Raising `FORMAT`: say in
+CHANGELOG.md which version restores the old ones, or keep a reader for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from duemq.model.errors import CorruptStore, FolderRefused
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.checkpoint import read_position
+from duemq.storage.data_folder import BACKUP
+from duemq.storage.fsync import Report, digest
+
+FORMAT = 1
+NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+"""Of a backup's folder: when it was made, UTC. In order of time."""
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+"""Names of files must not lead elsewhere."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Progress = Callable[[int, int], None]
+"""Gets how many bytes are done and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """One file. `size` in bytes, `sha256` in hex; `mtime_ns` and `inode` are those of the file it was copied from."""
+
+    name: str
+    size: int
+    sha256: str
+    mtime_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """A shard after ledger entry `entry` (-1: none): V, T as a key, and how many messages are pending."""
+
+    shard: int
+    entry: int
+    applied: int
+    cursor: bytes
+    pending: int
+    ledger_offset: int
+
+    @staticmethod
+    def read(path: Path) -> HeldShard:
+        """Of a store that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be read."""
+        position = read_position(path)
+        entry = position.entry
+        return HeldShard(
+            int(path.name), entry.number, entry.applied, entry.cursor, entry.pending, position.ledger_offset
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds. `made_at`: epoch ms, when it was begun; all that was accepted before is in it."""
+
+    made_at: int
+    cluster: str
+    shards: tuple[HeldShard, ...]
+    files: tuple[BackupFile, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def encode(self) -> bytes:
+        """As JSON, with a checksum of its own."""
+        shards = [asdict(shard) | {"cursor": shard.cursor.hex()} for shard in self.shards]
+        document = {"format": FORMAT, **asdict(self), "shards": shards}
+        return orjson.dumps(document | {"sha256": _checksum(document)}, option=orjson.OPT_INDENT_2)
+
+    @staticmethod
+    def decode(raw: bytes, path: Path) -> Backup:
+        """`path`: where it was read. Raises CorruptStore, or FolderRefused for another format."""
+        try:
+            found = orjson.loads(raw)
+            if found["format"] != FORMAT:
+                raise FolderRefused(
+                    f"{path} has format {found['format']}, this duemq reads format {FORMAT}: "
+                    "restore it with the version that made it"
+                )
+            if found.pop("sha256") != _checksum(found):
+                raise ValueError("sha256")
+            shards = tuple(HeldShard(**shard | {"cursor": bytes.fromhex(shard["cursor"])}) for shard in found["shards"])
+            files = tuple(BackupFile(**file) for file in found["files"])
+            if not all(SAFE.fullmatch(file.name) and _SHA256.fullmatch(file.sha256) for file in files):
+                raise ValueError("files")
+            return Backup(found["made_at"], found["cluster"], shards, files)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptStore(f"{path} is damaged: restore another backup") from error
+
+
+def _checksum(document: object) -> str:
+    return hashlib.sha256(orjson.dumps(document)).hexdigest()
+
+
+def read_backup(path: Path) -> Backup:
+    """Raises FolderRefused for a folder that is no complete backup, or CorruptStore."""
+    with translated(path):
+        if (path / BACKUP).is_file():
+            return Backup.decode((path / BACKUP).read_bytes(), path / BACKUP)
+        held = names(path) if path.is_dir() else []
+    if held:
+        raise FolderRefused(f"{path} is a folder of backups: name one of them, such as the newest, {path / held[-1]}")
+    raise FolderRefused(f"{path} is not a complete backup: it has no {BACKUP}")
+
+
+def names(into: Path) -> list[str]:
+    """The complete backups in a folder of backups, oldest first. Raises OSError."""
+    return sorted(path.parent.name for path in into.glob(f"*/{BACKUP}") if NAME.fullmatch(path.parent.name))
+
+
+class Bar:
+    """Progress over many files."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def reading(self, read: int) -> None:
+        """So much was read of the current file."""
+        self._progress(self._done + read, self._total)
+
+    def done(self, size: int) -> None:
+        """It is finished, and was so large."""
+        self._done += size
+        self._progress(self._done, self._total)
+
+
+def damage(path: Path, wanted: BackupFile, report: Report) -> str | None:
+    """What is wrong with a file that is to be `wanted`, in a sentence; None if nothing is. Raises StoreFailed."""
+    with translated(path):
+        if not path.is_file():
+            return f"{path} is missing"
+        size = path.stat().st_size
+        if size != wanted.size:
+            return f"{path} has {size} bytes, {wanted.size} were backed up"
+        return None if digest(path, report) == wanted.sha256 else f"{path} does not have its checksum"
+
+
+def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
+    """Read every file of a backup; what is wrong with it, a sentence per file. Raises as `read_backup` does."""
+    backup = read_backup(path)
+    bar, wrong = Bar(progress, backup.total_bytes), []
+    for file in backup.files:
+        found = damage(path / file.name, file, bar.reading)
+        if found is not None:
+            wrong.append(found)
+        bar.done(file.size)
+    return backup, wrong

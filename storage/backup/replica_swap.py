@@ -1,0 +1,191 @@
+"""A checkpoint on its way from a peer into the place of a replica.
+
+Beside the replica's folder `003` there may be, and a crash may leave:
+
+003.partial/manifest.json   what is being fetched
+003.partial/files/          as much of it as there is; fetching goes on from here
+003.ready/                  complete, verified and durable: from this rename on, this is the replica
+003.old/                    the replica it replaces, about to be deleted
+
+Everything here blocks: run it in a thread. OSErrors come out as DiskFull or StoreFailed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+from duemq.model.errors import CorruptStore
+from duemq.model.fault import Fault, no_fault
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, read_position
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.fsync import sync_folder, write_durably
+
+_READ_BYTES = 1 << 20
+
+
+class PartialFile:
+    """One file that is being fetched. `size`: how many bytes of it are there."""
+
+    def __init__(self, path: Path, wanted: CheckpointFile) -> None:
+        self.path, self.wanted, self.size = path, wanted, 0
+        self._sha256 = hashlib.sha256()
+        with translated(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+            try:
+                self._file.seek(0)
+                while part := self._file.read(_READ_BYTES):
+                    self._sha256.update(part)
+                    self.size += len(part)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def add(self, part: bytes) -> None:
+        with translated(self.path):
+            self._file.write(part)
+        self._sha256.update(part)
+        self.size += len(part)
+
+    def finish(self) -> bool:
+        """Make the file durable if it is what was wanted, or remove it: False."""
+        with translated(self.path), self._file:
+            if self.size == self.wanted.size and self._sha256.hexdigest() == self.wanted.sha256:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                return True
+            self.path.unlink()
+            return False
+
+    def close(self) -> None:
+        """Leave what is there for the next attempt."""
+        with translated(self.path):
+            self._file.close()
+
+
+class Partial:
+    """What has been fetched for the replica in the folder `into`, which nobody may have open."""
+
+    def __init__(self, into: Path, fault: Fault = no_fault) -> None:
+        self.into, self._fault = into, fault
+        self.folder = _beside(into, ".partial")
+        self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
+        self._held: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
+
+    def manifest(self) -> Manifest | None:
+        """What an earlier attempt was fetching, if that can be read."""
+        try:
+            with translated(self.folder):
+                return Manifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
+        except CorruptStore:
+            return None
+
+    def begin(self, manifest: Manifest) -> None:
+        """Prepare for this manifest. Of what is there only files that it has too are kept, however much of them."""
+        held = self.manifest()
+        useful = set(manifest.files) & set(held.files) if held else set()
+        keep = {file.name: file.size for file in useful}
+        with translated(self.folder):
+            self._files.mkdir(parents=True, exist_ok=True)
+            for path in [path for path in self._files.rglob("*") if path.is_file()]:
+                if path.stat().st_size > keep.get(str(path.relative_to(self._files)), -1):
+                    path.unlink()
+            # Only now: under the new manifest, the files of the old one would be taken for parts of the new ones.
+            sync_folder(self._files)
+            write_durably(self._manifest, manifest.encode())
+            sync_folder(self.into.parent)
+        self._fault("begun")
+
+    def take(self, wanted: CheckpointFile) -> bool:
+        """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
+        if not wanted.name.startswith(f"{FOLDER}/"):
+            return False
+        path = self._files / wanted.name
+        with translated(path):
+            if self._held is None:
+                self._held = defaultdict(list)
+                for held in (self.into / FOLDER).glob("*/*"):
+                    self._held[held.stat().st_size].append(held)
+            for held in self._held[wanted.size]:
+                if _sha256_of(held) == wanted.sha256:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)
+                    os.link(held, path)
+                    return True
+        return False
+
+    def open(self, file: CheckpointFile) -> PartialFile:
+        return PartialFile(self._files / file.name, file)
+
+    def complete(self, manifest: Manifest) -> None:
+        """Put it in the replica's place; every file of the manifest must be there and durable.
+
+        Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says.
+        """
+        position = read_position(self._files)
+        found = (position.entry.number, position.entry.applied, position.entry.cursor, position.ledger_offset)
+        if found != (manifest.entry, manifest.applied, manifest.cursor, manifest.ledger_offset):
+            self.discard()
+            raise CorruptStore(
+                f"{self.folder}: the snapshot holds ledger entry {position.entry.number}, "
+                f"its manifest says {manifest.entry}"
+            )
+        with translated(self.folder):
+            for folder in (self._files, *(path for path in self._files.rglob("*") if path.is_dir())):
+                sync_folder(folder)
+            self._fault("durable")
+            self._files.rename(_beside(self.into, ".ready"))
+            sync_folder(self.into.parent)
+        self._fault("ready")
+        settle(self.into, self._fault)
+
+    def discard(self) -> None:
+        """Forget what was fetched so far."""
+        _remove(self.folder)
+
+
+def settle(into: Path, fault: Fault = no_fault) -> None:
+    """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
+    ready, old = _beside(into, ".ready"), _beside(into, ".old")
+    with translated(into):
+        if ready.exists():
+            _remove(_beside(into, ".partial"))
+            fault("emptied")
+            if into.exists():
+                _remove(old)
+                into.rename(old)
+                fault("aside")
+            ready.rename(into)
+            sync_folder(into.parent)
+            fault("in_place")
+        elif old.exists() and not into.exists():
+            old.rename(into)
+        _remove(old)
+
+
+def settle_all(shards: Path) -> None:
+    """Settle every replica of a data folder. `shards`: the folder of their folders."""
+    with translated(shards):
+        unsettled = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
+    for name in sorted(unsettled):
+        settle(shards / name)
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _beside(into: Path, suffix: str) -> Path:
+    return into.with_name(into.name + suffix)
+
+
+def _remove(folder: Path) -> None:
+    with translated(folder):
+        if folder.exists():
+            shutil.rmtree(folder)

@@ -1,0 +1,100 @@
+"""A backup put in place: as a data folder that a server can start on.
+
+While that is under way the folder has a `restore.json`, and no server starts on it; `duemq.json` comes last. Everything
+here blocks. OSErrors come out as DiskFull or StoreFailed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+
+from duemq.model.errors import CorruptStore, FolderRefused
+from duemq.model.fault import Fault, no_fault
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.manifest import Backup, BackupFile, Bar, HeldShard, Progress, damage, read_backup
+from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
+from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
+
+_LAST = META  # a folder without it is no data folder
+
+
+def restore(path: Path, data: Path, progress: Progress, fault: Fault = no_fault) -> Backup:
+    """Put the backup at `path` into the folder `data`, which must be new, empty or the rest of a restore cut short.
+
+    Every file is checked as it is copied. May be called again after any error or crash, also with another backup.
+    Raises FolderRefused, CorruptStore naming what is damaged, DiskFull or StoreFailed.
+    """
+    backup = read_backup(path)
+    with translated(data):
+        make_folder(data)
+        _refuse_full(data)
+        lock = take_lock(data)
+        try:
+            _refuse_full(data)  # a server may have begun on it just now
+            write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
+            fault("begun")
+            bar = Bar(progress, backup.total_bytes)
+            for file in backup.files:
+                if file.name != _LAST:
+                    _put(path, data, file, bar)
+                    fault("file")
+            _remove_others(data, backup)
+            for folder in (data, *(path for path in data.rglob("*") if path.is_dir())):
+                sync_folder(folder)
+            fault("durable")
+            _refuse_other_state(data, backup)
+            for file in backup.files:
+                if file.name == _LAST:
+                    _put(path, data, file, bar)
+            sync_folder(data)
+            fault("named")
+            (data / RESTORE).unlink()
+            sync_folder(data)
+        finally:
+            os.close(lock)
+    fault("in_place")
+    return backup
+
+
+def _refuse_full(data: Path) -> None:
+    if not (data / RESTORE).exists() and set(os.listdir(data)) - {LOCK}:
+        raise FolderRefused(
+            f"{data} is not empty: restore into an empty folder, or stop its server and move what is there away"
+        )
+
+
+def _put(path: Path, data: Path, file: BackupFile, bar: Bar) -> None:
+    source, into = path / file.name, data / file.name
+    into.parent.mkdir(parents=True, exist_ok=True)
+    if damage(into, file, bar.reading) is None:
+        sync_folder(into)  # a file as well; copied by an attempt before this one
+    else:
+        into.unlink(missing_ok=True)
+        if not source.is_file() or copy_durably(source, into, bar.reading) != file.sha256:
+            into.unlink(missing_ok=True)
+            wrong = damage(source, file, bar.reading) or f"{source} was read with errors"
+            raise CorruptStore(
+                f"{wrong}: restore another backup. One that shares the file with this one has the same damage."
+            )
+    bar.done(file.size)
+
+
+def _remove_others(data: Path, backup: Backup) -> None:
+    """What another backup left here whose restore was cut short."""
+    wanted = {file.name for file in backup.files} | {LOCK, RESTORE}
+    for path in [path for path in data.rglob("*") if path.is_file()]:
+        if str(path.relative_to(data)) not in wanted:
+            path.unlink()
+
+
+def _refuse_other_state(data: Path, backup: Backup) -> None:
+    for held in backup.shards:
+        path = data / "shards" / f"{held.shard:03d}"
+        found = HeldShard.read(path)
+        if found != held:
+            raise CorruptStore(
+                f"{path} is at ledger entry {found.entry}, the backup says {held.entry}: restore another backup"
+            )

@@ -1,0 +1,260 @@
+"""The data folder: who may use it, which format it has, and the secrets that belong to it.
+
+`duemq.json` names the format version beside the number of shards and the cluster's id. Raising `VERSION`: say in
+CHANGELOG.md how to get from the old one to the new, and keep a reader for the old or refuse it with that advice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from duemq.model.errors import DiskFull, FolderRefused
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.backup.replica_swap import settle_all
+from duemq.storage.fsync import make_folder, write_durably
+
+VERSION = 1
+SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the process
+META = "duemq.json"
+SECRET = "id.key"
+LOCK = "lock"
+BACKUP = "backup.json"  # what makes a folder a backup
+RESTORE = "restore.json"  # there while one is put in place
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
+_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What all nodes of a cluster have in common. `secret`: the key of the ids' checksums (32 bytes)."""
+
+    cluster: str
+    shards: int
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderInfo:
+    """What a folder says about itself. `secret`: the key of the ids' checksums (32 bytes)."""
+
+    path: Path
+    shards: int
+    cluster: str
+    secret: bytes = field(repr=False)
+
+
+class DiskUse(NamedTuple):
+    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> float:
+        """As `df` counts it, which rounds it up."""
+        whole = self.used + self.free
+        return 100 * self.used / whole if whole else 0.0
+
+
+def disk_use(path: Path) -> DiskUse:
+    """Of the disk that a folder is on. Raises StoreFailed."""
+    with translated(path):
+        stat = os.statvfs(path)
+    return DiskUse((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+
+class Folder:
+    """A data folder held by this process until `close`."""
+
+    def __init__(self, info: FolderInfo, lock: int) -> None:
+        self.info = info
+        self._lock = lock
+
+    @staticmethod
+    def open(path: Path, shards: int | None = None, identity: Identity | None = None) -> Folder:
+        """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
+        (with `shards` shards, 1 if None). What a crash left half done is brought to its end. One that everybody may
+        enter becomes its owner's alone.
+
+        Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
+        another cluster.
+        """
+        if identity is not None and shards is not None and shards != identity.shards:
+            raise FolderRefused(
+                f"cluster {identity.cluster} has {identity.shards} shards, the configuration says {shards}: "
+                f"a cluster keeps its number. Set shards = {identity.shards} or leave it out."
+            )
+        try:
+            make_folder(path)
+            os.listdir(path)
+        except OSError as error:
+            raise _cannot_use(path, error) from error
+        _refuse_backup(path)
+        meta = path / META
+        if not meta.exists() and not _UNFINISHED.issuperset(os.listdir(path)):
+            raise FolderRefused(
+                f"data folder {path} has files but no {META}: it is not duemq's. Choose an empty folder with --data."
+            )
+        lock = take_lock(path)
+        try:
+            _refuse_backup(path)
+            _close_to_others(path)
+            if not meta.exists():
+                _make(path, identity or Identity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
+            info = read_info(path)
+            if identity is not None:
+                _refuse_other_cluster(info, identity)
+            elif shards is not None and shards != info.shards:
+                raise FolderRefused(
+                    f"data folder {path} has {info.shards} shards, the configuration says {shards}: "
+                    f"a folder keeps its number. Set shards = {info.shards}, or start with an empty folder."
+                )
+            _tidy(path)
+            return Folder(info, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def read_info(path: Path) -> FolderInfo:
+    """Read what the folder says without taking it. Raises FolderRefused."""
+    try:
+        meta = orjson.loads((path / META).read_bytes())
+        known = meta["format"] == "duemq" and isinstance(meta["version"], int)
+    except FileNotFoundError as error:
+        raise FolderRefused(f"{path} is not a data folder of duemq: it has no {META}") from error
+    except PermissionError as error:
+        raise FolderRefused(f"{path / META}: {error.strerror}: run this as the user of the server") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderRefused(f"{path / META} cannot be read: restore it from a backup") from error
+    if not known:
+        raise FolderRefused(f"{path} is a folder of another program; choose another one with --data")
+    if meta["version"] != VERSION:
+        advice = "use a newer duemq" if meta["version"] > VERSION else "see CHANGELOG.md for how to convert it"
+        raise FolderRefused(
+            f"data folder {path} has format {meta['version']}, this duemq reads format {VERSION}: {advice}"
+        )
+    shards, cluster = meta.get("shards"), meta.get("cluster")
+    if not isinstance(shards, int) or shards < 1 or not isinstance(cluster, str):
+        raise FolderRefused(f"{path / META} names no shards or no cluster: restore it from a backup")
+    try:
+        secret = (path / SECRET).read_bytes()
+    except FileNotFoundError as error:
+        raise FolderRefused(f"{path / SECRET} is missing: without it no id can be checked; restore it") from error
+    except OSError as error:
+        raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
+    return FolderInfo(path, shards, cluster, secret)
+
+
+def _refuse_backup(path: Path) -> None:
+    if (path / BACKUP).exists():
+        raise FolderRefused(
+            f"{path} is a backup and must stay as it is: put it in place with `duemq restore {path} --data DIR`"
+        )
+    if (path / RESTORE).exists():
+        raise FolderRefused(
+            f"{path} is not complete: a restore was cut short. Run `duemq restore` again, or empty the folder."
+        )
+
+
+def take_lock(path: Path) -> int:
+    """Hold a folder until this descriptor is closed. Raises FolderRefused if another process does, or it cannot be."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _cannot_use(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise FolderRefused(
+            f"data folder {path} is in use by process {holder or 'unknown'}: "
+            "stop it, or choose another folder with --data"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _cannot_use(path: Path, error: OSError) -> FolderRefused:
+    whose = "run this as its owner, or " if isinstance(error, PermissionError) else ""
+    return FolderRefused(f"data folder {path}: {error.strerror}; {whose}choose another one with --data")
+
+
+def _close_to_others(path: Path) -> None:
+    """A group keeps a right that others lack: it was given on purpose.
+
+    A folder of somebody else's, such as a volume of Kubernetes, stays as it is: what is made in it is private anyway.
+    """
+    found = path.stat()
+    if found.st_mode & 0o007 and found.st_uid == os.geteuid():
+        with suppress(OSError):  # some file systems know no modes
+            path.chmod(0o700)
+
+
+def _make(path: Path, identity: Identity) -> None:
+    """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
+    meta = {"format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster}
+    try:
+        write_durably(path / SECRET, identity.secret)
+        write_durably(path / META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise DiskFull(f"data folder {path}: {error.strerror}") from error
+
+
+def _refuse_other_cluster(info: FolderInfo, identity: Identity) -> None:
+    if info.cluster != identity.cluster:
+        raise FolderRefused(
+            f"data folder {info.path} belongs to cluster {info.cluster}, this node is to join cluster "
+            f"{identity.cluster}: choose an empty folder with --data, or name the ZooKeeper of its own cluster"
+        )
+    if info.shards != identity.shards:
+        raise FolderRefused(
+            f"data folder {info.path} has {info.shards} shards, its cluster has {identity.shards}: "
+            "start with an empty folder, and the node copies what it needs from its peers"
+        )
+    if not secrets.compare_digest(info.secret, identity.secret):
+        raise FolderRefused(
+            f"{info.path / SECRET} is not the secret of cluster {info.cluster}: ids of one would be unknown to the "
+            "other. Start with an empty folder, and the node copies what it needs from its peers."
+        )
+
+
+def _tidy(path: Path) -> None:
+    with translated(path):
+        if (path / SNAPSHOTS).exists():
+            shutil.rmtree(path / SNAPSHOTS)
+    settle_all(path / "shards")
+
+
+def disk_bytes(path: Path) -> int:
+    """Bytes that all files below a folder take on the disk; files that vanish meanwhile count nothing."""
+    total = 0
+    linked: set[int] = set()  # files that a snapshot shares with its store
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                stat = os.lstat(os.path.join(folder, name))
+            except FileNotFoundError:  # RocksDB removes files while we look
+                continue
+            if stat.st_nlink > 1:
+                if stat.st_ino in linked:
+                    continue
+                linked.add(stat.st_ino)
+            total += stat.st_blocks * _BLOCK_BYTES
+    return total

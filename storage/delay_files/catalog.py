@@ -1,0 +1,236 @@
+"""The sealed windows of a shard: which delay files there are, and what of them is pending.
+
+A sealed message has no row in RocksDB: it is pending unless its key is among the `dropped` ones (cancelled, moved or
+dead since), until its window is loaded. Messages that came for the window after it was sealed are rows like others.
+The table of files is kept in the store itself, so that it changes in one batch with the rows it speaks of. A key is
+among the dropped ones only if it is in a file, so their number says when nothing of a window is left (but of a window
+that is being loaded: rows are in both places then).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from duemq.model.errors import DamagedFile
+from duemq.model.ids import IdCodec
+from duemq.model.key import due_of, last_key_at, offset_of
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.delay_files.imported_file import AdoptedFile
+from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.sealed_file import About, DelayFile
+from duemq.storage.shard.keyspace import DROPS, FAR, U32, U64, WINDOW_MS, window_of
+
+FOLDER = "far"
+_ADOPTED = re.compile(r"a(\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A delay file in the table. `number` tells the sealed files of a window apart; once gone it may come again. An
+    adopted one has the offset of its command, and the number 0."""
+
+    about: About
+    number: int = 0
+
+    @property
+    def row(self) -> bytes:
+        """Its key in the store."""
+        key = FAR + U64.pack(self.about.window) + U32.pack(self.number)
+        return key if self.about.offset is None else key + U64.pack(self.about.offset)
+
+    @property
+    def name(self) -> str:
+        """Its path below the shard's folder."""
+        if self.about.offset is not None:
+            return self.name_of_adopted(self.about.window, self.about.offset)
+        return self.name_of(self.about.window, self.number)
+
+    @staticmethod
+    def name_of(window: int, number: int) -> str:
+        return f"{FOLDER}/{window}/{number:06d}.parquet"
+
+    @staticmethod
+    def name_of_adopted(window: int, offset: int) -> str:
+        return f"{FOLDER}/{window}/a{offset:012d}.parquet"
+
+    def open(self, folder: Path, ids: IdCodec | None) -> DelayFile | AdoptedFile:
+        """Open it to be read, in the shard's folder. Blocks. Raises DamagedFile, also for another file of its name.
+
+        `ids`: issues the ids of adopted messages.
+        """
+        return open_file(folder / self.name, self.about, ids)
+
+
+def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | AdoptedFile:
+    """See `Sealed.open`."""
+    if about.offset is not None:
+        assert ids is not None
+        return AdoptedFile(path, about, ids)
+    file = DelayFile(path)
+    if file.about != about:
+        file.close()
+        raise DamagedFile(f"delay file {path} is not the one that was sealed: its content is another")
+    return file
+
+
+class FarFiles:
+    """The table of one shard, as it is in the store, with a reader of its files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: Iterable[tuple[bytes, bytes]],
+        dropped: Iterable[tuple[int, int]],
+        loading: Iterable[int],
+        ids: IdCodec | None = None,
+        may_be_adopted: Callable[[int], bool] = lambda offset: False,
+    ) -> None:
+        """`dropped`: how many keys per window. `loading`: windows whose rows may be in RocksDB as well.
+
+        `may_be_adopted` says of the offset of an adopt command whether its file is to be kept though it is in no table.
+        """
+        self.folder, self.loading, self.reader = folder, set(loading), FarReader(folder, ids)
+        self.version = 0
+        """Changes with the table: what was not found in the files before may be in one now, and files may be gone."""
+        self._windows: dict[int, list[Sealed]] = {}
+        self._starts: list[int] = []
+        self._rows: Counter[int] = Counter()
+        self._dropped = Counter(dict(dropped))
+        self.first: int | None = None
+        """The start of the earliest sealed window; every cycle asks."""
+        for key, raw in rows:
+            self.add(Sealed(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
+        self._tidy(may_be_adopted)
+
+    def _tidy(self, may_be_adopted: Callable[[int], bool]) -> None:
+        """Remove what a crash left: files that never came into the table, or have left it."""
+        known = set(self.names())
+        with translated(self.folder):
+            for path in sorted((self.folder / FOLDER).glob("**/*"), reverse=True):
+                if path.is_dir():
+                    with suppress(OSError):  # it is not empty
+                        path.rmdir()
+                elif str(path.relative_to(self.folder)) not in known:
+                    adopted = _ADOPTED.fullmatch(path.name)
+                    if adopted is None or not may_be_adopted(int(adopted[1])):
+                        path.unlink()
+
+    def __bool__(self) -> bool:
+        return bool(self._windows)
+
+    # --- which there are ------------------------------------------------------------------------------------------
+
+    def windows(self) -> Sequence[int]:
+        """The starts (ms) of those that have files, earliest first."""
+        return self._starts
+
+    def of(self, window: int) -> list[Sealed]:
+        return self._windows.get(window, [])
+
+    def all(self) -> list[Sealed]:
+        # Asked in threads too, while a cycle may add an adopted file.
+        return [sealed for files in list(self._windows.values()) for sealed in list(files)]
+
+    def names(self) -> list[str]:
+        """The paths of all files, below the shard's folder."""
+        return [sealed.name for sealed in self.all()]
+
+    def next_number(self, window: int) -> int:
+        """For a further file of a window."""
+        return max((sealed.number for sealed in self.of(window)), default=0) + 1
+
+    def next_after(self, key: bytes) -> int | None:
+        """The first sealed window with keys above this one."""
+        at = bisect_left(self._starts, window_of(due_of(key)))
+        if at < len(self._starts) and last_key_at(self._starts[at] + WINDOW_MS - 1) <= key:
+            at += 1
+        return self._starts[at] if at < len(self._starts) else None
+
+    def covers(self, key: bytes) -> bool:
+        """Whether this message may be in a file."""
+        return window_of(due_of(key)) in self._windows
+
+    def files_of(self, key: bytes) -> list[Sealed]:
+        """The files that may hold a message."""
+        return [file for file in self.of(window_of(due_of(key))) if file.about.offset in (None, offset_of(key))]
+
+    def by_file(self, keys: Iterable[bytes]) -> list[tuple[Sealed, list[bytes]]]:
+        """The files that may hold messages, and which of them."""
+        found: defaultdict[Sealed, list[bytes]] = defaultdict(list)
+        for key in keys:
+            for sealed in self.files_of(key):
+                found[sealed].append(key)
+        return list(found.items())
+
+    # --- how many messages they hold ------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> int:
+        """How many are pending in all files."""
+        return self._rows.total() - self._dropped.total()
+
+    def rows(self, window: int) -> int:
+        """How many are in the files of a window, dropped or not."""
+        return self._rows.get(window, 0)
+
+    def dropped(self, window: int) -> int:
+        """How many of them are not pending any more."""
+        return self._dropped.get(window, 0)
+
+    def all_dropped(self) -> Mapping[int, int]:
+        """As `dropped`, of each window that has some."""
+        return self._dropped
+
+    def pending(self, window: int) -> int:
+        return self._rows.get(window, 0) - self._dropped.get(window, 0)
+
+    # --- changes, each together with a batch of the store ---------------------------------------------------------
+
+    def drop(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Messages in files are pending no more; the rows of the store that count them."""
+        windows = Counter(window_of(due_of(key)) for key in keys)
+        self._dropped.update(windows)
+        return [(DROPS + U64.pack(window), U64.pack(self._dropped[window])) for window in windows]
+
+    def add(self, sealed: Sealed, dropped: int = 0) -> None:
+        """`dropped`: of its messages so many are not pending any more."""
+        window = sealed.about.window
+        if window not in self._windows:
+            self._windows[window] = []
+            insort(self._starts, window)
+        self._windows[window].append(sealed)
+        self._rows[window] += sealed.about.rows
+        if dropped:
+            self._dropped[window] += dropped
+        self._changed()
+
+    def forget(self, window: int) -> list[Path]:
+        """Take a window out of the table; the paths of its files."""
+        self.loading.discard(window)
+        gone = self._windows.pop(window, [])
+        if gone:
+            self._starts.remove(window)
+        self.reader.forget(gone)
+        del self._rows[window]
+        del self._dropped[window]
+        self._changed()
+        return [self.folder / sealed.name for sealed in gone]
+
+    def _changed(self) -> None:
+        self.version += 1
+        self.first = self._starts[0] if self._starts else None
+
+
+def remove(files: Iterable[Path]) -> None:
+    """Remove files that are out of the table, and the folders of their windows. Blocks."""
+    for path in files:
+        with translated(path):
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another file of the window is there
+                path.parent.rmdir()

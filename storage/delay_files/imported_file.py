@@ -1,0 +1,229 @@
+"""Adopted delay files: written elsewhere, validated and taken in (storage/imports/importer.py). The reading side.
+
+The file is adopted by the command at `About.offset` of its shard. Row number i of it, counted from 0, is the message
+with the key `due_ms | offset | i`, and its id is made of the same. Rows for the store are made when they are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duemq.model.errors import DamagedFile
+from duemq.model.ids import IdCodec
+from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.record import pack_headers
+from duemq.model.row import PLAIN_DUES, plain_row, row_of
+from duemq.storage.delay_files.sealed_file import About, Part
+from duemq.storage.imports.columns import SCHEMA, has_form
+
+_PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
+_HEAD = [name for name in SCHEMA.names if name != "payload"]
+
+
+def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
+    """The due times (ms) of an adopted file, in order, some thousands at a time. Raises DamagedFile."""
+    with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
+            yield batch["due_ms"].to_numpy()
+
+
+def ids_of(path: Path, about: About, ids: IdCodec, first: int, most: int) -> bytes:
+    """The ids of up to `most` rows of an adopted file, from row `first` on, joined. Raises DamagedFile."""
+    assert about.offset is not None
+    with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        starts = list(accumulate(counts, initial=0))
+        last = min(first + most, about.rows)
+        if first >= last:
+            return b""
+        groups = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
+        table = file.read_row_groups(list(groups), columns=["due_ms"], use_threads=False)
+        skipped = first - starts[groups.start]
+        shown = table["due_ms"].to_numpy()[skipped : skipped + last - first]
+    return b"".join(ids.issue_many(about.shard, shown, about.offset, first))
+
+
+def checksum_of(path: Path, offset: int) -> int:
+    """`model.key.checksum` of the keys of all rows of an adopted file. Raises DamagedFile."""
+    total = row = 0
+    for some in dues(path):
+        total += checksum_of_rows(some, offset, row)
+        row += len(some)
+    return total & CHECKSUM_MASK
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer brings any of them about
+        raise DamagedFile(f"delay file {path} is missing or damaged: {error}") from error
+
+
+class AdoptedFile:
+    """A file opened to be read, as a `DelayFile` is. All methods raise DamagedFile; they block.
+
+    `about`: what the shard's table says of it. `ids`: issues the ids of its messages.
+    """
+
+    def __init__(self, path: Path, about: About, ids: IdCodec) -> None:
+        if about.offset is None:
+            raise ValueError(f"{path} is a sealed file")
+        self.path, self.about, self._offset, self._ids = path, about, about.offset, ids
+        with _sound(path):
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            metadata = self._metadata = self._file.metadata
+            if metadata.num_rows != about.rows or not has_form(self._file.schema_arrow):
+                raise DamagedFile(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns")
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
+
+    def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
+        """The rows of those keys that are in the file. A key says which row, so each row group is read once.
+
+        Without `payload` they end before it, and take a third of the time.
+        """
+        wanted: dict[int, dict[int, bytes]] = {}
+        for key in keys:
+            for group in self.groups(key):
+                wanted.setdefault(group, {})[read_key(key)[2] - self._starts[group]] = key
+        found: dict[bytes, bytes] = {}
+        for group, some in sorted(wanted.items()):
+            found.update(self._some_rows(group, some, payload))
+        return found
+
+    def _some_rows(self, group: int, wanted: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and rows at these places of a row group, of those that are due when their key says."""
+        table, first, about = self._read(group, payload=payload), self._starts[group], self.about
+        with _sound(self.path):
+            table = table.take(pa.array(wanted))
+            shown = table["due_ms"].to_numpy()
+            ids = [
+                self._ids.issue_bytes(about.shard, due, self._offset, first + row)
+                for due, row in zip(map(due_of, wanted.values()), wanted, strict=True)
+            ]
+            rows = _rows(table, shown, ids)
+        for key, row, due in zip(wanted.values(), rows, shown, strict=True):
+            if due == due_of(key):
+                yield key, row
+
+    def groups(self, key: bytes) -> range:
+        """The row group that holds a key, if it is in the file."""
+        _, offset, row = read_key(key)
+        if offset != self._offset or row >= self.about.rows:
+            return range(0)
+        group = bisect_right(self._starts, row) - 1
+        return range(group, group + 1)
+
+    def group_bytes(self, group: int, *, payload: bool = True) -> int:
+        """How much there is to read of a row group for its rows, in bytes."""
+        found = self._metadata.row_group(group)
+        size: int = found.total_byte_size
+        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+
+    @property
+    def footer_bytes(self) -> int:
+        size: int = self._metadata.serialized_size
+        return size
+
+    def parts(self, after: bytes = b"") -> Iterator[Part]:
+        """All above a key, a row group at a time."""
+        for group in range(self._group_after(after) if after else 0, len(self._starts) - 1):
+            table, first = self._read(group), self._starts[group]
+            with _sound(self.path):
+                shown = table["due_ms"].to_numpy()
+                keys = self._keys(shown, first)
+                skip = bisect_right(keys, after) if keys[0] <= after else 0
+                ids = self._ids.issue_many(self.about.shard, shown[skip:], self._offset, first + skip)
+                rows = _rows(table[skip:], shown[skip:], ids)
+            if rows:
+                yield keys[skip:], rows
+
+    def whole(self) -> Iterator[Part]:
+        """All of it, after a check that the file is what was taken in."""
+        with _sound(self.path), self.path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.about.content:
+            raise DamagedFile(f"delay file {self.path} is not what was adopted: its SHA-256 is {found}")
+        yield from self.parts()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _group_after(self, key: bytes) -> int:
+        """The first row group that may hold something above a key."""
+
+        def last_due(group: int) -> int:
+            last: int = self._metadata.row_group(group).column(0).statistics.max
+            return last
+
+        return bisect_left(range(len(self._starts) - 1), due_of(key), key=last_due)
+
+    def _read(self, group: int, *, payload: bool = True) -> pa.Table:
+        # Arrow's own threads make one group faster and its slowest readings ten times slower.
+        with _sound(self.path):
+            if payload:
+                return self._file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
+            table = self._file.read_row_group(group, columns=_HEAD, use_threads=False)
+        return table.append_column("payload", pa.repeat(pa.scalar(b""), table.num_rows))
+
+    def _keys(self, shown: npt.NDArray[np.int64], first: int) -> list[bytes]:
+        keys = np.empty(len(shown), KEY_DTYPE)
+        keys["due"], keys["offset"], keys["row"] = shown, self._offset, np.arange(first, first + len(shown))
+        raw = keys.tobytes()
+        return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
+
+
+def _rows(table: pa.Table, shown: npt.NDArray[np.int64], ids: list[bytes]) -> list[bytes]:
+    """The store's rows of messages that are due at `shown` (ms)."""
+    topics = [topic.encode() for topic in table["topic"].to_pylist()]
+    keys, payloads = table["key"].to_pylist(), table["payload"].to_pylist()
+    rows = [
+        plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)
+        for topic, key, id_, due, payload in zip(topics, keys, ids, shown.tolist(), payloads, strict=True)
+    ]
+    rich = np.flatnonzero(_rich(table, shown)).tolist()
+    if rich:
+        for at, row in zip(rich, _rich_rows(table.take(pa.array(rich)), [ids[at] for at in rich]), strict=True):
+            rows[at] = row
+    return rows
+
+
+def _rich(table: pa.Table, shown: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which messages have more than a topic, a key and a payload."""
+    rich: npt.NDArray[np.bool_] = (shown < PLAIN_DUES.start) | (shown >= PLAIN_DUES.stop)
+    rich |= table["expires_ms"].is_valid().to_numpy()
+    for name in ("headers", "labels"):
+        rich |= pc.list_value_length(table[name]).fill_null(0).to_numpy() > 0
+    return rich
+
+
+def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
+    """The store's rows of any messages."""
+    each = pc.list_flatten(table["headers"])
+    pairs = zip(*(pc.struct_field(each, name).to_pylist() for name in ("name", "value")), strict=True)
+    headers = _as_lists(table["headers"], list(pairs))
+    labels = _as_lists(table["labels"], pc.list_flatten(table["labels"]).to_pylist())
+    others = (table[name].to_pylist() for name in ("due_ms", "topic", "payload", "key", "expires_ms"))
+    for id_, of, marks, due, topic, payload, key, expires in zip(ids, headers, labels, *others, strict=True):
+        draft = Draft(topic, payload, due, key, *pack_headers(of), tuple(marks), expires or 0)
+        yield row_of(schedule_frame(draft, due), id_)
+
+
+def _as_lists(column: pa.ChunkedArray, values: list[Any]) -> Iterator[list[Any]]:
+    """The values of each row of a list column, given those of all rows."""
+    ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()).tolist()
+    return (values[start:end] for start, end in pairwise([0, *ends]))

@@ -1,0 +1,189 @@
+"""Reading delay files while the shard goes on: from its event loop, or better from threads."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from duemq.model.errors import Unavailable
+from duemq.model.ids import IdCodec
+from duemq.storage.delay_files.sealed_file import Part
+
+_OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
+_MOST_PARTS, _PART_BYTES = 64, 32 << 20
+_LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
+_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
+
+
+class OpenFile(Protocol):
+    """What is read of a file of any kind. See `DelayFile`."""
+
+    def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]: ...
+    def groups(self, key: bytes) -> range: ...
+    def group_bytes(self, group: int, *, payload: bool = True) -> int: ...
+    @property
+    def footer_bytes(self) -> int: ...
+    def parts(self, after: bytes = b"") -> Iterator[Part]: ...
+
+
+class FarFile(Protocol):
+    """A file in the table; equal to another one only if that has the same content."""
+
+    def __hash__(self) -> int: ...
+    def open(self, folder: Path, ids: IdCodec | None) -> OpenFile: ...
+
+
+class _Open(NamedTuple):
+    content: OpenFile
+    lock: Lock
+
+
+V = TypeVar("V")
+
+
+class _Latest(Generic[V]):
+    """What was used last of some files: at most so many values, and bytes together; but one at least."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._values: OrderedDict[FarFile, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, file: FarFile) -> V | None:
+        if (found := self._values.get(file)) is None:
+            return None
+        self._values.move_to_end(file)
+        return found[0]
+
+    def put(self, file: FarFile, value: V, size: int) -> None:
+        self.pop(file)
+        self._values[file] = value, size
+        self._bytes += size
+        while len(self._values) > 1 and (len(self._values) > self._most or self._bytes > self._most_bytes):
+            self._bytes -= self._values.popitem(last=False)[1][1]
+
+    def pop(self, file: FarFile) -> None:
+        if (found := self._values.pop(file, None)) is not None:
+            self._bytes -= found[1]
+
+    def clear(self) -> None:
+        self._values.clear()
+        self._bytes = 0
+
+
+class _Kept(NamedTuple):
+    """A part of a file, and above which key it was read. Without keys: the file has none there."""
+
+    after: bytes
+    keys: Sequence[bytes]
+    rows: Sequence[bytes]
+
+
+class FarReader:
+    """Some of a shard's files open, and the parts read last. All methods block and may be called from any thread.
+
+    They raise DamagedFile, also for a file that has left the table meanwhile: ask `FarFiles.version` then. Files that
+    nobody reads any more close themselves.
+    """
+
+    def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:
+        """`ids`: issues the ids of messages in adopted files."""
+        self._folder, self._ids = folder, ids
+        self._lock = Lock()
+        self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
+        self._parts: _Latest[_Kept] = _Latest(_MOST_PARTS, _PART_BYTES)
+        self._closed = False
+
+    def rows(self, wanted: Iterable[tuple[FarFile, Sequence[bytes]]], *, payload: bool = True) -> dict[bytes, bytes]:
+        """Of the keys given for each file those that are in it, dropped or not, with their rows. Without `payload` they
+        end before it, which takes a third of the time."""
+        found: dict[bytes, bytes] = {}
+        for file, keys in wanted:
+            content, lock = self._opened(file)
+            with lock:
+                found.update(content.rows(keys, payload=payload))
+        return found
+
+    def rows_in_order(
+        self, wanted: Sequence[tuple[bytes, Sequence[FarFile]]], most: int, *, payload: bool = True
+    ) -> tuple[dict[bytes, bytes], int, int]:
+        """As `rows`, for the first of these keys, each with the files that may hold it, for which row groups of at most
+        so many bytes have to be read, but one key at least; with how many keys that were, and how many bytes."""
+        groups: set[tuple[FarFile, int]] = set()
+        by_file: dict[FarFile, list[bytes]] = {}
+        least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
+        count = size = 0
+        for key, files in wanted:
+            more: dict[tuple[FarFile, int], int] = {}
+            for file in files:
+                content = self._opened(file).content
+                for group in content.groups(key):
+                    if (file, group) not in groups:
+                        more[file, group] = max(content.group_bytes(group, payload=payload), least)
+            if count and size + sum(more.values()) > most:
+                break
+            groups.update(more)
+            size += sum(more.values())
+            count += 1
+            for file in files:
+                by_file.setdefault(file, []).append(key)
+        return self.rows(by_file.items(), payload=payload), count, size
+
+    def has_part(self, file: FarFile, after: bytes) -> bool:
+        """Whether `part` would not have to read."""
+        with self._lock:
+            return self._kept(file, after) is not None
+
+    def part(self, file: FarFile, after: bytes, count: int) -> Part | None:
+        """Up to `count` messages of a file above a key, dropped or not; None at its end."""
+        with self._lock:
+            kept = self._kept(file, after)
+        if kept is None:
+            content, lock = self._opened(file)
+            with lock:
+                read = next(content.parts(after), ((), ()))
+            kept = _Kept(after, *read)
+            with self._lock:
+                self._parts.put(file, kept, sum(map(len, kept.rows)))
+        if not kept.keys:
+            return None
+        at = bisect_right(kept.keys, after)
+        return kept.keys[at : at + count], kept.rows[at : at + count]
+
+    def _kept(self, file: FarFile, after: bytes) -> _Kept | None:
+        kept = self._parts.get(file)
+        if kept is None or after < kept.after or (kept.keys and after >= kept.keys[-1]):
+            return None
+        return kept
+
+    def _opened(self, file: FarFile) -> _Open:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the store is closed")
+            if (known := self._open.get(file)) is not None:
+                return known
+        fresh = _Open(file.open(self._folder, self._ids), Lock())
+        with self._lock:
+            if (known := self._open.get(file)) is None:
+                self._open.put(file, fresh, fresh.content.footer_bytes)
+            return known or fresh
+
+    def forget(self, files: Iterable[FarFile]) -> None:
+        """Files that leave the table."""
+        with self._lock:
+            for file in files:
+                self._open.pop(file)
+                self._parts.pop(file)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            self._parts.clear()

@@ -1,0 +1,313 @@
+"""Delay files: pending messages of one shard and one 30-minute window as Parquet, sorted by key.
+
+    due_ms int64, offset int64, row int32     the key (model/key.py); no key comes twice
+    topic string, key binary, payload binary  what any Parquet tool can read of the far future
+    head binary                               the store's row up to the payload (model/row.py): both make the row
+
+zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
+most 4,096 rows, and 4 MiB unless one message alone has more. (Before 0.9 they had 4,096 rows whatever these weighed.)
+The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
+
+Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duemq.model.errors import CorruptStore, DamagedFile
+from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
+from duemq.model.rocksdb_errors import translated
+from duemq.model.row import message_key_in, payload_at, topic_of
+from duemq.storage.fsync import sync_folder
+from duemq.storage.shard.keyspace import WINDOW_MS
+
+FORMAT = 1
+ROWS_PER_GROUP = 4_096
+GROUP_BYTES = 4 << 20  # a look-up reads one row group whole
+_LAST_OFFSET = 1 << 64
+
+_SCHEMA = pa.schema([
+    pa.field("due_ms", pa.int64(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("row", pa.int32(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("payload", pa.binary(), nullable=False),
+    pa.field("head", pa.binary(), nullable=False),
+])  # fmt: skip
+_OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
+_PAYLOAD = _SCHEMA.get_field_index("payload")
+_ABOUT = b"duemq"
+
+Part = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys and rows, in the order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+
+    `offset`: of the command that imported it (storage/delay_files/imported_file.py), and then `content` is the SHA-256
+    of the file; None for a sealed one.
+    """
+
+    shard: int
+    window: int
+    rows: int
+    first: str
+    last: str
+    content: str
+    format: int = FORMAT
+    offset: int | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @staticmethod
+    def decode(raw: bytes) -> About:
+        """Raises CorruptStore."""
+        try:
+            return About(**orjson.loads(raw))
+        except (ValueError, TypeError) as error:
+            raise CorruptStore(f"not what a delay file says of itself: {raw[:200]!r}") from error
+
+
+def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
+    """Keys and rows in parts, each of which is to be a row group."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for key, row in rows:
+        if keys and (len(keys) == ROWS_PER_GROUP or size + len(row) > GROUP_BYTES):
+            yield keys, values
+            keys, values, size = [], [], 0
+        keys.append(key)
+        values.append(row)
+        size += len(row)
+    if keys:
+        yield keys, values
+
+
+def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
+    """Write a file, sync it, and give it its name last; each part (see `parts_of`) becomes a row group.
+
+    Blocks; meant for a process of its own. Memory holds one part at a time.
+
+    Raises CorruptStore for keys that are out of order or of another window, DiskFull and StoreFailed.
+    """
+    digest, rows, first, last = blake2b(digest_size=16), 0, b"", b""
+    temporary = path.with_suffix(".new")
+    with translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(
+            temporary, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"],
+            # Those of heads and payloads would make footers of tens of megabytes.
+            write_page_checksum=True, write_statistics=["due_ms", "offset"],
+        ) as file:  # fmt: skip
+            for keys, values in parts:
+                _check_order(path, window, last, keys)
+                _digest(digest, keys, values)
+                file.write_table(_table(keys, values), row_group_size=len(keys))
+                rows, first, last = rows + len(keys), first or keys[0], keys[-1]
+            about = About(shard, window, rows, first.hex(), last.hex(), digest.hexdigest())
+            file.add_key_value_metadata({_ABOUT: about.encode()})
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    return about
+
+
+def _check_order(path: Path, window: int, last: bytes, keys: Sequence[bytes]) -> None:
+    for key in keys:
+        if key <= last or not window <= due_of(key) < window + WINDOW_MS:
+            raise CorruptStore(f"{path}: key {key.hex()} is out of order, or not of the window that starts at {window}")
+        last = key
+
+
+def _digest(digest: Any, keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    digest.update(b"".join(keys))
+    digest.update(np.fromiter(map(len, rows), "<u4", len(rows)).tobytes())
+    digest.update(b"".join(rows))
+
+
+def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
+    parts = np.frombuffer(b"".join(keys), KEY_DTYPE)
+    cuts = list(map(payload_at, rows))
+    columns = (
+        parts["due"].astype(np.int64), parts["offset"].astype(np.int64), parts["row"].astype(np.int32),
+        pa.array(map(topic_of, rows), pa.binary()).cast(pa.string()),
+        pa.array(map(message_key_in, rows), pa.binary()),
+        pa.array((row[cut:] for row, cut in zip(rows, cuts, strict=True)), pa.binary()),
+        pa.array((row[:cut] for row, cut in zip(rows, cuts, strict=True)), pa.binary()),
+    )  # fmt: skip
+    return pa.table(list(map(pa.array, columns)), schema=_SCHEMA)
+
+
+def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Of each row group a due time and an offset that no key is below, and ones that none is above.
+
+    Statistics speak of each column by itself: of offsets they say something where all of a group is due in the same ms.
+    Then they keep a look-up among many messages of one ms from reading all of these.
+    """
+    firsts: list[tuple[int, int]] = []
+    lasts: list[tuple[int, int]] = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        due, offset = group.column(0).statistics, group.column(1).statistics
+        start, end = due.min, due.max
+        same = start == end and offset is not None
+        firsts.append((start, offset.min if same else 0))
+        lasts.append((end, offset.max if same else _LAST_OFFSET))
+    # The file is sorted: what is below all of one group is below all of the later ones.
+    return list(accumulate(firsts, max)), list(accumulate(reversed(lasts), min))[::-1]
+
+
+class DelayFile:
+    """A file opened to be read. All methods raise DamagedFile for one that is missing or damaged; they block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._sound():
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            metadata = self._file.metadata
+            self.about = About.decode((metadata.metadata or {}).get(_ABOUT, b""))
+            if self.about.format != FORMAT or metadata.num_rows != self.about.rows:
+                raise DamagedFile(
+                    f"{path}: format {self.about.format} with {metadata.num_rows} rows of {self.about.rows}; "
+                    f"this duemq reads format {FORMAT}"
+                )
+            self._metadata = metadata
+            self._firsts, self._lasts = _bounds(metadata)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedFile:
+            raise
+        except (pa.ArrowException, OSError, CorruptStore) as error:
+            raise DamagedFile(f"delay file {self.path} is missing or damaged: {error}") from error
+
+    def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
+        """The rows of those keys that are in the file. Reads each row group once that may hold one.
+
+        Without `payload` they end before it, and take a third of the time.
+        """
+        wanted: dict[int, set[bytes]] = {}
+        for key in keys:
+            for group in self.groups(key):
+                wanted.setdefault(group, set()).add(key)
+        found: dict[bytes, bytes] = {}
+        for group, some in sorted(wanted.items()):
+            if some := some - found.keys():
+                places = self._places(group, sorted(some))
+                if places:
+                    rows = self._rows(group, pa.array(list(places.values())), payload=payload)
+                    found.update(zip(places, rows, strict=True))
+        return found
+
+    def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
+        """Those of the keys that are in the file."""
+        wanted: dict[int, list[bytes]] = {}
+        for key in sorted(keys):
+            for group in self.groups(key):
+                wanted.setdefault(group, []).append(key)
+        return frozenset(key for group, some in sorted(wanted.items()) for key in self._places(group, some))
+
+    def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
+        """Where those of the keys are in a row group that are in it."""
+        held = self._held(group)
+        dues = held["due"].astype(np.int64)
+        starts, ends = (np.searchsorted(dues, list(map(due_of, keys)), side) for side in ("left", "right"))
+        places: dict[bytes, int] = {}
+        for key, start, end in zip(keys, starts.tolist(), ends.tolist(), strict=True):
+            raw = held[start:end].tobytes()  # all that are due in that ms
+            at = next((at for at in range(0, len(raw), KEY_BYTES) if raw[at : at + KEY_BYTES] == key), None)
+            if at is not None:
+                places[key] = start + at // KEY_BYTES
+        return places
+
+    def groups(self, key: bytes) -> range:
+        """The row groups that may hold a key."""
+        place = due_of(key), offset_of(key)
+        return range(bisect_left(self._lasts, place), bisect_right(self._firsts, place))
+
+    def group_bytes(self, group: int, *, payload: bool = True) -> int:
+        """How much there is to read of a row group for its rows, in bytes."""
+        found = self._metadata.row_group(group)
+        size: int = found.total_byte_size
+        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+
+    @property
+    def footer_bytes(self) -> int:
+        size: int = self._metadata.serialized_size
+        return size
+
+    def parts(self, after: bytes = b"") -> Iterator[Part]:
+        """All above a key, a row group at a time."""
+        first = bisect_left(self._lasts, (due_of(after), offset_of(after))) if after else 0
+        for group in range(first, len(self._firsts)):
+            keys, rows = self._keys(group), self._rows(group)
+            if keys[0] <= after:
+                skip = sum(key <= after for key in keys)
+                keys, rows = keys[skip:], rows[skip:]
+            if keys:
+                yield keys, rows
+
+    def whole(self) -> Iterator[Part]:
+        """All of it; ends with an error where that is not what the file says of itself."""
+        digest, last = blake2b(digest_size=16), b""
+        for keys, rows in self.parts():
+            with self._sound():
+                _check_order(self.path, self.about.window, last, keys)
+            _digest(digest, keys, rows)
+            last = keys[-1]
+            yield keys, rows
+        if digest.hexdigest() != self.about.content:
+            raise DamagedFile(f"delay file {self.path} does not hold what it says: its content's checksum is wrong")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _held(self, group: int) -> npt.NDArray[np.void]:
+        """The keys of a row group as an array of `KEY_DTYPE`."""
+        with self._sound():
+            # Arrow's own threads make one group faster and its slowest readings ten times slower.
+            table = self._file.read_row_group(group, columns=_OF_KEY, use_threads=False)
+        keys = np.empty(table.num_rows, KEY_DTYPE)
+        for name, column in zip(KEY_DTYPE.names or (), _OF_KEY, strict=True):
+            keys[name] = table[column].to_numpy()
+        return keys
+
+    def _keys(self, group: int) -> list[bytes]:
+        raw = self._held(group).tobytes()
+        return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
+
+    def _rows(self, group: int, places: pa.Array | None = None, *, payload: bool = True) -> list[bytes]:
+        with self._sound():
+            table = self._file.read_row_group(group, columns=_OF_ROW if payload else ["head"], use_threads=False)
+        if places is not None:
+            table = table.take(places)
+        if not payload:
+            heads: list[bytes] = table["head"].to_pylist()
+            return heads
+        joined = pc.binary_join_element_wise(table["head"], table["payload"], b"")
+        rows: list[bytes] = joined.to_pylist()
+        return rows

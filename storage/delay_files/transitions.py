@@ -1,0 +1,108 @@
+"""Moving windows out of RocksDB into delay files, and back: the steps that change a shard's store.
+
+The work itself is another process's (`tiering_process.py`), on a checkpoint or on files; meanwhile a `Journal` notes
+what the shard does to the windows. Each way ends in one batch per window, so that after a crash a row is in RocksDB or
+in a file:
+
+seal:    checkpoint -> files written, synced, named -> batch: rows out, file into the table -> flush
+load:    dropped keys -> SST written -> marker, flush -> ingested -> batch: table, dropped keys and marker out -> flush
+         -> files unlinked
+rewrite: dropped keys -> new file written, synced, named -> batch: old files and their dropped keys out of the table,
+         new file in -> flush -> old files unlinked; where nothing is left, without the new file
+
+Between the ingestion and the last batch of a load the rows are in both places. They are the same rows, and readers ask
+for dropped keys first. A load that is begun again after a crash (its marker tells) takes the rows of all dropped keys
+out: an SST of the time before may have brought them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from rocksdict import WriteBatch
+
+from duemq.model.key import first_key_at
+from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.shard.change_journal import Watched
+from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, U64, WINDOW_MS
+from duemq.storage.shard.store import ShardStore
+
+
+def bounds(prefix: bytes, window: int, end: int | None = None) -> tuple[bytes, bytes]:
+    """The range of a window's rows of one kind, or of all windows up to where the one before `end` ends."""
+    return prefix + first_key_at(window), prefix + first_key_at(end or window + WINDOW_MS)
+
+
+def commit_seal(store: ShardStore, sealed: Sealed, watched: Watched, found: Collection[bytes]) -> None:
+    """From now on the file holds what the checkpoint held of this window. To be flushed.
+
+    `found`: the journal's early keys that are in the file.
+    """
+    window = sealed.about.window
+    batch = WriteBatch(raw_mode=True)
+    batch.delete_range(*bounds(ROW, window))
+    for key, row in watched.placed.items():
+        if key not in found:
+            batch.put(ROW + key, row)
+    dropped = watched.inside(watched.removed, found)
+    for key in dropped:
+        batch.put(DROPPED + key, b"")
+    batch.put(DROPS + U64.pack(window), U64.pack(store.far.dropped(window) + len(dropped)))
+    batch.put(sealed.row, sealed.about.encode())
+    store.change(batch)
+    store.far.add(sealed, len(dropped))
+
+
+def begin_load(store: ShardStore, windows: Collection[int]) -> None:
+    """Note that rows of the windows' files may be in RocksDB from now on. To be flushed before they are."""
+    batch = WriteBatch(raw_mode=True)
+    for window in windows:
+        batch.put(LOADING + U64.pack(window), b"")
+    store.change(batch)
+    store.far.loading.update(windows)
+
+
+def commit_load(store: ShardStore, window: int, watched: Watched, *, again: bool) -> list[Path]:
+    """From now on RocksDB holds the window. To be flushed before these files are removed.
+
+    `again`: an earlier load was cut short.
+    """
+    batch = WriteBatch(raw_mode=True)
+    gone = [key for key, _ in store.range(*bounds(DROPPED, window))] if again else watched.dropped
+    for key in gone:
+        batch.delete(ROW + key)
+    _forget(store, window, batch)
+    batch.delete(LOADING + U64.pack(window))
+    store.change(batch)
+    return store.far.forget(window)
+
+
+def commit_rewrite(
+    store: ShardStore, window: int, sealed: Sealed | None, watched: Watched, found: Collection[bytes]
+) -> list[Path]:
+    """From now on `sealed`, if any, holds what is left of the window's files. To be flushed before these are removed.
+
+    `found`: the journal's early keys that are in the new file. Without a new file, nothing may be left of the old ones.
+    """
+    batch = WriteBatch(raw_mode=True)
+    _forget(store, window, batch)
+    dropped: list[bytes] = []
+    if sealed is not None:
+        dropped = watched.inside(watched.dropped, found)
+        for key in dropped:
+            batch.put(DROPPED + key, b"")
+        batch.put(DROPS + U64.pack(window), U64.pack(len(dropped)))
+        batch.put(sealed.row, sealed.about.encode())
+    store.change(batch)
+    gone = store.far.forget(window)
+    if sealed is not None:
+        store.far.add(sealed, len(dropped))
+    return gone
+
+
+def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:
+    batch.delete_range(*bounds(DROPPED, window))
+    batch.delete(DROPS + U64.pack(window))
+    for sealed in store.far.of(window):
+        batch.delete(sealed.row)

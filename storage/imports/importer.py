@@ -1,0 +1,362 @@
+"""Import delay files that others wrote: validated to the last row, and kept in one form (storage/imports/columns.py).
+
+Everything here blocks, for a second or two per million messages; meant for a process or a thread of its own. Memory
+holds some thousand rows at a time, whatever the file's row groups are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duemq.model.errors import BadDelayFile
+from duemq.model.fault import Fault, no_fault
+from duemq.model.key import make_key
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
+from duemq.storage.fsync import make_folder, sync_folder
+from duemq.storage.imports.columns import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
+from duemq.storage.imports.row_rules import AdoptLimits, Rules
+from duemq.storage.imports.source import Source, readable
+from duemq.storage.shard.keyspace import window_of
+
+FORMAT = 1
+_ABOUT = b"duemq-adopted"
+_BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
+_READ_BYTES = 1 << 20
+_PROBED_GROUPS, _PROBED_ROWS = 8, 64
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What is in a file. `window`, `first_due`, `last_due` in ms; `size` (bytes) and `sha256` are the source's.
+
+    `content`: SHA-256 of the file that was made of it, which readers check; empty where none was made.
+    """
+
+    window: int
+    rows: int
+    first_due: int
+    last_due: int
+    size: int
+    sha256: str
+    content: str = ""
+
+    def about(self, shard: int, offset: int) -> About:
+        """What the table of a shard says of it that adopted it with the command at `offset`."""
+        first, last = make_key(self.first_due, offset, 0), make_key(self.last_due, offset, self.rows - 1)
+        return About(shard, self.window, self.rows, first.hex(), last.hex(), self.content, offset=offset)
+
+
+def _silent(rows: int) -> None:
+    pass
+
+
+def _still() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a command has to say of a file (see `Adopt`)."""
+
+    sha256: str
+    size: int
+    window: int
+    rows: int
+
+
+def glance(path: Path) -> Glance:
+    """What is in a file by its first row and its footer: whether it is right is not looked at. Raises BadDelayFile."""
+    with Source.open(path) as source, _reading(source):
+        with pq.ParquetFile(source.path) as file:
+            check_schema(file.schema_arrow)
+            rows = file.metadata.num_rows
+            first = next(file.iter_batches(1, columns=["due_ms"]), None)
+        if first is None or first["due_ms"][0].as_py() is None:
+            raise BadDelayFile(f"{source.name} has no rows, or none that says when it is due")
+        window = window_of(first["due_ms"][0].as_py())
+        return Glance(source.sha256(_still), source.state()[1], window, rows)
+
+
+def inspect(
+    path: Path,
+    limits: AdoptLimits,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
+    folders: Sequence[Path] | None = None,
+    name: str | None = None,
+) -> Intake:
+    """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
+    with Source.open(path, folders, name) as source, _reading(source):
+        before = source.state()
+        sha256 = source.sha256(alive)
+        rules = Rules(limits, None)
+        for _ in _valid(source, rules, progress):
+            pass
+        return _intake(source, rules, before, sha256)
+
+
+def take_in(
+    path: Path,
+    target: Path,
+    window: int,
+    limits: AdoptLimits,
+    *,
+    size: int | None = None,
+    folders: Sequence[Path] | None = None,
+    name: str | None = None,
+    link: bool = False,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
+    fault: Fault = no_fault,
+) -> Intake:
+    """Validate a file of this window, write it anew, sync it, and give it its name last.
+
+    `size`: how many bytes it must have, which costs less to see than its content. `folders`: where it must lie, None
+    for anywhere. `name`: what errors call it. `link`: where the source has the right form already, give it a second
+    name in place of writing; nobody may change it then. `progress` is called with the rows done so far, `alive` after
+    each part that a checksum took.
+
+    Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
+    """
+    temporary = target.with_suffix(".new")
+    with translated(target):
+        make_folder(target.parent)
+        temporary.unlink(missing_ok=True)
+        try:
+            with Source.open(path, folders, name) as source:
+                intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress, alive)
+            fault("written")
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            fault("synced")
+            temporary.rename(target)
+            temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
+            sync_folder(target.parent)
+            fault("named")
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    return intake
+
+
+def _taken_in(
+    source: Source,
+    temporary: Path,
+    rules_of_file: Callable[[], Rules],
+    size: int | None,
+    link: bool,
+    progress: Callable[[int], None],
+    alive: Callable[[], None],
+) -> Intake:
+    """The same rows in a new file, or the same file under a new name; what is in it."""
+    rules = rules_of_file()
+    with _reading(source):
+        before = source.state()
+        if size is not None and before[1] != size:
+            raise BadDelayFile(f"{source.name} has size {before[1]}, its command says {size}")
+        sha256 = source.sha256(alive)
+        linked = link and _linked(source, temporary)
+        if linked and not _is_small(source, rules, progress):
+            temporary.unlink()
+            linked, rules = False, rules_of_file()
+    if not linked:
+        _write(source, temporary, rules, progress, {"size": before[1], "sha256": sha256})
+    with _reading(source):
+        intake = _intake(source, rules, before, sha256)
+    content = sha256 if linked else _sha256(temporary, alive)
+    return replace(intake, content=content)
+
+
+@contextmanager
+def _reading(source: Source) -> Iterator[None]:
+    """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
+    try:
+        with readable(source.name):
+            yield
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise BadDelayFile(f"{source.name} is not Parquet, or damaged: {error}") from error
+
+
+def _sha256(path: Path, alive: Callable[[], None]) -> str:
+    """Of a file of our own."""
+    with Source.open(path) as file:
+        return file.sha256(alive)
+
+
+def _intake(source: Source, rules: Rules, before: tuple[int, int, int], sha256: str) -> Intake:
+    if source.state() != before:
+        raise BadDelayFile(f"{source.name} was changed while it was read")
+    assert rules.window is not None
+    return Intake(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
+
+
+def _linked(source: Source, temporary: Path) -> bool:
+    with pq.ParquetFile(source.path) as file:
+        if not is_normal(file):
+            return False
+    try:
+        source.link(temporary)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
+
+
+def _valid(source: Source, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+    """All rows of a file, normalised and found right."""
+    with pq.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
+        check_schema(file.schema_arrow)
+        metadata = file.metadata
+        count = metadata.num_rows
+        if not 0 < count <= MOST_ROWS:
+            raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MOST_ROWS}")
+        largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
+        repeated = ["payload"] if _is_repeated(file) else None
+    with pq.ParquetFile(
+        source.path, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
+        read_dictionary=repeated,
+    ) as file:  # fmt: skip
+        for batch in file.iter_batches(_rows_of(largest), columns=SCHEMA.names, use_threads=False):
+            for part in _parts(batch):
+                normal = normalised(part)
+                rules.check(normal)
+                yield normal
+                progress(rules.rows)
+    if rules.rows != count:
+        raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {count}")
+
+
+def _is_small(source: Source, rules: Rules, progress: Callable[[int], None]) -> bool:
+    """Whether no row group is large once each message has its own copy of what they share. All rows are validated."""
+    with pq.ParquetFile(source.path) as file:
+        ends = np.cumsum([group.num_rows for group in _groups(file.metadata)])
+    sizes, row = np.zeros(len(ends)), 0
+    for batch in _valid(source, rules, progress):
+        in_groups = np.searchsorted(ends, np.arange(row, row + batch.num_rows), "right")
+        sizes += np.bincount(in_groups, minlength=len(ends)) * (batch.nbytes / batch.num_rows)
+        row += batch.num_rows
+    return bool((sizes <= 2 * GROUP_BYTES).all())
+
+
+def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
+    return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+
+
+def _is_repeated(file: pq.ParquetFile) -> bool:
+    """Whether the file holds few large payloads many times: what is read of it is far larger than it says."""
+    metadata = file.metadata
+    leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
+    for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
+        chunk = group.column(leaf)
+        said = chunk.total_uncompressed_size // max(group.num_rows, 1)  # bytes of one payload
+        if chunk.has_dictionary_page:
+            for batch in file.iter_batches(_PROBED_ROWS, [number], ["payload"], use_threads=False):
+                payload = batch["payload"]
+                found = 0 if _is_dictionary(payload) else payload.nbytes // len(payload)
+                if found > max(2 * said, _BATCH_BYTES // _BATCH_ROWS):
+                    return True
+                break
+    return False
+
+
+def _is_dictionary(column: pa.Array) -> bool:
+    return bool(pa.types.is_dictionary(column.type))
+
+
+def _rows_of(row_bytes: int) -> int:
+    """How many rows of this size to work on at once."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1)))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that are not too large when each row has its own copy of its payload."""
+    payload, rows = batch["payload"], batch.num_rows
+    if _is_dictionary(payload) and len(payload.dictionary):
+        rows = _rows_of(pc.max(pc.binary_length(payload.dictionary)).as_py() or 0)
+    for at in range(0, batch.num_rows, max(rows, 1)):
+        yield batch[at : at + rows]
+
+
+def kept(
+    target: Path,
+    window: int,
+    sha256: str,
+    limits: AdoptLimits,
+    progress: Callable[[int], None] = _silent,
+    alive: Callable[[], None] = _still,
+) -> Intake | None:
+    """What a file holds that was taken in before, of a source with this checksum; None where there is no such file, or
+    it is damaged. It is read from end to end."""
+    try:
+        with Source.open(target) as file:
+            with pq.ParquetFile(file.path) as content_of:
+                said = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
+            content, size = file.sha256(alive), file.state()[1]
+            if "sha256" not in said:  # it was linked
+                said = {"sha256": content, "size": size}
+            if said["sha256"] != sha256:
+                return None
+            rules = Rules(limits, window)
+            for _ in _valid(file, rules, progress):
+                pass
+    except (pa.ArrowException, OSError, ValueError, BadDelayFile):
+        return None
+    return Intake(window, rules.rows, rules.first_due, rules.last_due, said["size"], sha256, content)
+
+
+def _write(
+    source: Source, temporary: Path, rules: Rules, progress: Callable[[int], None], of: Mapping[str, int | str]
+) -> None:
+    with pq.ParquetWriter(
+        temporary, SCHEMA, compression="zstd", compression_level=1, write_page_checksum=True,
+        use_dictionary=["topic", "headers.list.element.name", "labels.list.element"], write_statistics=["due_ms"],
+    ) as file:  # fmt: skip
+        left, batches = SCHEMA.empty_table(), _valid(source, rules, progress)
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        while True:
+            with _reading(source):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small where the source's row groups are
+                left = _write_groups(file, _joined(left, waiting))
+                waiting, rows, size = [], left.num_rows, left.nbytes
+        _write_groups(file, _joined(left, waiting), last=True)
+        file.add_key_value_metadata({_ABOUT: orjson.dumps({"format": FORMAT, "window": rules.window, **of})})
+
+
+def _joined(left: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
+    more = [pa.Table.from_batches(batches).cast(SCHEMA)] if batches else []
+    return pa.concat_tables([left, *more]).combine_chunks()
+
+
+def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:
+    """Write full row groups; what is left for the next. `last`: nothing is."""
+    while table.num_rows:
+        rows = max(1, min(ROWS_PER_GROUP, GROUP_BYTES * table.num_rows // table.nbytes))
+        if table.num_rows < rows and not last:
+            break
+        file.write_table(table[:rows], row_group_size=rows)
+        table = table[rows:]
+    return table

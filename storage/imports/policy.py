@@ -1,0 +1,62 @@
+"""Which files of messages may be adopted, and how long and how often one is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duemq.storage.imports import object_store
+from duemq.storage.imports.object_store import ObjectStore, is_object
+from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.source import outside
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptPolicy:
+    """`folders`, `prefixes`: where files may be taken from, as paths and as URIs in `store`. `limits`: of the messages.
+
+    `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a file
+    that is not there. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a
+    file before it is adopted.
+    """
+
+    folders: tuple[Path, ...] = ()
+    limits: AdoptLimits = field(default_factory=AdoptLimits)
+    lead_ms: int = 120_000
+    patience_ms: int = 60_000
+    furthest_ms: int = 10 * 365 * 86_400_000
+    copies: int = 1
+    prefixes: tuple[str, ...] = ()
+    store: ObjectStore = field(default_factory=ObjectStore)
+
+    def job(self) -> dict[str, Any]:
+        """What the process that takes files in has to know (storage/imports/import_process.py)."""
+        return {
+            "limits": asdict(self.limits), "folders": list(map(str, self.folders)), "prefixes": list(self.prefixes),
+            "store": asdict(self.store),
+        }  # fmt: skip
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a place that files may be taken from."""
+        return bool(self.folders or self.prefixes)
+
+    @property
+    def too_near(self) -> str:
+        """Why a file is refused whose window begins too soon."""
+        return f"its window begins in less than {self.lead_ms // 1000} s: send its messages one by one"
+
+    @property
+    def too_far(self) -> str:
+        """Why a file is refused whose window begins too late."""
+        return "its messages are due later than limits.max_delay allows"
+
+    def refuse_folder(self, path: str) -> str | None:
+        """Why no file may be taken from there, in a sentence; None where it may. Links are followed. Blocks."""
+        if is_object(path):
+            return object_store.outside(path, self.prefixes)
+        try:
+            return outside(Path(path), Path(path).resolve(), self.folders)
+        except (OSError, RuntimeError) as error:  # links that lead in a circle
+            return f"its folder cannot be looked at: {error}"[:300]

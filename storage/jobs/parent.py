@@ -1,0 +1,94 @@
+"""The work that takes a core for seconds, done by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from duemq.model.errors import CorruptStore, DamagedFile, DuemqError, StoreFailed
+from duemq.storage.delay_files.tiering_process import CORRUPT, DAMAGED
+
+log = logging.getLogger(__name__)
+
+_LINE_BYTES = 1 << 20
+_TEXT_BYTES = 64 << 10  # of what a process says in the end
+_KILLED_S = 5.0
+_ERRORS: dict[int | None, type[DuemqError]] = {CORRUPT: CorruptStore, DAMAGED: DamagedFile}
+
+Job = Mapping[str, Any]
+Lines = Callable[[Job], AsyncGenerator[bytes, None]]
+"""Does a job, given as JSON-able values, and gives one line of JSON for each part that is done. To be closed."""
+
+
+class Hanging(StoreFailed):
+    """A process said nothing for so long that the disk or the mount that it works on must hang."""
+
+
+def lines_of(module: str, silence_s: float | None = None) -> Lines:
+    """Work done by a Python module that reads its job from standard input and writes lines to standard output.
+
+    Raises DamagedFile, CorruptStore or StoreFailed with what the process said in the end; StoreFailed also where none
+    could be started; Hanging where there was no line for `silence_s` seconds.
+    """
+
+    async def work(job: Job) -> AsyncGenerator[bytes, None]:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", module,  # -P: nothing is imported from where the server was started
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                limit=_LINE_BYTES,
+            )  # fmt: skip
+        except OSError as error:  # no memory, no process or no descriptor is left for it
+            raise StoreFailed(f"{module} could not be started: {error}") from error
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        wrong = asyncio.create_task(_end_of(process.stderr))
+        try:
+            process.stdin.write(orjson.dumps(job) + b"\n")  # and it stays open: the child ends where it is closed
+            while line := await _line(process.stdout, module, silence_s):
+                yield line
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                await _kill(process, module)
+            if process.returncode is None:
+                wrong.cancel()
+            await asyncio.wait([wrong])
+        if process.returncode != 0:
+            text = wrong.result().decode(errors="replace").strip()
+            text = text or f"{module} ended with exit code {process.returncode}"
+            raise _ERRORS.get(process.returncode, StoreFailed)(text)
+
+    return work
+
+
+async def _line(output: asyncio.StreamReader, module: str, silence_s: float | None) -> bytes:
+    try:
+        return await asyncio.wait_for(output.readline(), silence_s)
+    except TimeoutError as error:
+        raise Hanging(f"nothing could be read for {silence_s:g} s") from error
+    except (ValueError, OSError) as error:
+        raise StoreFailed(f"{module} cannot be understood: {error}") from error
+
+
+async def _end_of(output: asyncio.StreamReader) -> bytes:
+    """The last bytes of all that comes."""
+    last = b""
+    while part := await output.read(_TEXT_BYTES):
+        last = (last + part)[-_TEXT_BYTES:]
+    return last
+
+
+async def _kill(process: asyncio.subprocess.Process, module: str) -> None:
+    """Or leave it alone where not even that helps: who waits for a mount that hangs cannot be killed."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    try:
+        await asyncio.wait_for(process.wait(), _KILLED_S)
+    except TimeoutError:
+        log.error("process %d of %s cannot be killed", process.pid, module, extra={"action": "kill"})

@@ -1,0 +1,81 @@
+"""What a shard does to some windows while a process works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from duemq.model.key import due_of
+from duemq.storage.shard.keyspace import ROW, window_of
+
+_MOST_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
+_MOST_BYTES = 32 << 20  # of the rows of all windows
+
+
+class Watched:
+    """What is done to one window.
+
+    `placed`: rows that came and are still there. `removed`: keys that left RocksDB, `dropped`: keys of messages in
+    files. `overflown`: more messages came than are worth keeping here, and neither `placed` nor `removed` is complete.
+    """
+
+    def __init__(self) -> None:
+        self.placed: dict[bytes, bytes] = {}
+        self.removed: set[bytes] = set()
+        self.dropped: set[bytes] = set()
+        self.overflown = False
+        self.early: AbstractSet[bytes] = frozenset()
+        """Keys that were placed, removed or dropped before the mark: a file may hold them or not."""
+        self._late: set[bytes] = set()  # placed since the mark
+
+    def place(self, key: bytes, row: bytes, most: int) -> None:
+        if self.overflown:
+            return
+        self.placed[key] = row
+        self._late.add(key)
+        if len(self._late) > most:
+            self.overflown = True
+            self.placed.clear()
+            self.removed.clear()
+            self._late.clear()
+
+    def mark(self) -> None:
+        self.early, self._late = self._late | self.removed | self.dropped, set()
+
+    def inside(self, keys: Iterable[bytes], found: Collection[bytes]) -> list[bytes]:
+        """Those of `removed` or `dropped` that a file holds. `found`: the `early` keys that it holds."""
+        return [key for key in keys if (key in found if key in self.early else key not in self._late)]
+
+
+class Journal:
+    """What is done to windows from the moment of `ShardStore.watch` on.
+
+    `mark` is called once it is settled what the process sees: what is done later is surely not in its file.
+    """
+
+    def __init__(self, windows: Iterable[int], most: int = _MOST_PLACED) -> None:
+        self.windows = {window: Watched() for window in windows}
+        self._most, self._left = most, _MOST_BYTES
+
+    def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
+        """`puts` and `deletes` carry their prefixes. `dropped`: those deleted whose message was in a file."""
+        windows = self.windows
+        for key, row in puts:
+            if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:
+                self._left -= len(row)
+                watched.place(key[1:], row, self._most if self._left >= 0 else 0)
+        for key in deletes:
+            if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:
+                if key[1:] in dropped:
+                    watched.dropped.add(key[1:])
+                else:
+                    watched.placed.pop(key[1:], None)
+                    watched.removed.add(key[1:])
+
+    def mark(self) -> None:
+        for watched in self.windows.values():
+            watched.mark()
+
+    def end(self, window: int) -> Watched:
+        """Note no more of a window."""
+        return self.windows.pop(window)

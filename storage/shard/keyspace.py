@@ -1,0 +1,80 @@
+"""The rows of a shard's store: one database, one-byte prefixes, so that one write batch is atomic over all kinds.
+
+p key                     -> row of a message (model/message.py): pending above the cursor, delivered up to it
+e key                     -> how a message ended otherwise: cancelled or dead (`Ended`)
+m first key               -> current key of a message that was moved
+n name                    -> first key | fingerprint of a named message
+x window | name           -> (nothing): names by the window their message is due in, for cleaning
+t cursor                  -> entry number | commit time: when the cursor got here (one per cycle that moved it)
+v applied offset          -> entry number | commit time: when commands below were applied (one per cycle)
+w window start            -> how many messages are pending in this 30-minute window
+l window start            -> commit time: when the last message that was due in this window ended
+z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for cleaning
+f window | number         -> what a delay file says of itself: its rows are in it and not in `p`
+d key                     -> (nothing): in a delay file, and cancelled, moved or dead since
+c window                  -> how many of its keys are among those
+g window                  -> (nothing): the files of this window are being loaded
+a offset                  -> a file that is to be adopted, by the offset of its command, and what became of it
+y sha256                  -> the offset of the command that brought this content
+s                         -> position: the last ledger entry and where the next one is to be found
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from duemq.model.ledger import START, Entry
+from duemq.model.timing import WINDOW_MS as WINDOW_MS
+
+ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
+LAST_END, ENDED_IN = b"l", b"z"
+ADOPTION, CONTENT = b"a", b"y"
+FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
+POSITION = b"s"
+
+CANCELLED, DEAD = 1, 2
+
+U32, U64 = Struct(">I"), Struct(">Q")
+WHEN = Struct(">QQ")
+_ENDED = Struct(">BQH")
+
+
+class Ended(NamedTuple):
+    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
+
+    status: int
+    at: int
+    reason: str
+    row: bytes
+
+    def encode(self) -> bytes:
+        reason = self.reason.encode()
+        return _ENDED.pack(self.status, self.at, len(reason)) + reason + self.row
+
+    @staticmethod
+    def decode(raw: bytes) -> Ended:
+        status, at, reason_bytes = _ENDED.unpack_from(raw)
+        middle = _ENDED.size + reason_bytes
+        return Ended(status, at, raw[_ENDED.size : middle].decode(), raw[middle:])
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a store has followed the ledger. `ledger_offset`: where the next entry is to be found or later."""
+
+    entry: Entry = START
+    ledger_offset: int = 0
+
+    def encode(self) -> bytes:
+        return U64.pack(self.ledger_offset) + self.entry.encode()
+
+    @staticmethod
+    def decode(raw: bytes) -> Position:
+        return Position(Entry.decode(raw[U64.size :]), U64.unpack_from(raw)[0])
+
+
+def window_of(due_ms: int) -> int:
+    """The start (ms) of the 30-minute UTC window a due time falls in."""
+    return due_ms - due_ms % WINDOW_MS

@@ -1,0 +1,392 @@
+"""The store of one shard in RocksDB. Reads by key, scans in delivery order, and one atomic write per cycle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rocksdict import IngestExternalFileOptions, WriteBatch
+
+from duemq.model.errors import StoreFailed
+from duemq.model.ids import IdCodec
+from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.model.rocksdb_errors import translated
+from duemq.storage.delay_files.catalog import FarFiles
+from duemq.storage.imports.records import Adoptions
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.keyspace import (
+    APPLIED,
+    CURSOR,
+    DROPPED,
+    DROPS,
+    ENDED,
+    FAR,
+    LAST_END,
+    LOADING,
+    MOVED,
+    NAME,
+    POSITION,
+    ROW,
+    U64,
+    WHEN,
+    WINDOW,
+    WINDOW_MS,
+    Ended,
+    Position,
+    window_of,
+)
+from duemq.storage.shard.rocksdb import Memory, open_store, without_log
+
+Puts = list[tuple[bytes, bytes]]
+_ROWS_TOGETHER = 64
+_NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
+
+
+class KeyScan:
+    """The keys of a range in parts, as they were when the scan was made: later writes do not show."""
+
+    def __init__(self, database: Any, after: bytes, before: bytes) -> None:
+        self._keys = database.keys(from_key=ROW + after + b"\x00")
+        self._before = ROW + before
+        self.done = False
+
+    def part(self, count: int) -> npt.NDArray[np.int64]:
+        """The due times (ms) of up to `count` further keys; `done` is set after the last."""
+        keys: list[bytes] = list(islice(self._keys, count))
+        if len(keys) < count or keys[-1] >= self._before:
+            self.done = True
+            keys = [key for key in keys if key < self._before]
+        return dues_of([key[1:] for key in keys])
+
+
+class ShardStore:
+    """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
+
+    def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
+        """`ids`: issues the ids of adopted messages; a store that has none needs none."""
+        self.path = path
+        self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
+        self._options = without_log()
+        self.unflushed_bytes = 0
+        raw = self._get(POSITION)
+        self.position = Position() if raw is None else Position.decode(raw)
+        dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
+        self.adoptions = Adoptions(self)
+        self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
+        """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
+        loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
+        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
+        self._journals: list[Journal] = []
+        self._compacting = threading.Lock()
+        self._closing = False
+
+    def _may_be_adopted(self, offset: int) -> bool:
+        """Whether the file of an adopt command may still be needed that is in no table: the logs lead to it again."""
+        return offset >= self.position.entry.applied or offset in self.adoptions.wanted
+
+    def _get(self, key: bytes) -> bytes | None:
+        with translated(self.path):
+            found: bytes | None = self._db.get(key)
+            return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """By whole keys, with their prefixes."""
+        if not keys:
+            return []
+        with translated(self.path):
+            found: list[bytes | None] = self._db.get(list(keys))
+            return found
+
+    # --- by key ---------------------------------------------------------------------------------------------------
+
+    def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
+        """Also of messages in delay files, which takes milliseconds each.
+
+        `known`: what was found in those files before, None for a key that is in none of them.
+        """
+        found = self.get_many([ROW + key for key in keys])
+        if self.far and (covered := [key for key in keys if self.far.covers(key)]):
+            dropped = self._dropped(covered)
+            near = {key: row for key, row in zip(keys, found, strict=True) if row is not None}
+            wanted = [key for key in covered if key not in near and key not in dropped]
+            unknown = [key for key in wanted if key not in known]
+            read = self.far.reader.rows(self.far.by_file(unknown)) if unknown else {}
+            found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
+        return found
+
+    def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows of those messages that are in RocksDB."""
+        found = self.get_many([ROW + key for key in keys])
+        # While a window is loaded, its rows are in both places, and what was dropped may be among them.
+        if self.far.loading and (dropped := self._dropped([key for key in keys if self.far.covers(key)])):
+            found = [None if key in dropped else row for key, row in zip(keys, found, strict=True)]
+        return found
+
+    def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys whose message may be pending in a delay file."""
+        covered = [key for key in keys if self.far.covers(key)] if self.far else []
+        dropped, near = self._dropped(covered), self._near(covered)
+        return [key for key in covered if key not in near and key not in dropped]
+
+    def _near(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of the keys that RocksDB has a row of. A few at a time, for it gives whole rows."""
+        found: set[bytes] = set()
+        for start in range(0, len(keys), _ROWS_TOGETHER):
+            some = keys[start : start + _ROWS_TOGETHER]
+            rows = self.get_many([ROW + key for key in some])
+            found.update(key for key, row in zip(some, rows, strict=True) if row is not None)
+        return found
+
+    def _dropped(self, keys: Sequence[bytes]) -> set[bytes]:
+        marks = self.get_many([DROPPED + key for key in keys])
+        return {key for key, mark in zip(keys, marks, strict=True) if mark is not None}
+
+    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
+        return [None if raw is None else Ended.decode(raw) for raw in self.get_many([ENDED + key for key in keys])]
+
+    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
+        """Where messages are now that were moved at least once; None for those that never were."""
+        return self.get_many([MOVED + key for key in first_keys])
+
+    def names(self, names: Sequence[bytes]) -> list[bytes | None]:
+        """First key and fingerprint of each name that is taken."""
+        return self.get_many([NAME + name for name in names])
+
+    def contents(self, sums: Sequence[str]) -> list[int | None]:
+        """The offsets of the commands by which files of these contents (sha256, hex) were wanted; None for new ones."""
+        return self.adoptions.contents(sums)
+
+    def delivered_at(self, key: bytes, offset: int) -> int:
+        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
+
+        It went out in the later of two cycles: the first whose cursor reached the key, and the one that applied it.
+        """
+        found = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
+        return 0 if None in found else max(when for when in found if when)[1]
+
+    def _first_at_or_after(self, prefix: bytes, key: bytes) -> tuple[int, int] | None:
+        with translated(self.path):
+            for found, raw in islice(self._db.items(from_key=prefix + key), 1):
+                if found[:1] == prefix:
+                    number, at = WHEN.unpack(raw)
+                    return number, at
+        return None
+
+    # --- in order -------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, after: bytes, through: bytes, max_count: int, max_bytes: int, prefix: bytes = ROW
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Keys and rows above `after` up to `through`, at least one if there is any, bounded by count and bytes."""
+        keys: list[bytes] = []
+        rows: list[bytes] = []
+        last, size = prefix + through, 0
+        with translated(self.path):
+            for key, row in islice(self._db.items(from_key=prefix + after + b"\x00"), max_count):
+                if key > last:
+                    break
+                keys.append(key[1:])
+                rows.append(row)
+                size += len(row)
+                if size >= max_bytes:
+                    break
+        return keys, rows
+
+    def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
+        """As `scan`, with the messages in delay files."""
+        start: bytes | None = after
+        while start is not None:
+            keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
+            if keys:
+                return keys, rows
+        return [], []
+
+    def scan_part(
+        self, after: bytes, through: bytes, max_count: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bytes | None]:
+        """A step of `scan_all`, which may find none; and up to where it looked, None for the end.
+
+        It looks at RocksDB up to the next window in files, or at a part of one such window.
+        """
+        window = self.far.next_after(after)
+        if window is None or first_key_at(window) > through:
+            keys, rows = self.scan(after, through, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else None
+        start = last_key_at(window - 1)
+        if after < start:
+            keys, rows = self.scan(after, start, max_count, max_bytes)
+            return keys, rows, keys[-1] if keys else start
+        through_window = min(last_key_at(window + WINDOW_MS - 1), through)
+        keys, rows, looked = self._merged(window, after, through_window, max_count, max_bytes)
+        return keys, rows, looked if looked < through else None
+
+    def _merged(
+        self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bytes]:
+        """Of RocksDB and the files of one window together; and up to where that was looked."""
+        read = (self.far.reader.part(sealed, after, max_count) for sealed in self.far.of(window))
+        parts = [part for part in read if part is not None]
+        looked = min([through, *(keys[-1] for keys, _ in parts)])
+        near_keys, near_rows = self.scan(after, looked, max_count, max_bytes)
+        if len(near_keys) == max_count or sum(map(len, near_rows)) >= max_bytes:
+            looked = near_keys[-1]
+        found = dict(zip(near_keys, near_rows, strict=True))
+        for keys, rows in parts:
+            found.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= looked)
+        for key, _ in self.range(DROPPED + after, DROPPED + looked + b"\x00"):
+            found.pop(key, None)
+        keys = sorted(found)
+        if len(keys) > max_count:
+            keys = keys[:max_count]
+            looked = keys[-1]
+        return keys, [found[key] for key in keys], looked
+
+    def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
+        """The keys above `after` that are due before `before_ms`, to be read in parts."""
+        with translated(self.path):
+            return KeyScan(self._db, after, first_key_at(before_ms))
+
+    def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All rows of one kind, in order, from `start` on: for housekeeping and verification."""
+        with translated(self.path):
+            for key, value in self._db.items(from_key=prefix + start):
+                if key[:1] != prefix:
+                    return
+                yield key[1:], value
+
+    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All rows from `start`, a key with its prefix, to below `end`."""
+        with translated(self.path):
+            for key, value in self._db.items(from_key=start):
+                if key >= end:
+                    return
+                yield key[1:], value
+
+    def windows(self) -> dict[int, int]:
+        """How many messages are pending per 30-minute window (start in ms)."""
+        return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
+
+    def holds(self, prefix: bytes, start_ms: int, end_ms: int) -> bool:
+        """Whether there are rows of a kind that has keys, due in this time, its end excluded."""
+        first, end = prefix + first_key_at(start_ms), prefix + first_key_at(end_ms)
+        return next(self.range(first, end), None) is not None
+
+    def check(self, after: bytes, before_ms: int) -> None:
+        """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
+        last = ROW + first_key_at(before_ms)
+        with translated(self.path):
+            rows = self._db.iter()
+            rows.seek(ROW + after)
+            while rows.valid() and rows.key() < last:
+                rows.next()
+            rows.status()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, puts: Puts, deletes: Sequence[bytes], position: Position, windows: dict[int, int]) -> None:
+        """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`."""
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, value in puts:
+            put(key, value)
+        dropped = self._in_files(deletes) if self.far else set()
+        for key in dropped:
+            put(DROPPED + key, b"")
+        for counted, number in self.far.drop(dropped):
+            put(counted, number)
+        for journal in self._journals:
+            journal.note(puts, deletes, dropped)
+        for key in deletes:
+            batch.delete(key)
+        for start, count in windows.items():
+            if count:
+                put(WINDOW + U64.pack(start), U64.pack(count))
+            else:
+                batch.delete(WINDOW + U64.pack(start))
+        put(POSITION, position.encode())
+        self.change(batch)
+        self.position = position
+
+    def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
+        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
+        keys = [key[1:] for key in deletes if key[:1] == ROW and self.far.covers(key[1:])]
+        near, loading = self._near(keys), self.far.loading
+        return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
+
+    def change(self, batch: WriteBatch) -> None:
+        """Write a batch that leaves the position as it is."""
+        size = batch.size_in_bytes()
+        with translated(self.path):
+            self._db.write(batch, self._options)
+        self.unflushed_bytes += size
+
+    def watch(self, windows: Collection[int]) -> Journal:
+        """Note what is done to windows until `end`."""
+        journal = Journal(windows)
+        self._journals.append(journal)
+        return journal
+
+    def end(self, journal: Journal) -> None:
+        self._journals.remove(journal)
+
+    def ingest(self, sst: Path) -> None:
+        """Take in a sorted file by moving it. Blocks; run it in a thread."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        with translated(self.path):
+            self._db.ingest_external_file([str(sst)], options)
+
+    def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
+        """Forget a range of rows of one kind, `end` excluded."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(prefix + start, prefix + end)
+        with translated(self.path):
+            self._db.write(batch, self._options)
+
+    def forget_ends(self, before_ms: int) -> None:
+        """Forget when the last messages of windows ended that start before this time."""
+        self.drop(LAST_END, b"", U64.pack(before_ms))
+        self.last_ends = {window: at for window, at in self.last_ends.items() if window >= before_ms}
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key in keys:
+            batch.delete(key)
+        with translated(self.path):
+            self._db.write(batch, self._options)
+
+    def flush(self) -> None:
+        """Make everything written so far durable. Blocks; run it in a thread."""
+        self.unflushed_bytes = 0
+        with translated(self.path):
+            self._db.flush(True)
+
+    def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
+        """Give back the space of dropped ranges. Blocks; run it in a thread. `close` cuts it short."""
+        with self._compacting, translated(self.path):
+            try:
+                if not self._closing:
+                    self._db.compact_range(start, end)
+            except Exception:
+                if not self._closing:
+                    raise
+
+    def close(self) -> None:
+        """A compaction under way is stopped, and with it the last flush: what was not flushed is in the logs."""
+        self._closing = True
+        self.far.reader.close()
+        if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
+            self._db.cancel_all_background(True)
+        with self._compacting:
+            try:
+                with translated(self.path):
+                    self._db.close()
+            except StoreFailed:
+                if not stopped:
+                    raise

@@ -1,0 +1,66 @@
+"""Reading request bodies and headers, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from starlette.requests import ClientDisconnect, Request
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+from duemq.web.admission import share_of
+
+SMALL_BODY_BYTES = 64 << 10
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """The first header of this (lower-case) name. Quicker than `request.headers`, which decodes them all."""
+    for known, value in request.scope["headers"]:
+        if known == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
+def check_fields(body: Iterable[str], known: Sequence[str]) -> None:
+    """Raises Rejected `unknown_field`, which names the first field that is not known, and those that are."""
+    for name in body:
+        if name not in known:
+            listed = f"known {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
+            raise Rejected("unknown_field", f"{shown(name)} is not a field here; {listed}", name[:80])
+
+
+async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes | bytearray:
+    """The whole body. One of more than `limit` bytes is refused with `code` as early as that is known.
+
+    Raises Unavailable before it reads a body for which there is no room beside those of other requests. The server
+    below reads the rest of a refused body and throws it away, so that the client gets to the answer.
+    """
+    length = header(request, b"content-length")
+    announced = int(length) if length is not None and length.isdecimal() else 0
+    if announced > limit:
+        raise _too_large(limit, code)
+    share, receive = share_of(request), request.receive
+    share.take_body(announced)
+    message = await receive()
+    body: bytes | bytearray = message.get("body", b"")
+    if message.get("more_body"):
+        body = bytearray(body)  # to join the parts of 32 MiB in the end would take 25 ms
+        while message.get("more_body"):
+            message = await receive()
+            body += message.get("body", b"")
+            size = len(body)
+            if size > limit:
+                raise _too_large(limit, code)
+            if size > announced:  # sent in chunks, without a word of how many there will be
+                share.take(size - announced)
+                announced = size
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    if len(body) > limit:
+        raise _too_large(limit, code)
+    return body
+
+
+def _too_large(limit: int, code: str) -> Rejected:
+    return Rejected(code, f"the body has more than {limit} bytes, the limit for this request")

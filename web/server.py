@@ -1,0 +1,159 @@
+"""An HTTP server and the work behind it, as one process: ready together, stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from duemq.model.errors import BadConfig
+from duemq.web.connections import ConnectionLimits, Connections
+from duemq.web.open_files import connections_within, raise_limit
+from duemq.web.protocol import bounded
+
+log = logging.getLogger(__name__)
+
+_UNSENT_BYTES = 64 << 10  # what the kernel takes for a client before earlier bytes are on their way
+
+Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # gets the server's URL and the stop event
+
+
+def listen_on(address: str, *, shared: bool = False) -> socket.socket:
+    """A socket bound to HOST:PORT. `shared`: other processes bind it as well, and the kernel spreads connections."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Linux would buffer up to 4 MiB for each client that does not read. This does not limit bytes in flight.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        listener.bind((host, int(port)))
+    except OSError as error:
+        listener.close()
+        raise BadConfig(
+            f"listen: cannot listen on {address}: {error.strerror}. Choose another address with --listen."
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket, host: str = "") -> str:
+    """How others reach it; `host` where that is not the one it is bound to."""
+    bound, port = listener.getsockname()[:2]
+    host = host or bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class Stop(asyncio.Event):
+    """Set when the server has to close. Where it `drains`, who asks for it is heard at once, and it is set later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.drains = False
+
+    def ask(self) -> None:
+        """The second time there is no more waiting."""
+        if self.asked.is_set() or not self.drains:
+            self.set()
+        self.asked.set()
+
+    def set(self) -> None:
+        self.asked.set()
+        super().set()
+
+
+def stop_on_signals() -> Stop:
+    """SIGTERM asks for the stop, SIGINT sets it: who presses Ctrl-C waits for it."""
+    stop, loop = Stop(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.ask)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    return stop
+
+
+async def serve_http(
+    app: ASGIApp,
+    listener: socket.socket,
+    url: str,
+    grace_s: float,
+    stop: Stop,
+    ready: Callable[[], Awaitable[object]],
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    companion: Companion | None = None,
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # a value
+) -> None:
+    """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
+
+    Once it is asked to stop, it is not ready any more but serves for `limits.drain_s`, so that a balancer stops sending
+    first. Then the front door closes, then the work: no request meets something that is gone.
+    """
+    limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
+    connections = Connections(limits)
+    shut = asyncio.Event()
+    server = _Server(
+        uvicorn.Config(
+            app, loop="uvloop", http=bounded(connections), ws="none", lifespan="off", log_config=None,
+            access_log=False, timeout_graceful_shutdown=math.ceil(grace_s), server_header=False, date_header=False,
+            proxy_headers=False, timeout_keep_alive=math.ceil(limits.keep_alive_s),
+        )
+    )  # fmt: skip
+    _tune_interpreter()
+
+    async def door() -> None:
+        await server.serve(sockets=[listener])
+        shut.set()
+
+    async def porter() -> None:
+        await stop.asked.wait()
+        log.info("duemq stops", extra={"action": "stop"})
+        connections.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.drain_s):
+                await stop.wait()
+        stop.set()
+        server.should_exit = True
+
+    async def beside() -> None:
+        await ready()
+        stop.drains = limits.drain_s > 0
+        log.info("duemq serves %s", url, extra={"action": "serve", "url": url})
+        if companion is not None:
+            await companion(url, stop)
+
+    async with asyncio.TaskGroup() as group:
+        helper = group.create_task(beside(), name="companion")
+        group.create_task(porter(), name="porter")
+        group.create_task(door(), name="http")
+        watch = group.create_task(connections.run(), name="connections")
+        try:
+            await work(shut)
+        finally:
+            stop.set()
+            helper.cancel()
+            watch.cancel()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the service's: they set its stop event."""
+        yield
+
+
+def _tune_interpreter() -> None:
+    """Fewer pauses: batches of thousands of short-lived objects would start a full collection every few cycles."""
+    # A thread that comes back from a disk sync waits this long at most for the interpreter (default 5 ms).
+    sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
