@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from duemq.model.errors import Rejected
-from duemq.model.timing import parse_levels
+from duemq.model.timing import parse_duration, parse_levels
 
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _BYTE_SIZE = TypeAdapter(ByteSize)
