@@ -90,8 +90,8 @@ abuse: install-dev ## an abused server beside an honest client: memory, lateness
 fuzz: MINUTES ?= 10
 fuzz: SEED ?= 1
 fuzz: install-dev ## requests made from the OpenAPI document, then raw bytes, so many minutes each (MINUTES SEED)
-	@PYTHONPATH=. $(BIN)/python -m tests.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
-	@PYTHONPATH=. $(BIN)/python -m tests.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
 
 bench: install ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

@@ -1,6 +1,6 @@
 """The rules of a shard: what one cycle does to its messages. Pure: no clock, no IO beyond the `View` it is given.
 
-`shard_model.py` in the design folder is the specification; `tests/functional/test_shard_model.py` holds this code to
+The specification is `shard_model.py` of the design; `tests/functional/shard/test_shard_model.py` holds this code to
 it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
 
     cycle = Cycle(before, view, ids, shard)

@@ -1,7 +1,7 @@
 """What a record of a plain Kafka client asks for, read by the rules of `docs/kafka.md`.
 
 This is a second reader beside the server's: the audit judges by it what the server made of such a record, so it shares
-no code with it. `tests/unit/test_plain_records.py` holds both to one table of records, written by hand.
+no code with it. `tests/unit/pipeline/test_plain_records.py` holds both to one table of records, written by hand.
 
 A record says it in headers:
 

@@ -15,8 +15,8 @@ from tests.chaos.network.network import Network
 from tests.chaos.pace import SLOW
 from tests.chaos.shape import Shape
 from tests.chaos.topics import make_topic
-from tests.kafka_rights import AUTHORIZER, deny_creating
-from tests.real_servers import need_servers
+from tests.support.servers.kafka_rights import AUTHORIZER, deny_creating
+from tests.support.servers.real_servers import need_servers
 
 SESSION_MS = int(4_000 * SLOW)
 _CLOCK = "DUEMQ_TEST_CLOCK"

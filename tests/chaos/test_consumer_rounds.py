@@ -1,4 +1,4 @@
-"""One round of each kind; `python -m tests.consumer_rounds` plays hundreds."""
+"""One round of each kind; `python -m tests.chaos.consumer_rounds` plays hundreds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import SEED
-from tests.consumer_rounds import KINDS, Servers, play, servers
-from tests.real_servers import need_servers
+from tests.chaos.consumer_rounds import KINDS, Servers, play, servers
+from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 

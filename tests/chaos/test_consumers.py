@@ -23,9 +23,9 @@ from duemq.client.consumer.retry.policy import LEVELS_MS
 from duemq.dev.servers.kafka import KafkaServers
 from tests.chaos.conftest import SEED
 from tests.chaos.consumer_worker import fails, rejected
-from tests.consumer_site import new_topic
 from tests.e2e.server import Server
-from tests.real_servers import need_servers
+from tests.support.consumer.consumer_site import new_topic
+from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 

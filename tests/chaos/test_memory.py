@@ -23,7 +23,7 @@ import pytest
 
 from duemq.cluster.progress import Progress
 from duemq.dev.cluster.cluster import LocalCluster
-from tests.real_servers import need_servers
+from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 

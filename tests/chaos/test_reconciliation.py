@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.probe import Probe, reconcile_probes
 from tests.chaos.takeover import longest_pause
-from tests.e2e.fates import ABSENT, Kind, Message, State
+from tests.e2e.outcomes import ABSENT, Kind, Message, State
 from tests.e2e.reconcile import reconcile
 
 Record = dict[str, Any]

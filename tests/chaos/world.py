@@ -26,8 +26,8 @@ from tests.chaos.probe import Probe, reconcile_probes
 from tests.chaos.replicas import same_replicas
 from tests.chaos.shape import Shape
 from tests.chaos.topics import committed, end_offsets, forget_before, make_topic
-from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import Load, now_ms
+from tests.e2e.outcomes import ABSENT, Kind, Message, State
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import run
 

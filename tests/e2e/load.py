@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.fates import ABSENT, Kind, Message, State
+from tests.e2e.outcomes import ABSENT, Kind, Message, State
 
 TOPIC = "load"
 _AHEAD_MS = 3_000

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.fates import Message
 from tests.e2e.load import now_ms
+from tests.e2e.outcomes import Message
 from tests.e2e.server import START_S
 
 Record = Mapping[str, Any]

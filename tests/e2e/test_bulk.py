@@ -19,7 +19,7 @@ import pytest
 from duemq.client import Client
 from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server, environment, run
-from tests.spark_site import spark_tests
+from tests.support.spark.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def one_run(table: Path, stage: Path, url: str, job: str, step: str = "") -> sub
     out, err = stage.with_name("out"), stage.with_name("err")
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bulk_run", *map(str, (table, stage, url, job, step))], cwd=ROOT,
+            [sys.executable, "-m", "tests.support.spark.bulk_run", *map(str, (table, stage, url, job, step))], cwd=ROOT,
             stdout=stdout, stderr=stderr, start_new_session=True, env=environment() | {"PYTHONPATH": PATHS},
         )  # fmt: skip
         try:

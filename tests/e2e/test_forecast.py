@@ -27,10 +27,10 @@ from duemq.storage.delay_files.transitions import begin_load
 from duemq.storage.shard.keyspace import ROW, WINDOW_MS
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.adopt_schedule import write_messages
 from tests.e2e.server import Server, run, wait_for
-from tests.other_files import other_file_system
-from tests.spark_site import spark_tests
+from tests.support.shard.import_schedule import write_messages
+from tests.support.spark.other_file_system import other_file_system
+from tests.support.spark.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.pipeline.spark.progress import Silent
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
-from tests.spark_site import spark_jars, spark_tests
+from tests.support.spark.spark_site import spark_jars, spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
 

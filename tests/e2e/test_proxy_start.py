@@ -9,7 +9,7 @@ import pytest
 
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.process import wait_for
-from tests.real_servers import need_servers
+from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 

@@ -22,9 +22,9 @@ from duemq.client import Client
 from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server
 from tests.e2e.test_packaging import ROOT, checkout, python
-from tests.real_servers import need_servers
-from tests.s3_site import S3Site
-from tests.spark_cluster import SparkCluster, environment_of, need_namespaces, packed, submit
+from tests.support.servers.real_servers import need_servers
+from tests.support.servers.s3_site import S3Site
+from tests.support.spark.spark_cluster import SparkCluster, environment_of, need_namespaces, packed, submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 

@@ -17,8 +17,8 @@ from duemq.client import Client
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server, wait_for
-from tests.real_servers import need_servers
-from tests.spark_connect import ConnectServer
+from tests.support.servers.real_servers import need_servers
+from tests.support.spark.spark_connect import ConnectServer
 
 pytestmark = [pytest.mark.smoke, pytest.mark.servers, pytest.mark.xdist_group("spark")]
 HOUR_MS = 3_600_000

@@ -33,10 +33,10 @@ from duemq.pipeline.sources.ranges import Logs
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
-from tests.real_servers import need_servers
-from tests.send_run import ROWS_PASSED
-from tests.spark_cluster import SparkCluster, spark_environment
-from tests.spark_site import spark_jars, spark_tests
+from tests.support.servers.real_servers import need_servers
+from tests.support.spark.send_run import ROWS_PASSED
+from tests.support.spark.spark_cluster import SparkCluster, spark_environment
+from tests.support.spark.spark_site import spark_jars, spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -312,8 +312,8 @@ class Run:
         }  # fmt: skip
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.send_run", *map(str, (master, table, folder, bootstrap))], cwd=ROOT,
-                stdout=log, stderr=log, start_new_session=True, env=spark_environment() | settings,
+                [sys.executable, "-m", "tests.support.spark.send_run", *map(str, (master, table, folder, bootstrap))],
+                cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=spark_environment() | settings,
             )  # fmt: skip
 
     @property

@@ -20,7 +20,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.jobs import tiering_job
 from duemq.storage.jobs.parent import Job
-from tests.functional.kafka_bus import WITHIN_S, options
+from tests.functional.kafka.kafka_bus import WITHIN_S, options
 
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
 _START_S, _STOP_S = 300.0, 300.0  # when to give a process up

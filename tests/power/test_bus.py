@@ -14,9 +14,9 @@ from random import Random
 import pytest
 
 from duemq.model.errors import DuemqError
-from tests.bus_batches import WRITER, recovered
 from tests.power.layer import Layer
 from tests.power.trace import Kind
+from tests.support.node.bus_batches import WRITER, recovered
 
 CUTS = int(os.environ.get("POWER_ROUNDS", "20"))
 ACKNOWLEDGED = "acknowledged-"

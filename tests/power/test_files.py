@@ -17,8 +17,8 @@ from duemq.model.errors import DuemqError, FolderRefused
 from duemq.storage.backup.manifest import check, names
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import Folder, read_info
-from tests.backup_world import FAR, back_up, nothing, now, running, send, wrong
 from tests.power.layer import Layer
+from tests.support.node.backup_world import FAR, back_up, nothing, now, running, send, wrong
 
 MOMENTS = int(os.environ.get("POWER_ROUNDS", "25"))
 New = Callable[..., Layer]

@@ -16,7 +16,7 @@ from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.model.errors import DuemqError
 from duemq.storage.backup.replica_swap import settle_all
 from tests.power.layer import Layer
-from tests.snapshot_world import SHARD, Peer, Wire, contents
+from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 MOMENTS = int(os.environ.get("POWER_ROUNDS", "15"))
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ WORK = textwrap.dedent("""
     import sys
     from pathlib import Path
     from duemq.delay.recovery.replica_snapshot import fetch
-    from tests.snapshot_world import SHARD, Peer, Wire
+    from tests.support.shard.snapshot_world import SHARD, Peer, Wire
 
     root, peer = Path(sys.argv[1]), Peer(Path(sys.argv[2]))
     asyncio.run(fetch(Wire(peer), SHARD, root / "shards" / "003", lambda done, total: None))

@@ -11,8 +11,8 @@ from duemq.dev.cluster.duemq_process import DuemqProcess
 from tests.chaos.cluster import clock_of
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World
-from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import now_ms
+from tests.e2e.outcomes import ABSENT, Kind, Message, State
 
 HOUR_MS = 3_600_000
 _FAILING_MS = 4_000

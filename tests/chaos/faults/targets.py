@@ -16,7 +16,7 @@ from tests.chaos.pace import SLOW
 from tests.chaos.pulse import Lateness, pulse
 from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
-from tests.kafka_rights import FORBIDDEN
+from tests.support.servers.kafka_rights import FORBIDDEN
 
 _BAD = 40  # messages to the bad target
 _DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target

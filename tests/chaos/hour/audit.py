@@ -13,7 +13,7 @@ from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.chaos.pace import SLOW
 from tests.e2e.load import now_ms
 from tests.e2e.server import DUEMQ, environment
-from tests.spark_site import SETTINGS, spark_jars
+from tests.support.spark.spark_site import SETTINGS, spark_jars
 
 _WITHIN_S = 900.0 * SLOW
 _TRIES = 3

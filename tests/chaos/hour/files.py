@@ -9,11 +9,11 @@ from typing import Any
 
 from duemq.model.message import Draft
 from duemq.storage.shard.keyspace import WINDOW_MS
-from tests.adopt_schedule import write_messages
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World
-from tests.e2e.fates import ABSENT, Kind, Message, State
 from tests.e2e.load import now_ms
+from tests.e2e.outcomes import ABSENT, Kind, Message, State
+from tests.support.shard.import_schedule import write_messages
 
 _ROWS = 60
 _AHEAD_MS = 150_000  # a window must begin two minutes from now at least

@@ -1,0 +1,57 @@
+"""Records of other programs in duemq's logs: none of them stops a reader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.model.record import unpack_record
+from tests.functional.kafka.kafka_bus import batch_with_a_bad_name, frames, own_log, values
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def producer(kafka: KafkaServers) -> AsyncIterator[AIOKafkaProducer]:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
+        yield producer
+
+
+async def test_nulls_are_read_as_empty(bus: KafkaBus, producer: AIOKafkaProducer) -> None:
+    log = await own_log(bus)
+    await producer.send_and_wait(log, None, key=b"k", headers=[("none", None), ("ünï", b"x")])
+    await bus.append({(log, 0): frames("next")})
+    assert await values(bus, log) == ["", "next"]
+    record = unpack_record((await bus.read(log, 0, 0, 1))[0].frame)
+    assert record == (b"k", (("none", b""), ("ünï", b"x")), b"")
+
+
+async def test_a_header_name_that_is_not_text_is_replaced(bus: KafkaBus, producer: AIOKafkaProducer) -> None:
+    """aiokafka's own reader stops at it, and would for ever."""
+    log = await own_log(bus)
+    await bus.append({(log, 0): frames("before")})
+    batch = batch_with_a_bad_name(producer, [("more", None)])
+    await (await producer.send_batch(batch, log, partition=0))
+    await bus.append({(log, 0): frames("after")})
+    assert await values(bus, log) == ["before", "one", "two", "three", "after"]
+    found = await bus.read(log, 0, 0, 10)
+    assert [record.offset for record in found] == [0, 1, 2, 3, 4]
+    assert len({record.timestamp for record in found[1:4]}) == 1
+    assert unpack_record(found[2].frame).headers == (("a\ufffd\ufffdz", b"1"), ("more", b""))
+
+
+async def test_compressed_and_transactional_producers_are_read(bus: KafkaBus, kafka: KafkaServers) -> None:
+    log = await own_log(bus)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type="gzip") as packing:
+        await packing.send_and_wait(log, b"x" * 1_000)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"other-{log}") as other:
+        await other.begin_transaction()
+        await other.send_and_wait(log, b"aborted")
+        await other.abort_transaction()
+        async with other.transaction():
+            await other.send_and_wait(log, b"kept")
+    assert await values(bus, log) == ["x" * 1_000, "kept"]

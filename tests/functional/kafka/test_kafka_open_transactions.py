@@ -1,0 +1,167 @@
+"""Transactions whose markers a broker lost: a committer ends them as their coordinator had decided (KAFKA-20734)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from aiokafka.client import ConnectionGroup
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Batches, Partition, wall_clock
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.produce.sends import send_all
+from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.model.errors import LogFailed
+from tests.functional.kafka.kafka_bus import frames, own_log, target, values
+from tests.support.servers.real_servers import need_servers
+
+pytestmark = pytest.mark.anyio
+
+PATIENT_S = 30.0  # a busy machine stands still for longer than a take-over waits
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """A broker that takes records of transactions its coordinator does not know: how the tests make one hang."""
+    need_servers()
+    extra = {"transaction.partition.verification.enable": "false"}
+    with KafkaServers(tmp_path_factory.mktemp("kafka-hanging"), extra=extra) as servers:
+        yield servers
+
+
+@pytest.fixture(autouse=True)
+def brokers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", PATIENT_S)
+
+
+async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> None:
+    """Send these in a transaction; not `known`: without telling the coordinator, which then writes no markers."""
+    producer = committer._producer
+    await producer.begin_transaction()
+    if not known:
+        producer._txn_manager._txn_partitions.update(TopicPartition(*where) for where in batches)
+    made = await committer._prepare(batches, wall_clock())
+    await send_all(producer, committer._catalog, committer.name, made, (), 60.0)
+
+
+async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
+    ledger, topic = await own_log(bus), await target(bus)
+    await other.create_log(ledger, 1)
+    return (ledger, 0), (topic, 0)
+
+
+@pytest.mark.parametrize("hanging", ["both", "log", "target"])
+async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[KafkaBus, KafkaBus], hanging: str) -> None:
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await older.commit({ledger: frames("entry 1"), topic: frames("one")})
+    assert await values(bus, *ledger) == ["entry 1"]  # its marker is there
+    lost = {ledger: frames("entry 2"), topic: frames("two")}
+    await begin(
+        older, {where: lost[where] for where in lost if hanging in ("both", where[0].partition("-")[0])}, known=False
+    )
+    assert await values(other, *ledger) == ["entry 1"]
+
+    newer = await other.committer("shard-0")
+    entries, found = await values(other, *ledger), await values(bus, *topic)
+    assert entries == ["entry 1", "entry 2"][: 1 + (hanging != "target")]
+    assert found == ["one", "two"][: 1 + (hanging != "log")]
+    await newer.commit({ledger: frames("entry 3"), topic: frames("three")})
+    assert await values(other, *ledger) == [*entries, "entry 3"]
+    assert await values(other, *topic) == [*found, "three"]
+
+
+async def test_a_broker_that_is_silent_at_a_take_over_does_not_undo_what_was_committed(
+    two: tuple[KafkaBus, KafkaBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator forgets at each take-over what it decided, and what hangs is mended only once a broker tells."""
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await older.commit({ledger: frames("entry 1"), topic: frames("one")})
+    assert await values(bus, *ledger) == ["entry 1"]
+    await begin(older, {topic: frames("two")}, known=False)
+    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", 0.0)
+    for _ in range(3):
+        newer = await other.committer("shard-0")
+        assert await values(bus, *topic) == ["one"]
+        with pytest.raises(LogFailed, match="has to be ended first"):
+            await newer.commit({topic: frames("three")})
+    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", PATIENT_S)
+    newer = await other.committer("shard-0")
+    await newer.commit({ledger: frames("entry 2"), topic: frames("three")})
+    assert await values(bus, *topic) == ["one", "two", "three"]
+    assert await values(other, *ledger) == ["entry 1", "entry 2"]
+
+
+async def test_what_was_aborted_is_seen_by_nobody(two: tuple[KafkaBus, KafkaBus]) -> None:
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await older.commit({ledger: frames("entry 1"), topic: frames("one")})
+    await begin(older, {ledger: frames("lost")}, known=True)
+    await older._producer.abort_transaction()
+    await begin(older, {ledger: frames("lost"), topic: frames("lost")}, known=False)
+
+    newer = await other.committer("shard-0")
+    await newer.commit({ledger: frames("entry 2"), topic: frames("two")})
+    assert await values(other, *ledger) == ["entry 1", "entry 2"]
+    assert await values(other, *topic) == ["one", "two"]
+
+
+async def test_a_transaction_under_way_is_aborted_with_what_hangs(two: tuple[KafkaBus, KafkaBus]) -> None:
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await begin(older, {ledger: frames("lost")}, known=True)
+    older._producer._txn_manager._txn_partitions.add(TopicPartition(*topic))
+    made = await older._prepare({topic: frames("lost")}, wall_clock())
+    await send_all(older._producer, older._catalog, older.name, made, (), 60.0)
+
+    newer = await other.committer("shard-0")
+    await newer.commit({ledger: frames("entry 1"), topic: frames("one")})
+    assert await values(other, *ledger) == ["entry 1"]
+    assert await values(other, *topic) == ["one"]
+
+
+async def test_a_committer_looks_again_once_its_coordinator_was_away(two: tuple[KafkaBus, KafkaBus]) -> None:
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    committer = await bus.committer("shard-0")
+    await committer.commit({ledger: frames("entry 1"), topic: frames("one")})
+    assert await values(bus, *ledger) == ["entry 1"]
+    # As if the markers of a second commit had been lost, which the committer knows to be committed.
+    await begin(committer, {ledger: frames("entry 2"), topic: frames("two")}, known=False)
+    committer._producer._txn_manager._txn_partitions.clear()
+    await committer._producer.commit_transaction()
+    for (_, group), connection in list(committer._producer.client._conns.items()):
+        if group == ConnectionGroup.COORDINATION:
+            connection.close()
+
+    with pytest.raises(LogFailed, match="hangs"):
+        await committer.commit({topic: frames("three")})
+    again = await bus.committer("shard-0")
+    assert await values(other, *ledger) == ["entry 1", "entry 2"]
+    await again.commit({ledger: frames("entry 3"), topic: frames("three")})
+    assert await values(bus, *ledger) == ["entry 1", "entry 2", "entry 3"]
+    assert await values(bus, *topic) == ["one", "two", "three"]
+
+
+async def test_a_partition_is_looked_at_before_its_first_record(two: tuple[KafkaBus, KafkaBus]) -> None:
+    bus, other = two
+    ledger, topic = await topics(bus, other)
+    older = await bus.committer("shard-0")
+    await older.commit({ledger: frames("entry 1")})
+    await begin(older, {topic: frames("lost")}, known=True)
+    await older._producer.abort_transaction()
+    newer = await other.committer("shard-0")
+    newer._hanging._looked.clear()  # as if its broker had not answered when the committer began
+    await begin(newer, {topic: frames("lost")}, known=False)
+    newer._producer._txn_manager._txn_partitions.clear()
+    await newer._producer.abort_transaction()
+    with pytest.raises(LogFailed, match="hangs"):
+        await newer.commit({ledger: frames("entry 2"), topic: frames("two")})
+    assert await values(bus, *ledger) == ["entry 1"]

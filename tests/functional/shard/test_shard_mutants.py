@@ -1,0 +1,178 @@
+"""Mutants of the shard: each breaks one rule, and the random schedules of `test_shard_model.py` must find it out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.bus.base import Partition
+from duemq.bus.memory import MemoryBus
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.delay.core import command_batch as batch
+from duemq.delay.core.command_batch import Batch, Lookups, View
+from duemq.delay.core.cycle import Cycle
+from duemq.delay.core.outbox import Outbox
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.replica import Replica
+from duemq.model.errors import DuemqError
+from duemq.model.key import due_of, last_key_at, make_key, offset_of
+from duemq.model.ledger import Answer, Deferred, Entry
+from duemq.model.plain import ByName, Place, command_of
+from duemq.storage.shard.rocksdb import Memory
+from tests.support.shard.shard_schedule import Schedule
+
+MEMORY = Memory(8 << 20, 8 << 20)
+Patch = pytest.MonkeyPatch
+
+
+def no_fence(patch: Patch) -> None:
+    """The broker lets a replaced master commit."""
+
+    async def commit(self: MemoryBus, batches: Mapping[Partition, Sequence[bytes]], name: str, epoch: int) -> Any:
+        return await self.append(batches)
+
+    patch.setattr(MemoryBus, "commit", commit)
+
+
+def early_apply(patch: Patch) -> None:
+    """A standby applies commands ahead of the ledger and decides for itself."""
+    follow = Replica.follow
+
+    async def follow_and_decide(self: Replica, bus: MemoryBus) -> int:
+        followed = await follow(self, bus)
+        if self.entry.number < 0:
+            return followed
+        cycle = self.cycle()
+        cycle.apply(cycle.read(await bus.read(BUFFER, self.shard, self.entry.applied, 3)))
+        entry = replace(cycle.entry(self.entry.at), number=self.entry.number)
+        self.advance(cycle, entry, self.store.position.ledger_offset)
+        return followed
+
+    patch.setattr(Replica, "follow", follow_and_decide)
+
+
+def forget_late(patch: Patch) -> None:
+    """Messages that arrive below the cursor do not go out."""
+    take = Cycle.take
+
+    def take_ahead(self: Cycle, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
+        take(self, now, keys, rows, complete)
+        self.due = [due for due in self.due if due[0] > self.before.cursor]
+
+    patch.setattr(Cycle, "take", take_ahead)
+
+
+def skip_deferrals(patch: Patch) -> None:
+    """A follower does not move what the master deferred."""
+    follow = Cycle.follow
+
+    def follow_cursor(self: Cycle, entry: Entry, keys: list[bytes], rows: Mapping[bytes, bytes]) -> None:
+        follow(self, replace(entry, deferred=()), keys, rows)
+
+    patch.setattr(Cycle, "follow", follow_cursor)
+
+
+def cursor_past_undelivered(patch: Patch) -> None:
+    """A bounded cycle moves the cursor to now, over rows that it did not read."""
+    take = Cycle.take
+
+    def take_all(self: Cycle, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
+        take(self, now, keys, rows, complete)
+        if not complete:
+            self.cursor = max(self.cursor, last_key_at(now))
+
+    patch.setattr(Cycle, "take", take_all)
+
+
+def local_before_commit(patch: Patch) -> None:
+    """The local state moves first, then the commit is tried."""
+    outbox, advance = Master._outbox, Replica.advance
+
+    async def outbox_and_advance(self: Master, cycle: Cycle, now: int) -> Outbox:
+        made = await outbox(self, cycle, now)
+        end = await self._bus.end_offset(LEDGER, self._shard)
+        advance(self._replica, cycle, cycle.entry(now), end + 1)
+        return made
+
+    def advance_once(self: Replica, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
+        if entry.number > self.entry.number:
+            advance(self, cycle, entry, ledger_offset)
+
+    patch.setattr(Master, "_outbox", outbox_and_advance)
+    patch.setattr(Replica, "advance", advance_once)
+
+
+def decide_after_take(patch: Patch) -> None:
+    """What is due is chosen first, the commands of the cycle are answered afterwards."""
+    apply, take = Cycle.apply, Cycle.take
+    held: dict[int, Batch] = {}
+
+    def hold(self: Cycle, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+        if answers is None:
+            held[id(self)] = batch
+        else:
+            apply(self, batch, answers, view)
+
+    def take_first(self: Cycle, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
+        take(self, now, keys, rows, complete)
+        apply(self, held.pop(id(self)))
+
+    patch.setattr(Cycle, "apply", hold)
+    patch.setattr(Cycle, "take", take_first)
+
+
+def retry_below_cursor(patch: Patch) -> None:
+    """A retry counts from the clock alone, also where that went back behind the cursor."""
+    defer = Cycle.defer
+
+    def defer_plainly(self: Cycle, due: Any, deferred: Deferred) -> None:
+        if deferred.to is not None and deferred.reason == "unknown_topic" and self.before.cursor > due[0]:
+            deferred = replace(deferred, to=make_key(due_of(due[0]) + 1, offset_of(deferred.to), 0))
+        defer(self, due, deferred)
+
+    patch.setattr(Cycle, "defer", defer_plainly)
+
+
+def count_from_reading(patch: Patch) -> None:
+    """Relative times of plain records count from when a replica reads them, not from their append."""
+    readings = count()
+
+    def command_of_now(frame: bytes, timestamp: int, place: Place) -> Any:
+        return command_of(frame, timestamp + next(readings) % 2, place)
+
+    patch.setattr(batch, "command_of", command_of_now)
+
+
+def no_names_of_changes(patch: Patch) -> None:
+    """Changes by name are answered without a look at the names of earlier cycles."""
+    init = Lookups.__init__
+
+    def init_without(self: Lookups, view: View, commands: Batch) -> None:
+        init(self, view, commands)
+        named = {other.name for other in commands.others.values() if isinstance(other, ByName)}
+        self.names = {name: holder for name, holder in self.names.items() if name not in named}
+
+    patch.setattr(Lookups, "__init__", init_without)
+
+
+MUTANTS = (
+    no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
+    decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_every_mutant_is_found_out(mutant: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path) -> None:
+    mutant(monkeypatch)
+    for seed in range(40):
+        try:
+            asyncio.run(Schedule(seed, tmp_path / str(seed), MEMORY).run())
+        except (AssertionError, DuemqError):
+            return
+    raise AssertionError("40 schedules found nothing wrong")

@@ -1,0 +1,96 @@
+"""A node is killed at every step of sealing, rewriting and loading three windows in one run, and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.model.key import due_of
+from duemq.model.message import CANCEL, Change, Draft
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.shard.keyspace import LOADING, WINDOW_MS, window_of
+from tests.support.shard.shard_world import START, Killed, SimNode, World
+
+pytestmark = pytest.mark.anyio
+
+COUNT = 6
+STEPS = {
+    "seal": ["checkpoint", "written", "committed", "committed", "committed", "flushed"],
+    "rewrite": ["listed", "rewritten", "replaced", "replaced", "replaced", "settled", "removed"],
+    "empty": ["listed", "rewritten", "replaced", "replaced", "replaced", "settled", "removed"],
+    "load": ["begun", "sst", "ingested", "loaded", "loaded", "loaded", "unlinked"],
+}
+
+
+async def settle(node: SimNode) -> None:
+    """All commands applied, all that is due delivered."""
+    while await node.world.tick(node) == 0 or node.world.oracle.applied < len(node.world.oracle.commands):
+        pass
+
+
+async def prepare(node: SimNode, work: str, base: int) -> None:
+    """Three windows from `base` on that are to be sealed, rewritten, dropped or loaded."""
+    world = node.world
+    windows = [base + number * WINDOW_MS for number in range(3)]
+    await world.produce([Draft("one", b"%d" % n, window + n) for window in windows for n in range(COUNT)])
+    await settle(node)
+    if work != "seal":
+        while await node.far.step():
+            pass
+    if work in ("rewrite", "empty"):
+        pending = [key for key in world.oracle.pending if window_of(due_of(key)) in windows]
+        share = 1 if work == "empty" else 2
+        await world.produce([Change(CANCEL, key, 0) for number, key in enumerate(pending) if number % share == 0])
+        await settle(node)
+    elif work == "load":
+        world.now = windows[-1] - world.far.ahead_ms
+
+
+@pytest.mark.parametrize("work", STEPS)
+async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tmp_path: Path) -> None:
+    world = World(
+        tmp_path, Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1},
+        far=FarPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1),
+    )  # fmt: skip
+    await world.start(1)
+    (node,) = world.nodes
+    await node.promote()
+    try:
+        for number in range(len(STEPS[work]) + 1):
+            steps: list[str] = []
+
+            def step(name: str, steps: list[str] = steps, last: int = number) -> None:
+                steps.append(name)
+                if len(steps) > last:
+                    raise Killed(name)
+
+            base = (START // WINDOW_MS + 10 * (number + 1)) * WINDOW_MS
+            await prepare(node, work, base)
+            node.far._fault = step
+            if number < len(STEPS[work]):
+                with pytest.raises(Killed):
+                    await node.far.step()
+                node.kill()
+                await node.promote()
+                world.check(node)
+            else:
+                await node.far.step()
+                node.far._fault = lambda name: None
+            assert steps == STEPS[work][: number + 1]
+            while await node.far.step():
+                pass
+            world.check(node)
+            there = {str(path.relative_to(node.path)) for path in (node.path / FOLDER).rglob("*") if path.is_file()}
+            assert there == set(node.store.far.names()), "nothing is missing, and nothing left over"
+            assert not list(node.store.each(LOADING))
+            await settle(node)
+        world.now += 100 * WINDOW_MS
+        while world.oracle.pending:
+            while node.replica.reach(world.now) < world.now:
+                await node.far.step()
+            await settle(node)
+    finally:
+        world.close()

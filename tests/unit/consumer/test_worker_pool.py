@@ -1,0 +1,352 @@
+"""Handlers in lanes: at once, by key, with time-outs, and what a partition that goes away takes along."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.policy import Pause
+from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
+from tests.unit.consumer.test_consumer_values import Plain
+
+pytestmark = pytest.mark.anyio
+
+
+class Owner:
+    """Notes what became of each message, by its offset; `again`: s until a failed one is tried again."""
+
+    def __init__(self, again: float | None = None) -> None:
+        self.ends: list[tuple[str, int]] = []
+        self.errors: list[str] = []
+        self.pauses: list[float] = []  # 0 where one ended
+        self.again = again
+
+    def done(self, work: Work) -> None:
+        self.ends.append(("done", work.message.record.offset))
+
+    async def failed(self, work: Work, error: BaseException) -> float | None:
+        self.errors.append(str(error))
+        self.ends.append(("failed", work.message.record.offset))
+        return self.again
+
+    def released(self, work: Work) -> None:
+        self.ends.append(("released", work.message.record.offset))
+
+    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
+        self.pauses.append(wait_s)
+
+    def resumed(self) -> None:
+        self.pauses.append(0.0)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(300):
+            while len(self.ends) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(lanes: Lanes) -> AsyncIterator[None]:
+    task = asyncio.create_task(lanes.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), task.exception()
+
+
+def works(route: Route, book: Book, count: int, key: object = None, first: int = 0) -> list[Work]:
+    return [Work(Message(Plain(offset=offset)), route, book, offset, 0, key) for offset in range(first, first + count)]
+
+
+async def test_so_many_at_once_and_no_more() -> None:
+    owner, now, most, gate = Owner(), 0, 0, asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await gate.wait()
+        now -= 1
+
+    lanes = Lanes(owner, 3, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 10))
+        while now < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        gate.set()
+        await owner.until(10)
+    assert most == 3 and sorted(owner.ends) == [("done", offset) for offset in range(10)]
+
+
+async def test_one_of_a_key_at_once_in_their_order() -> None:
+    owner, order = Owner(), list[int]()
+
+    async def handle(message: Message) -> None:
+        order.append(message.record.offset)
+        await asyncio.sleep(0.001 * (message.record.offset % 3))
+        order.append(message.record.offset)
+
+    lanes, book = Lanes(owner, 8, 1), Book(0)
+    async with running(lanes):
+        lanes.put([*works(Route(handle, 60), book, 5, "a"), *works(Route(handle, 60), book, 5, "b", 100)])
+        await owner.until(10)
+    for first in (0, 100):
+        assert [each for each in order if first <= each < first + 100] == [
+            each for offset in range(first, first + 5) for each in (offset, offset)
+        ]
+    assert lanes._keys == {}
+
+
+async def test_a_failed_one_keeps_its_key_and_only_that() -> None:
+    owner, order = Owner(0.02), list[str]()
+
+    async def handle(message: Message) -> None:
+        order.append(str(message.record.offset))
+        if message.record.offset == 0 and order.count("0") < 3:
+            raise ValueError("not yet")
+
+    lanes, book = Lanes(owner, 2, 1), Book(0)
+    async with running(lanes):
+        lanes.put([*works(Route(handle, 60), book, 3, "a"), *works(Route(handle, 60), book, 2, "b", 100)])
+        await owner.until(7)
+    assert order == ["0", "100", "101", "0", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_what_takes_too_long_is_stopped_and_its_lane_goes_on(stubborn: bool) -> None:
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 0.05), Book(0), 3))
+        await owner.until(3)
+    # One that finishes although it is told to stop has done its work.
+    assert owner.ends == [("done" if stubborn else "failed", 0), ("done", 1), ("done", 2)]
+    assert owner.errors == ([] if stubborn else ["the handler took longer than 0.05 s"])
+
+
+async def test_a_lane_that_stopped_a_handler_is_as_new() -> None:
+    """What asyncio's own time-outs and task groups in the next handler go by."""
+    owner, cancels = Owner(), list[int]()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            await asyncio.sleep(60)
+        task = asyncio.current_task()
+        assert task is not None
+        cancels.append(task.cancelling())
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 0.05), Book(0), 2))
+        await owner.until(2)
+    assert cancels == [0]
+
+
+async def test_a_handler_may_have_time_outs_of_its_own() -> None:
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 2))
+        await owner.until(2)
+    assert owner.ends == [("failed", 0), ("failed", 1)]
+
+
+async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
+    owner, gate = Owner(60.0), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 0:
+            await gate.wait()
+        if message.record.offset == 100:
+            raise ValueError("comes again in a minute")
+
+    going, staying = Book(0), Book(0)
+    lanes = Lanes(owner, 2, 1)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), going, 3, "a"))
+        lanes.put(works(Route(handle, 60), going, 2, "b", 100))
+        await owner.until(1)  # 100 failed and waits; 0 is in its handler; 1, 2 and 101 wait for their keys
+        lanes.put(works(Route(handle, 60), staying, 1, "b", 200))
+        lanes.release([going])
+        await owner.until(6)
+        assert sorted(owner.ends) == sorted(
+            [("failed", 100), *(("released", offset) for offset in (1, 2, 100, 101)), ("done", 200)]
+        )
+        assert not await lanes.finish([going], 0.01)
+        gate.set()
+        assert await lanes.finish([going], 10)
+        lanes.put(works(Route(handle, 60), going, 1, "c", 300))
+        await owner.until(8)
+    assert ("done", 0) in owner.ends and ("released", 300) in owner.ends
+    assert lanes._keys == {}
+
+
+async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
+    """A pool that is closed, a future of somebody else: it is a failure, and the lane goes on."""
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        if message.record.offset == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 3))
+        await owner.until(3)
+    assert owner.ends == [("done", 0), ("failed", 1), ("done", 2)]
+    assert owner.errors == ["the handler waited for something that was cancelled"]
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_a_handler_that_cancels_itself_hurts_nobody_else(swallows: bool) -> None:
+    owner, cancels = Owner(), list[int]()
+
+    async def handle(message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if message.record.offset == 0:
+            task.cancel()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if not swallows:
+                    raise
+        cancels.append(task.cancelling())
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 2))
+        await owner.until(2)
+        lanes.put(works(Route(handle, 60), Book(0), 1, first=2))  # after it rested
+        await owner.until(3)
+    assert [end for end, _ in owner.ends] == ["done" if swallows else "failed", "done", "done"]
+    if not swallows:
+        assert cancels == [0, 0]
+
+
+class Unusual(BaseException):
+    """No Exception, as the time-outs of some libraries are."""
+
+
+async def test_whatever_a_handler_raises_is_a_failure() -> None:
+    owner = Owner()
+
+    async def handle(message: Message) -> None:
+        raise Unusual("boom")
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 2))
+        await owner.until(2)
+    assert owner.ends == [("failed", 0), ("failed", 1)]
+
+
+@pytest.mark.parametrize("number", [0, -1], ids=["a lane", "the time-outs"])
+async def test_a_task_that_somebody_else_cancels_ends_the_consumer(number: int) -> None:
+    lanes = Lanes(Owner(), 2, None)
+    whole = asyncio.create_task(lanes.run())
+    while not any(lane.task for lane in lanes._lanes) or not lanes._resting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    names = {task.get_name(): task for task in asyncio.all_tasks()}
+    names["time-outs" if number else "lane-0"].cancel()
+    with pytest.raises(ExceptionGroup, match="unhandled") as ended:
+        await whole
+    assert "not by the consumer" in repr(ended.value.exceptions)
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [("raises", "released"), ("fails", "released"), ("swallows", "done"), ("hesitates", "released")],
+)
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_stop_ends_a_lane_whatever_its_handler_makes_of_it(ending: str, expected: str, late: bool) -> None:
+    """Also while the handler cleans up after a time-out; what fails then is not sent back, for that may take long."""
+    owner, busy, cleaning = Owner(), asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        busy.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cleaning.set()
+            if late or ending == "hesitates":
+                try:
+                    await asyncio.sleep(60 if late else 0.01)
+                except asyncio.CancelledError:
+                    if ending == "hesitates":
+                        await asyncio.sleep(0.01)
+                        raise
+                    if ending == "raises":
+                        raise
+            if ending == "fails":
+                raise ValueError("what I had is gone") from None
+            if ending in ("raises", "hesitates"):
+                raise
+
+    lanes = Lanes(owner, 2, None)
+    whole = asyncio.create_task(lanes.run())
+    lanes.put(works(Route(handle, 0.01 if late else 60), Book(0), 1))
+    await (cleaning if late else busy).wait()
+    whole.cancel()
+    async with asyncio.timeout(300):
+        await asyncio.wait([whole])
+    assert whole.cancelled() and owner.ends == [(expected, 0)] and owner.errors == []
+
+
+async def test_a_stop_lets_go_of_what_is_just_sent_back() -> None:
+    owner, sending = Owner(), asyncio.Event()
+
+    async def failed(work: Work, error: BaseException) -> float | None:
+        sending.set()
+        await asyncio.sleep(60)  # Kafka is away
+        return None
+
+    async def handle(message: Message) -> None:
+        raise ValueError("boom")
+
+    owner.failed = failed  # type: ignore[method-assign]
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 60), Book(0), 1))
+        await sending.wait()
+    assert owner.ends == [("released", 0)]
+
+
+async def test_the_time_of_a_message_that_waits_for_a_thread_does_not_count() -> None:
+    owner, looked = Owner(), 0
+
+    def queued(message: Message) -> bool:
+        nonlocal looked
+        looked += 1
+        return looked < 5
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(60)
+
+    lanes = Lanes(owner, 1, None)
+    async with running(lanes):
+        lanes.put(works(Route(handle, 1e-6, queued), Book(0), 1))
+        await owner.until(1)
+    assert looked == 5 and owner.ends == [("failed", 0)]

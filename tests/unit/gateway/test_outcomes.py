@@ -1,0 +1,164 @@
+"""What a gateway says once a request may be in the log: done, pending or not known, and never that nothing happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from duemq.bus.base import Batches
+from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.shard_reader import MessageState, Named
+from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
+from duemq.model.key import make_key
+from duemq.model.ledger import Answer, Entry
+from duemq.model.message import CANCEL, Draft, shard_of_name
+from duemq.proxy.gateway.base import Outcome, Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from tests.unit.gateway.test_gateway import NOW, SHARDS, Site, at_site, later
+from tests.unit.gateway.test_gateway_imports import FILES
+
+T = TypeVar("T")
+FIRST = MessageState("first", "delivered", "orders", NOW)
+PRINT = b"f" * 16
+
+
+def named(*names: bytes) -> list[Draft]:
+    return [Draft("orders", b"p", NOW + 1000, name=name, fingerprint=PRINT) for name in names]
+
+
+def names_of_shard(shard: int, count: int) -> list[bytes]:
+    return [name for name in (b"n:%d" % n for n in range(1000)) if shard_of_name(name, SHARDS) == shard][:count]
+
+
+async def when_appended(site: Site, shard: int, count: int, work: Awaitable[T], answers: Sequence[Answer]) -> T:
+    """What becomes of a request whose commands are in the log, once the ledger has answered the first of them."""
+    task = asyncio.ensure_future(work)
+    while await site.bus.end_offset(BUFFER, shard) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    said = dict(enumerate(answers))
+    site.follower.progress[shard].publish(Entry(1, len(answers), make_key(1, 0, 0), NOW, said))
+    return await task
+
+
+def test_of_many_names_each_is_answered_as_its_shard_says() -> None:
+    async def scenario(site: Site) -> None:
+        names = names_of_shard(1, 5)
+        _, repeated, conflicting, forgotten, _ = names
+        site.cluster.named_found = {name: Named(PRINT, FIRST) for name in (repeated, conflicting)}
+        sending = site.gateway.send([*named(*names), later()])
+        answers = [Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT, Answer.DUPLICATE]
+        accepted, known, conflict, gone, unknown, other = await when_appended(site, 1, 5, sending, answers)
+        assert isinstance(accepted, Receipt) and not accepted.known and isinstance(other, Receipt)
+        assert known == Receipt("first", "delivered", "orders", NOW, True)
+        assert conflict == Receipt("first", "delivered", "orders", NOW, True, True)
+        assert isinstance(gone, Rejected) and gone.code == "unavailable", "nothing of it was accepted"
+        assert isinstance(unknown, Rejected) and unknown.code == "outcome_unknown"
+        assert site.cluster.asked == [(1, (repeated, conflicting, forgotten), 3)], "they were read together"
+
+    at_site(scenario)
+
+
+def test_a_name_of_which_nobody_can_say_is_not_known() -> None:
+    async def scenario(site: Site) -> None:
+        names = names_of_shard(0, 2)
+        site.cluster.unreadable = Unavailable("no replica answers")
+        sending = site.gateway.send(named(*names))
+        accepted, known = await when_appended(site, 0, 2, sending, [Answer.ACCEPTED, Answer.DUPLICATE])
+        assert isinstance(accepted, Receipt) and isinstance(known, Rejected) and known.code == "outcome_unknown"
+        with pytest.raises(OutcomeUnknown, match="no replica answers"):
+            await site.gateway.named([(names[0], PRINT)])
+        site.cluster.unreadable = None
+        site.cluster.named_found[names[1]] = Named(b"g" * 16, FIRST)
+        pairs = [(names[0], PRINT), (names[1], PRINT), (names[1], b"g" * 16)]
+        missing, conflict, first = await site.gateway.named(pairs)
+        assert missing is None and conflict is not None and conflict.conflict
+        assert first == Receipt("first", "delivered", "orders", NOW, True)
+
+    at_site(scenario)
+
+
+def test_a_shard_that_stops_after_the_append_leaves_nothing_refused() -> None:
+    async def scenario(site: Site) -> None:
+        site.gateway = CommandGateway(site.backend, site.selection, answer_s=300.0)
+        shard = 2
+        (receipt,) = await site.receipts(*named_later(site, shard))
+        sending = asyncio.create_task(site.gateway.send(named(*names_of_shard(shard, 1))))
+        cancelling = asyncio.create_task(site.gateway.change(CANCEL, [receipt.id]))
+        while await site.bus.end_offset(BUFFER, shard) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        site.follower.progress[shard].fail(Unavailable("it is stopped"))
+        (answer,) = await sending
+        assert isinstance(answer, Rejected) and answer.code == "outcome_unknown" and "it is stopped" in answer.detail
+        assert await cancelling == [Outcome(receipt.id, None)], "it is on record"
+        with pytest.raises(Unavailable) as refused:
+            await site.gateway.change(CANCEL, [receipt.id])
+        assert not isinstance(refused.value, OutcomeUnknown), "nothing was appended"
+
+    def named_later(site: Site, shard: int) -> list[Draft]:
+        while site.selection.pick() != (shard - 1) % SHARDS:
+            pass
+        return [later()]
+
+    at_site(scenario)
+
+
+@pytest.mark.parametrize("error", [LogFailed("no answer in time"), DiskFull("a write met ENOSPC")])
+def test_what_the_log_did_not_answer_is_not_known(error: Unavailable) -> None:
+    armed = False
+
+    def refuse(batches: Batches) -> None:
+        if armed:
+            raise error
+
+    async def scenario(site: Site) -> None:
+        nonlocal armed
+        (receipt,) = await site.receipts(later())
+        armed = True
+        for write in (
+            site.gateway.send([later()]), site.gateway.change(CANCEL, [receipt.id]),
+            site.gateway.adopt(FILES[0]), site.gateway.adopt_all(FILES),
+        ):  # fmt: skip
+            with pytest.raises(OutcomeUnknown) as unknown:
+                await write
+            assert unknown.value.code == "outcome_unknown"
+
+    at_site(scenario, refuse)
+
+
+def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
+    async def scenario(site: Site) -> None:
+        async def failing(*asked: object) -> None:
+            raise LogFailed("Kafka: no answer")
+
+        site.cluster.holder = failing  # type: ignore[assignment]
+        site.cluster.state = failing  # type: ignore[method-assign]
+        site.bus.committer = failing  # type: ignore[assignment]
+        (receipt,) = await site.receipts(later())
+        for work in (
+            site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.adopt_all(FILES),
+        ):  # fmt: skip
+            with pytest.raises(Unavailable) as refused:
+                await work
+            assert refused.value.code == "unavailable"
+
+    at_site(scenario)
+
+
+def test_changes_that_were_made_are_told_although_nobody_says_when_others_ended() -> None:
+    async def scenario(site: Site) -> None:
+        receipts = await site.receipts(later(), later())
+
+        async def failing(*asked: object) -> list[int]:
+            raise Unavailable("no replica answers")
+
+        site.cluster.when_ended = failing  # type: ignore[assignment]
+        changing = site.gateway.change(CANCEL, [receipt.id for receipt in receipts])
+        said = [Answer.ACCEPTED, Answer.ACCEPTED, Answer.OK, Answer.DELIVERED]
+        done, late = await when_appended(site, 0, 4, changing, said)
+        assert (done.answer, done.at) == (Answer.OK, NOW)
+        assert (late.answer, late.at) == (Answer.DELIVERED, 0)
+
+    at_site(scenario)

@@ -1,0 +1,126 @@
+"""What a front door takes in at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.message import Draft
+from duemq.proxy.gateway.base import Receipt
+from duemq.web.admission import Admission, Share
+from duemq.web.settings import HttpSettings
+from tests.support.http.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
+
+MIB = 1 << 20
+
+
+class Held:
+    """Makes a gateway hold the messages it is sent back until `go` is set."""
+
+    def __init__(self, gateway: FakeGateway) -> None:
+        self.go, self.sending, self._send = asyncio.Event(), 0, gateway.send
+        gateway.send = self.send  # type: ignore[method-assign]
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        self.sending += 1
+        await self.go.wait()
+        return await self._send(drafts)
+
+    async def until(self, sending: int) -> None:
+        while self.sending < sending:  # noqa: ASYNC110  # a condition of the test's own loop
+            await asyncio.sleep(0)
+
+
+class Body:
+    """A body of chunks that notes how much of it was asked for."""
+
+    def __init__(self, chunks: int) -> None:
+        self._chunks, self.read = chunks, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self._chunks):
+            self.read += 1
+            yield b"x" * (64 << 10)
+
+
+def test_bodies_for_which_there_is_no_room_are_refused_unread_and_later_taken() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        held = Held(gateway)
+        first = asyncio.create_task(ask("POST", "/v1/messages", content=b"x" * (MIB - 1000), headers=TEXT))
+        await held.until(1)
+        unread = Body(16)
+        answer = await ask("POST", "/v1/messages", content=unread, headers=TEXT | {"Content-Length": str(MIB)})
+        refused(answer, 503, "unavailable")
+        assert answer.headers["Retry-After"] == "1" and unread.read == 0
+        small = asyncio.create_task(ask("POST", "/v1/messages", content=b"x" * 900, headers=TEXT))
+        await held.until(2)
+        held.go.set()
+        assert [(await each).status_code for each in (first, small)] == [201, 201]
+        answer = await ask("POST", "/v1/messages", content=b"x" * MIB, headers=TEXT)
+        assert answer.status_code == 201
+
+    with_app(scenario, HttpSettings(max_inflight_bytes=MIB))
+
+
+def test_a_body_in_chunks_is_refused_when_it_becomes_too_much() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        held = Held(gateway)
+        first = asyncio.create_task(ask("POST", "/v1/messages", content=b"x" * (MIB - (256 << 10)), headers=TEXT))
+        await held.until(1)
+        body = Body(12)
+        refused(await ask("POST", "/v1/messages", content=body, headers=TEXT), 503, "unavailable")
+        assert body.read <= 6  # it fits four
+        held.go.set()
+        assert (await first).status_code == 201
+
+    with_app(scenario, HttpSettings(max_inflight_bytes=MIB))
+
+
+def test_one_request_alone_may_be_larger_than_the_bound_for_all() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        body = {"messages": [ORDER | {"payload": "x" * MIB}]}
+        assert (await ask("POST", "/v1/messages:batch", json=body)).status_code == 200
+
+    with_app(scenario, HttpSettings(max_inflight_bytes=MIB))
+
+
+def test_requests_beyond_the_bound_are_refused_and_health_is_answered() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        held = Held(gateway)
+        waiting = [asyncio.create_task(ask("POST", "/v1/messages", content=b"x", headers=TEXT)) for _ in range(3)]
+        await held.until(3)
+        answer = await ask("GET", "/v1/messages/m1")
+        refused(answer, 503, "unavailable")
+        assert answer.headers["Retry-After"] == "1" and answer.headers["X-Request-ID"]
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await ask("GET", path)).status_code == 200
+        held.go.set()
+        assert [(await each).status_code for each in waiting] == [201] * 3
+        assert (await ask("GET", "/v1/messages/m1")).status_code == 200
+
+    with_app(scenario, HttpSettings(max_requests=3))
+
+
+def test_large_bodies_and_pages_that_nobody_reads_leave_room_for_small_bodies() -> None:
+    """Under abuse six of a hundred honest batches were refused: batches of 32 MiB and pages had taken all there was."""
+    admission = Admission(max_bytes=64 * MIB)
+
+    def share() -> Share:
+        return admission.enter({"path": "/v1/messages"})
+
+    share().take_body(32 * MIB)
+    share().take(15 * MIB)
+    for take in (share().take_body, share().take):
+        with pytest.raises(Unavailable):
+            take(2 * MIB)
+    small = [share() for _ in range(64)]
+    for each in small:
+        each.take_body(256 << 10)
+    with pytest.raises(Unavailable):
+        share().take_body(2 * MIB)
+    assert admission.left == MIB
+    for each in small:
+        each.close()

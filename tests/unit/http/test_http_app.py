@@ -1,0 +1,97 @@
+"""What the front door does for every request: ids, keys, limits, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.model.errors import DiskFull, Unavailable
+from duemq.proxy.app import create_app
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.web.settings import HttpSettings
+from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
+
+
+def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 1000
+
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        refused(await ask("POST", "/v1/messages", content=b"x" * 101, headers=TEXT), 413, "payload_too_large")
+        refused(await ask("POST", "/v1/messages", content=endless(), headers=TEXT), 413, "payload_too_large")
+        refused(await ask("POST", "/v1/messages:batch", content=endless(), headers=JSON), 413, "batch_too_large")
+
+    with_app(scenario, limits=Limits(max_payload_bytes=100, max_batch_bytes=5000))
+
+
+def test_a_server_that_cannot_says_when_to_come_back_and_never_that_it_did() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        for error, code in ((Unavailable("no master", 3), "unavailable"), (DiskFull("full", 3), "disk_full")):
+            gateway.error = error
+            answer = await ask("POST", "/v1/messages", json=ORDER)
+            refused(answer, 503, code)
+            assert answer.headers["Retry-After"] == "3"
+        gateway.error = RuntimeError("a bug")
+        answer = await ask("POST", "/v1/messages", json=ORDER)
+        assert answer.headers["X-Request-ID"] in refused(answer, 500, "internal")["detail"]
+        assert (await ask("GET", "/readyz")).status_code == 200
+        gateway.not_ready = "shard 0 has no master"
+        assert refused(await ask("GET", "/readyz"), 503, "unavailable")["detail"] == gateway.not_ready
+        assert (await ask("GET", "/healthz")).status_code == 200
+
+    with_app(scenario)
+
+
+def test_every_answer_has_a_request_id_of_its_own() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        mine = {"X-Request-ID": "mine"}
+        answers = [
+            await ask(*call, headers=mine) for call in (("GET", "/metrics"), ("HEAD", "/healthz"), ("GET", "/x"))
+        ]
+        refused(answers[2], 404, "not_found")
+        wrong = await ask("POST", "/v1/messages/m1")
+        refused(wrong, 405, "method_not_allowed")
+        assert wrong.headers["Allow"] == "DELETE, GET, HEAD, PATCH, PUT"
+        ids = {answer.headers["X-Request-ID"] for answer in (*answers, wrong)}
+        assert len(ids) == 4 and "mine" not in ids
+        assert b"duemq_pending 3.0" in answers[0].content
+
+    with_app(scenario)
+
+
+def test_an_api_key_opens_v1() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        denied = await ask("GET", "/v1/cluster", headers={"Authorization": "Bearer key-three"})
+        refused(denied, 401, "unauthorised")
+        assert denied.headers["WWW-Authenticate"] == "Bearer"
+        assert (await ask("GET", "/v1/cluster", headers={"Authorization": "bearer key-two-"})).status_code == 200
+        assert (await ask("GET", "/v1/cluster", headers={"X-API-Key": "key-one-"})).status_code == 200
+        assert (await ask("GET", "/healthz")).status_code == 200
+        for key in ("key-one-", "key-two-"):
+            headers = {"X-API-Key": key, "Idempotency-Key": "same"}
+            assert (await ask("POST", "/v1/messages", json=ORDER, headers=headers)).status_code == 201
+
+    with_app(scenario, settings=HttpSettings(api_keys=("key-one-", "key-two-")))
+
+
+def test_only_http_is_served() -> None:
+    app = create_app(
+        cast(Gateway, SimpleNamespace()),
+        Ingress(Limits()),
+        HttpSettings(),
+        CollectorRegistry(),
+        lambda: 0,
+        asyncio.Event(),
+    )
+
+    async def nothing(*message: Any) -> Any:
+        raise AssertionError("neither reads nor writes")
+
+    with pytest.raises(RuntimeError, match="lifespan"):
+        asyncio.run(cast(Any, app)({"type": "lifespan"}, nothing, nothing))

@@ -1,0 +1,189 @@
+"""Plain records: what their headers say, and that nothing a client can send is more than refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.model.ids import DIRECT, IdCodec
+from duemq.model.message import CANCEL, MOST_HEADERS, MOVE, Change, read_schedule, shard_of_name
+from duemq.model.plain import ByName, Malformed, Place, command_of, dead_letter, read_record
+from duemq.model.record import HEAD, Record, pack_record, unpack_record
+from duemq.model.row import Row, read_row, row_of
+from duemq.model.timing import LAST_MS
+
+IDS = IdCodec(b"k" * 32)
+AT = 1_700_000_000_000
+SHARDS = 4
+NAME_SHARD = shard_of_name(b"n:order-42", SHARDS)
+PLACE = Place(NAME_SHARD, SHARDS, IDS)
+ID = IDS.issue(NAME_SHARD, AT + 5, 77)
+TARGET = ("duemq-topic", b"orders")
+
+Pairs = tuple[tuple[str, bytes], ...]
+
+
+def meaning(*pairs: tuple[str, bytes], key: bytes | None = None, value: bytes = b"v") -> object:
+    return command_of(pack_record(key, pairs, value), AT, PLACE)
+
+
+def scheduled(*pairs: tuple[str, bytes], key: bytes | None = None) -> Row:
+    frame = meaning(*pairs, key=key)
+    assert isinstance(frame, bytes), frame
+    fields = read_schedule(frame)
+    assert fields is not None
+    return read_row(row_of(frame, IDS.issue_bytes(NAME_SHARD, fields[1], 1), fields))
+
+
+def refusal(*pairs: tuple[str, bytes]) -> str:
+    found = meaning(*pairs)
+    assert isinstance(found, Malformed), found
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "due"),
+    [
+        ("duemq-deliver-at", b"1700000000999", AT + 999),
+        ("duemq-deliver-at", b"5", 5),
+        ("duemq-deliver-at", b"2031-01-01T08:00:00.5+01:00", 1_925_017_200_500),
+        ("duemq-delay", b"90000", AT + 90_000),
+        ("duemq-delay", b"1m30s", AT + 90_000),
+        ("x-delay", b"0", AT),
+        ("DELAY", b"1", AT + 1_000),
+        ("DELAY", b"18", AT + 7_200_000),
+        ("DELAY", b"19", AT + 7_200_000),
+        ("DELAY", b"0", AT),
+        ("DELAY", b"-3", AT),
+    ],
+)
+def test_when(name: str, value: bytes, due: int) -> None:
+    assert scheduled(TARGET, (name, value)).due == due
+    assert meaning(("duemq-move", ID.encode()), (name, value)) == Change(MOVE, IDS.read(ID).key, max(due, AT))  # type: ignore[union-attr]
+
+
+def test_a_schedule_carries_what_the_client_said() -> None:
+    row = scheduled(
+        ("trace", b"1"), TARGET, ("duemq-delay", b"5"), ("duemq-labels", "eu, gelb ü".encode()), ("trace", b"\xff"),
+        ("duemq-expires-at", b"1700000000005"), ("duemq-name", b"order-42"), key=b"\x00\xff",
+    )  # fmt: skip
+    assert (row.topic, row.payload, row.key, row.headers) == (
+        "orders", b"v", b"\x00\xff", (("trace", b"1"), ("trace", b"\xff")),
+    )  # fmt: skip
+    assert (row.labels, row.expires, row.name) == (("eu", "gelb ü"), AT + 5, b"n:order-42")
+    assert scheduled(TARGET, ("x-delay", b"5"), ("duemq-key", b"own"), key=b"of the record").key == b"own"
+
+
+def test_changes_by_id_and_by_name() -> None:
+    first_key = IDS.read(ID).key  # type: ignore[union-attr]
+    assert meaning(("duemq-cancel", ID.encode()), ("trace", b"1")) == Change(CANCEL, first_key, 0)
+    assert meaning(("duemq-cancel", b"order-42")) == ByName(CANCEL, b"n:order-42", 0)
+    assert meaning(("duemq-move", b"order-42"), ("x-delay", b"7")) == ByName(MOVE, b"n:order-42", AT + 7)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        ((), "missing_topic: duemq-topic is required"),
+        ((("duemq-topic", b"a b"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
+        ((("duemq-topic", b"__x"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
+        ((("duemq-topic", b"duemq.ledger"), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
+        ((("duemq-topic", b"x" * 250), ("x-delay", b"1")), "bad_topic: duemq-topic must be"),
+        ((TARGET,), "bad_time: exactly one of duemq-deliver-at, duemq-delay, x-delay, DELAY says when, not none"),
+        ((TARGET, ("x-delay", b"1"), ("DELAY", b"1")), "both_times: exactly one of"),
+        ((TARGET, ("x-delay", b"")), "bad_time: x-delay is not a duration"),
+        ((TARGET, ("x-delay", b"\x00\x00\x00\x00\x00\x00\x00\x05")), "bad_time: x-delay is not a duration"),
+        ((TARGET, ("x-delay", b"\xff")), "bad_header: the value of x-delay is not text: '\\\\xff'"),
+        ((TARGET, ("duemq-delay", b"-1")), "negative_delay: duemq-delay"),
+        ((TARGET, ("duemq-delay", b"%d" % LAST_MS)), "delay_too_long: duemq-delay"),
+        ((TARGET, ("duemq-deliver-at", b"2031-01-01T08:00:00")), "naive_time: duemq-deliver-at has no zone"),
+        ((TARGET, ("DELAY", b"1s")), "bad_level: DELAY must be a whole number"),
+        ((TARGET, ("DELAY", b"9" * 5_000)), "bad_level: DELAY must be a whole number"),
+        ((TARGET, ("x-delay", b"9"), ("duemq-expires-at", b"%d" % (AT + 8))), "bad_time: duemq-expires-at is before"),
+        ((TARGET, ("x-delay", b"1"), ("duemq-labels", b"a,,b")), "bad_field: duemq-labels: a label"),
+        ((TARGET, ("x-delay", b"1"), ("duemq-labels", b"a" + b",a" * 16)), "bad_field: duemq-labels are at most 16"),
+        ((TARGET, ("x-delay", b"1"), ("duemq-name", b"a/b")), "bad_field: duemq-name"),
+        ((TARGET, ("x-delay", b"1"), ("duemq-name", b"order-44")), "wrong_partition: duemq-name: the name order-44"),
+        ((TARGET, ("x-delay", b"1"), ("x-delay", b"1")), "bad_header: x-delay is given twice"),
+        ((TARGET, ("x-delay", b"1"), ("Duemq-Id", b"1")), "unknown_field: 'Duemq-Id' is not a header here"),
+        ((("duemq-cancel", b""),), "bad_field: duemq-cancel: no id of this cluster"),
+        ((("duemq-cancel", b"order-42"), TARGET), "bad_header: duemq-topic does not go with duemq-cancel"),
+        ((("duemq-cancel", b"order-42"), ("duemq-move", b"order-42")), "bad_header: duemq-move does not go with"),
+        ((("duemq-move", b"order-42"),), "bad_time: exactly one of"),
+        ((("duemq-cancel", IDS.issue(NAME_SHARD ^ 1, AT, 3).encode()),), "wrong_partition: duemq-cancel"),
+        ((("duemq-cancel", IDS.issue(DIRECT, AT, 3).encode()),), "already_delivered: duemq-cancel"),
+        ((("duemq-cancel", b"B" * 32),), "wrong_partition: duemq-cancel: no id of this cluster; the name BBBB"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_with_the_header_and_the_rule(pairs: Pairs, reason: str) -> None:
+    assert refusal(*pairs).startswith(reason)
+
+
+def test_the_documentation_tells_of_every_header() -> None:
+    known = refusal(("duemq-colour", b"red")).rpartition("known are ")[2].split(", ")
+    text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
+    assert len(known) == 12 and all(f"`{name}`" in text for name in known)
+
+
+def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
+    def prints(*pairs: tuple[str, bytes], at: int = AT, key: bytes | None = None, value: bytes = b"v") -> bytes:
+        frame = command_of(pack_record(key, (TARGET, ("duemq-name", b"order-42"), *pairs), value), at, PLACE)
+        assert isinstance(frame, bytes)
+        return frame[frame.index(b"n:order-42") + 10 :][:16]
+
+    delay, trace = ("x-delay", b"5"), ("trace", b"1")
+    first = prints(delay, trace)
+    assert first == prints(trace, delay, at=AT + 60_000)
+    others = (prints(delay), prints(delay, trace, key=b""), prints(delay, trace, value=b"w"), prints(("DELAY", b"5")))
+    assert len({first, *others}) == 5
+
+
+ours = st.sampled_from(
+    ["duemq-topic", "duemq-delay", "x-delay", "DELAY", "duemq-deliver-at", "duemq-key", "duemq-name", "duemq-labels",
+     "duemq-expires-at", "duemq-cancel", "duemq-move", "duemq-command"]
+)  # fmt: skip
+values = st.sampled_from([b"orders", b"1", b"-1", b"99999999999999", b"order-42", ID.encode(), b"a,b", b"2031-01-01"])
+records = st.builds(
+    pack_record,
+    st.none() | st.binary(max_size=9),
+    st.lists(st.tuples(ours | st.text(max_size=9, alphabet="aä\x00"), values | st.binary(max_size=70)), max_size=5),
+    st.binary(max_size=20),
+)
+
+
+@given(records | st.binary(max_size=120), st.integers(-1, LAST_MS), st.integers(0, 120), st.binary(max_size=4))
+def test_no_bytes_do_harm(frame: bytes, timestamp: int, at: int, damage: bytes) -> None:
+    frame = frame[:at] + damage + frame[at + len(damage) :]
+    meant = command_of(frame, timestamp, PLACE)
+    if isinstance(meant, bytes):
+        fields = read_schedule(meant)
+        assert fields is not None
+        read_row(row_of(meant, IDS.issue_bytes(1, fields[1], 1), fields))
+    elif isinstance(meant, Malformed):
+        letter = unpack_record(dead_letter(frame, 3, 7, meant.reason))
+        assert letter.header("duemq-error") == meant.reason.encode()
+
+
+def test_a_dead_letter_is_the_record_with_the_reason_in_front() -> None:
+    record = Record(b"k", (TARGET, ("duemq-error", b"mine"), ("ä", b"\xff")), b"value")
+    letter = unpack_record(dead_letter(pack_record(*record), 3, 7, "bad_topic: why"))
+    told = (
+        ("duemq-reason", b"malformed"), ("duemq-error", b"bad_topic: why"), ("duemq-partition", b"3"),
+        ("duemq-offset", b"7"),
+    )  # fmt: skip
+    assert letter == record._replace(headers=told + record.headers)
+
+
+def test_a_frame_that_is_none_or_full_of_headers_still_makes_a_dead_letter() -> None:
+    broken = HEAD.pack(-1, 1, 9) + b"abc"
+    assert read_record(broken) is None
+    assert unpack_record(dead_letter(broken, 3, 7, "x")).value == broken
+    full = HEAD.pack(-1, 0xFFFF, 6 * 0xFFFF) + bytes(6 * 0xFFFF) + b"value"
+    letter = unpack_record(dead_letter(full, 3, 7, "x"))
+    assert (len(letter.headers), letter.value) == (MOST_HEADERS + 4, b"value")
+    many = pack_record(None, (TARGET, ("x-delay", b"1"), *[("h", b"")] * (MOST_HEADERS + 1)), b"")
+    found = command_of(many, AT, PLACE)
+    assert isinstance(found, Malformed) and "65001 headers are given" in found.reason

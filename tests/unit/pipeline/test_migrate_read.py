@@ -1,0 +1,143 @@
+"""Documents of other systems as messages: what real servers wrote, and what is rejected with which reason."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from duemq.pipeline.migrate.celery import CeleryOptions
+from duemq.pipeline.migrate.rabbitmq import RabbitOptions
+from duemq.pipeline.migrate.rocketmq import RocketOptions
+from duemq.pipeline.migrate.rows import Pending, Rejected, _rows
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "imports"
+TAKEN = 1_795_326_100_000
+
+
+def documents(name: str) -> list[Any]:
+    text = (SAMPLES / name).read_text()
+    return orjson.loads(text) if name.endswith(".json") else [orjson.loads(line) for line in text.splitlines()]
+
+
+def rejected(read: Any, document: Any) -> str:
+    with pytest.raises(Rejected) as caught:
+        read(document)
+    return str(caught.value)
+
+
+def test_what_rabbitmqs_plug_in_holds() -> None:
+    first, second, third = map(RabbitOptions().read, documents("rabbitmq_delayed.jsonl"))
+    assert (first.topic, first.payload, first.name) == ("reminders.eu", b'{"order": 17}', "m-1")
+    assert dict(first.headers) == {
+        "content-type": b"application/json", "correlation-id": b"c-1", "message-id": b"m-1", "customer": b"17",
+        "score": b"1.5", "tries": b"3", "vip": b"true",
+    }  # fmt: skip
+    assert second == Pending(1_795_497_429_898, "reminders.us", b"\x00\x01\xff\x80") and first.expires_ms is None
+    assert (third.payload.decode(), third.expires_ms) == ("grüß", third.due_ms + 3_600_000)
+
+
+def test_what_rabbitmqs_queues_hold() -> None:
+    by_ttl, by_delay, none = documents("rabbitmq_get_waiting.json")
+    read = RabbitOptions("orders").read
+    stamp = 1_795_255_200_000
+    assert read(by_ttl) == Pending(stamp + 604_800_000, "orders", b"by ttl", headers=(("a", b"b"),))
+    assert (read(by_delay).due_ms, read(by_delay).payload) == (stamp + 5000, b"\x00\xff")
+    assert "no x-delay, no expiration, and no --ttl" in rejected(read, none)
+    assert "say --taken-at" in rejected(RabbitOptions("orders", ttl_ms=5).read, none)
+    assert RabbitOptions("orders", TAKEN, 600_000).read(none).due_ms == TAKEN + 600_000
+    assert RabbitOptions("orders", TAKEN, 600_000).read(by_ttl).due_ms == stamp + 600_000
+    assert "negative" in rejected(read, documents("rabbitmq_get_reminders.json")[0])
+    assert "not base64" in rejected(read, by_delay | {"payload": "?"})
+    assert "no whole number" in rejected(
+        RabbitOptions("t", TAKEN).read, {"payload": "", "properties": {"headers": {"x-delay": "soon"}}}
+    )
+    assert "no payload" in rejected(read, {})
+
+
+def test_what_rocketmqs_timer_holds() -> None:
+    at, after, soon, taken, back = documents("rocketmq_timer.jsonl")
+    read = RocketOptions(TAKEN).read
+    first = read(at)
+    assert first == Pending(
+        1_795_412_500_218, "orders", b'{"order": 17}', b"order-17", (("customer", b"17"),), ("reminder",), None,
+        "FD000000000000000000000000000002263A1DBD16A66D5E5D530000", first.twin,
+    )  # fmt: skip
+    # Asked for 7200 s after it was stored at ...301045: never earlier than that, and less than two seconds later.
+    assert read(after).due_ms == 1_795_333_302_000 and read(after).payload == b"\x00\xff\x80"
+    assert read(soon).due_ms == 1_795_326_103_000
+    assert "RocketMQ has delivered it" in rejected(RocketOptions(TAKEN + 10_000).read, soon)
+    assert read(back).ends == read(taken).twin and read(taken).ends is None
+    newer = orjson.loads(orjson.dumps(back))
+    newer["properties"]["TIMER_DEL_UNIQKEY"] = read(taken).twin
+    assert read(newer).ends == read(taken).twin
+
+
+def test_what_rocketmqs_levels_hold() -> None:
+    long, short = documents("rocketmq_levels.jsonl")
+    read = RocketOptions(TAKEN).read
+    assert (read(long).due_ms, read(long).topic, read(long).key) == (1_795_326_101_129 + 7_200_000, "orders", b"lvl")
+    assert RocketOptions(TAKEN, "mine", "1s 2s").read(long)[:2] == (1_795_326_103_129, "mine")
+    assert read(short).due_ms == 1_795_326_102_138
+    del long["storeTimestamp"]
+    assert "storeTimestamp" in rejected(read, long)
+    assert "no DELAY" in rejected(read, {"properties": {"REAL_TOPIC": "t"}})
+    assert "no REAL_TOPIC" in rejected(read, {"properties": {}})
+    assert "no properties" in rejected(read, {"beginOffset": 0, "endOffset": 5})
+    json = {"body": {"a": 1}, "bodyFormat": "json", "properties": {"REAL_TOPIC": "t", "TIMER_OUT_MS": str(2 * TAKEN)}}
+    assert read(json).payload == b'{"a":1}'
+    assert read(json | {"body": "ä", "bodyFormat": "string"}).payload == "ä".encode()
+    assert "not base64" in rejected(read, json | {"body": "?", "bodyFormat": "base64"})
+
+
+def task(**headers: Any) -> dict[str, Any]:
+    about = {"delivery_info": {"exchange": "", "routing_key": "celery"}, "priority": 3, "body_encoding": "base64"}
+    body = base64.b64encode(b"[[], {}, {}]").decode()
+    return {"body": body, "headers": {"id": "t1", "task": "t", **headers}, "properties": about}
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose zone is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_celery_tasks_and_what_is_none() -> None:
+    read = CeleryOptions("held").read
+    found = read(task(eta="2031-01-01T08:00:00.000100+01:00", retries=2, expires="2031-01-02T00:00:00"))
+    assert (found.due_ms, found.topic, found.key, found.name) == (1_925_017_200_001, "held", b"t1", "held:t1:2")
+    fields = orjson.loads(found.payload)
+    assert (fields["body"], fields["headers"]["eta"], fields["priority"]) == ("[[], {}, {}]", None, 3)
+    assert (fields["expires"], fields["properties"]) == ("2031-01-02T00:00:00+00:00", {})
+    old = {"id": "t2", "task": "t", "eta": "2031-01-01T08:00:00", "retries": 0}
+    first = task() | {"headers": {}, "body": base64.b64encode(orjson.dumps(old)).decode()}
+    assert orjson.loads(orjson.loads(read(first).payload)["body"]) == old | {"eta": None}
+    assert "no eta" in rejected(read, task())
+    assert "eta is no time" in rejected(read, task(eta="soon"))
+    assert "not a message of Celery's" in rejected(read, {"body": "x"})
+    assert "first protocol" in rejected(read, task() | {"headers": {}})
+
+
+def test_each_document_is_found_and_each_reject_says_where_it_was() -> None:
+    good, bad = {"payload": "p", "routing_key": "t", "due_ms": 5}, {"payload": "p", "routing_key": "a b", "due_ms": 5}
+    read = RabbitOptions().read
+    rows = list(_rows("f", orjson.dumps([good, bad]).decode(), read))
+    assert [(row["source"], row.get("reason") is None) for row in rows] == [("f[0]", True), ("f[1]", False)]
+    assert "not the name of a topic" in rows[1]["reason"] and orjson.loads(rows[1]["raw"]) == bad
+    lines = "\n".join((orjson.dumps(good).decode(), "{broken", "", orjson.dumps(good | {"due_ms": -1}).decode()))
+    rows = list(_rows("f", lines, read))
+    assert [row["source"] for row in rows] == ["f:1", "f:2", "f:4"]
+    assert rows[1]["raw"] == "{broken" and rows[1]["reason"].startswith("not JSON")
+    assert "outside the years" in rows[2]["reason"]
+    named = orjson.dumps(good | {"properties": {"message_id": "no name"}}).decode()
+    assert next(_rows("f", named, read))["name"] is None
