@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import Fatal, Rejected, Unavailable
-
-Partition = tuple[str, int]  # topic and partition number
+from duemq.model.record import Partition, Stored
 
 
 class UnknownTopic(Rejected):
@@ -48,14 +47,6 @@ class TargetRefused(Unavailable):
 
 class TopicRefused(Fatal):
     """A topic of duemq's own exists, and is not as it must be. The message says what it is and what to do."""
-
-
-class Stored(NamedTuple):
-    """A frame in a log. `timestamp`: when it was appended, epoch ms, on the log's clock."""
-
-    offset: int
-    timestamp: int
-    frame: bytes
 
 
 def wall_clock() -> int:

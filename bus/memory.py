@@ -14,7 +14,6 @@ from duemq.bus.base import (
     Appended,
     Batches,
     Landed,
-    Stored,
     Subscription,
     Target,
     TopicInfo,
@@ -25,6 +24,7 @@ from duemq.bus.base import (
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
+from duemq.model.record import Stored
 
 
 @dataclass

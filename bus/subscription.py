@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from duemq.bus.base import Partition
+from duemq.model.record import Partition
 
 _Followed = tuple[str, int | None]
 

@@ -15,7 +15,8 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core.disk_watermarks import Level, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard
-from duemq.storage.data_folder import DiskUse, Folder, disk_bytes, disk_use
+from duemq.model.disk_use import DiskUse
+from duemq.storage.data_folder import Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from duemq.cluster.destinations import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TO
 from duemq.delay.core.disk_watermarks import Level
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
+from duemq.model.disk_use import DiskUse
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
-from duemq.storage.data_folder import DiskUse
 from duemq.storage.imports.records import ADOPTED, REFUSED
 
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}

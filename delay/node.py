@@ -29,16 +29,17 @@ from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Level, Watermarks
 from duemq.delay.core.limits import Pace
 from duemq.delay.core.linger import Gathering
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.health import StandingKeeper, why_unfit
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
 from duemq.delay.shard.shard import Shard
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.base import Election, Member, NodeState, Standing
+from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
-from duemq.storage.data_folder import DiskUse, Folder, disk_use
+from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.shard.rocksdb import Memory
 

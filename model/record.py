@@ -17,6 +17,7 @@ HEAD = Struct(">iHI")
 HEADER = Struct(">HI")
 
 Headers = tuple[tuple[str, bytes], ...]
+Partition = tuple[str, int]  # topic and partition number
 
 
 class Record(NamedTuple):
@@ -29,6 +30,14 @@ class Record(NamedTuple):
     def header(self, name: str) -> bytes | None:
         """The value of the first header of this name."""
         return next((value for known, value in self.headers if known == name), None)
+
+
+class Stored(NamedTuple):
+    """A frame in a log. `timestamp`: when it was appended, epoch ms, on the log's clock."""
+
+    offset: int
+    timestamp: int
+    frame: bytes
 
 
 def pack_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[int, bytes]:

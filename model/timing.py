@@ -212,3 +212,8 @@ def shown(value: object) -> str:
         return "a number of more than 60 digits"
     quoted = repr(value)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}..."
+
+
+def window_of(due_ms: int) -> int:
+    """The start (ms) of the 30-minute UTC window a due time falls in."""
+    return due_ms - due_ms % WINDOW_MS

@@ -13,10 +13,10 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
+from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.replica_swap import settle_all
@@ -50,19 +50,6 @@ class FolderInfo:
     shards: int
     cluster: str
     secret: bytes = field(repr=False)
-
-
-class DiskUse(NamedTuple):
-    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
-
-    used: int
-    free: int
-
-    @property
-    def percent(self) -> float:
-        """As `df` counts it, which rounds it up."""
-        whole = self.used + self.free
-        return 100 * self.used / whole if whole else 0.0
 
 
 def disk_use(path: Path) -> DiskUse:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, Words, duration
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.object_store import is_object, wrong_uri
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 

@@ -11,17 +11,7 @@ from typing import Final
 
 from rocksdict import Rdict
 
-from duemq.bus.base import (
-    Batches,
-    Landed,
-    Stored,
-    Subscription,
-    Target,
-    TopicInfo,
-    UnknownTopic,
-    log_that_fits,
-    wall_clock,
-)
+from duemq.bus.base import Batches, Landed, Subscription, Target, TopicInfo, UnknownTopic, log_that_fits, wall_clock
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import Chunk, take
@@ -34,6 +24,7 @@ from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, Unavailable
+from duemq.model.record import Stored
 from duemq.model.rocksdb_errors import translated
 
 log = logging.getLogger(__name__)

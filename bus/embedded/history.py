@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from rocksdict import Rdict
 
-from duemq.bus.base import Stored
 from duemq.bus.embedded.chunk import Chunk, take, unpack_chunk
 from duemq.bus.embedded.log_topic import LogPartition
 from duemq.bus.embedded.rocksdb_log import scan_options
 from duemq.model.errors import CorruptStore
+from duemq.model.record import Stored
 from duemq.model.rocksdb_errors import translated
 
 # RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.

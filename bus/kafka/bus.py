@@ -13,8 +13,6 @@ from aiokafka.errors import KafkaError
 from duemq.bus.base import (
     Batches,
     Landed,
-    Partition,
-    Stored,
     Subscription,
     Target,
     TargetRefused,
@@ -42,6 +40,7 @@ from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, se
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.fault import Fault, no_fault
+from duemq.model.record import Partition, Stored
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from duemq.cluster.clock import GuardedClock
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.core.limits import Pace
 from duemq.delay.core.linger import Gathering
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import NodeOptions
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig

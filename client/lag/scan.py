@@ -10,14 +10,13 @@ from aiokafka import errors
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Stored
 from duemq.bus.kafka.fetch.records import decode
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, Fetched
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
 from duemq.client.lag.values import Seen
 from duemq.model.errors import LogFailed
-from duemq.model.record import unpack_record
+from duemq.model.record import Stored, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _NOWHERE = 1 << 63  # past the end of any partition

@@ -6,14 +6,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from duemq.bus.base import Stored
 from duemq.model.adoption import Adopt
+from duemq.model.ended import Ended
 from duemq.model.errors import Diverged
 from duemq.model.key import KEY_BYTES
 from duemq.model.ledger import Answer
 from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
 from duemq.model.plain import ByName, Malformed, Place, command_of
-from duemq.storage.shard.keyspace import Ended
+from duemq.model.record import Stored
 
 
 class View(Protocol):

@@ -23,17 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from duemq.bus.base import Stored
 from duemq.delay.core.command_batch import Batch, Lookups, View, understand
 from duemq.model.adoption import Adopt
+from duemq.model.ended import CANCELLED, DEAD, Ended
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, Place
+from duemq.model.record import Stored
 from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
-from duemq.storage.shard.keyspace import CANCELLED, DEAD, WINDOW_MS, Ended, window_of
+from duemq.model.timing import WINDOW_MS, window_of
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""

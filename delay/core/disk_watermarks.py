@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from duemq.storage.data_folder import DiskUse
+from duemq.model.disk_use import DiskUse
 
 _BELOW = 1.0  # percent below a mark at which it is left: so that one message does not pass it to and fro
 

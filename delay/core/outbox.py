@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from duemq.bus.base import Partition
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.cycle import Due
+from duemq.model.record import Partition
 from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
 
 

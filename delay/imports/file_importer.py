@@ -24,8 +24,8 @@ from typing import Any
 import orjson
 
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.delay.core.import_candidates import Candidates
 from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
+from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import FarCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble

@@ -10,10 +10,11 @@ from dataclasses import replace
 from duemq.cluster.shard_reader import Found, MessageState, Query, Status
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import ReadAhead, warm_part
+from duemq.model.ended import CANCELLED, Ended
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
-from duemq.storage.shard.keyspace import CANCELLED, ENDED, ROW, Ended
+from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
 _PART = 500  # rows looked at before others get their turn

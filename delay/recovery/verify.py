@@ -14,23 +14,25 @@ import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.internal_topics import INTERNAL
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.imports.file_importer import Adopter
 from duemq.delay.shard.replica import Replica
 from duemq.delay.tiering.tiering import FarKeeper
+from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.model.ended import Ended
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Adopted, Entry
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
+from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.storage.delay_files.transitions import bounds
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.imports.records import Here
 from duemq.storage.imports.row_rules import AdoptLimits
 from duemq.storage.jobs.parent import lines_of
-from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME, Ended, window_of
+from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 

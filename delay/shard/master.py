@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from duemq.bus.base import Bus, Committer, Partition, Stored
+from duemq.bus.base import Bus, Committer
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
@@ -20,8 +20,9 @@ from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.retention import has_ends, horizon_for
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.key import due_of, first_key_at
-from duemq.model.record import pack_record
-from duemq.storage.shard.keyspace import ENDED, window_of
+from duemq.model.record import Partition, Stored, pack_record
+from duemq.model.timing import window_of
+from duemq.storage.shard.keyspace import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from duemq.bus.base import Bus, Stored, Subscription
+from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.shard.store_changes import count_changes, store_changes
@@ -21,11 +21,12 @@ from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Adopted, Barrier, Entry, read_ledger
-from duemq.model.record import unpack_record
+from duemq.model.record import Stored, unpack_record
+from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.delay_files.imported_file import dues
 from duemq.storage.imports.records import Here
-from duemq.storage.shard.keyspace import Position, window_of
+from duemq.storage.shard.keyspace import Position
 from duemq.storage.shard.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import Slot

@@ -11,21 +11,9 @@ from itertools import islice
 from duemq.model.fault import Fault, no_fault
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
 from duemq.model.row import first_key_of, name_of
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.imports.records import ADOPTED, WANTED
-from duemq.storage.shard.keyspace import (
-    APPLIED,
-    CURSOR,
-    ENDED,
-    ENDED_IN,
-    MOVED,
-    NAME,
-    NAME_DUE,
-    ROW,
-    U64,
-    WHEN,
-    WINDOW_MS,
-    window_of,
-)
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ENDED_IN, MOVED, NAME, NAME_DUE, ROW, U64, WHEN
 from duemq.storage.shard.store import ShardStore
 
 _PART = 1_000  # a few milliseconds

@@ -18,7 +18,6 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import Pace
 from duemq.delay.core.linger import Gather, Gathering
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.imports.copies import Copy, FilePeers
 from duemq.delay.imports.file_importer import Adopter
 from duemq.delay.metrics import FarCounts, ShardGauges
@@ -28,6 +27,7 @@ from duemq.delay.shard.retention import forget_before, has_ends, has_history
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import FarKeeper
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.base import Election
 from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
 from duemq.model.fault import Fault, no_fault

@@ -8,6 +8,7 @@ from duemq.delay.core.cycle import Cycle
 from duemq.model.key import due_of, dues_of
 from duemq.model.ledger import Entry
 from duemq.model.row import name_of
+from duemq.model.timing import window_of
 from duemq.storage.shard.keyspace import (
     APPLIED,
     CURSOR,
@@ -20,7 +21,6 @@ from duemq.storage.shard.keyspace import (
     ROW,
     U64,
     WHEN,
-    window_of,
 )
 from duemq.storage.shard.store import Puts
 from duemq.wheel.wheel import Wheel

@@ -9,11 +9,11 @@ from itertools import islice
 
 from duemq.delay.core.command_batch import Batch, Other, View
 from duemq.delay.threads import in_thread
+from duemq.model.ended import Ended
 from duemq.model.errors import DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
-from duemq.storage.shard.keyspace import Ended
 from duemq.storage.shard.store import ShardStore
 
 _MOST_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.delay.core.tiering_policy import FarPolicy, Settled, runs_of
 from duemq.delay.metrics import FarCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
+from duemq.delay.tiering.tiering_policy import FarPolicy, Settled, runs_of
 from duemq.model.errors import Fatal, Unavailable
 from duemq.model.fault import Fault, no_fault
 from duemq.model.rocksdb_errors import translated

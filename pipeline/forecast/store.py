@@ -23,9 +23,10 @@ from duemq.model.errors import CorruptStore
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, first_key_at
 from duemq.model.rocksdb_errors import translated
 from duemq.model.row import topic_of
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.delay_files.sealed_file import About
-from duemq.storage.shard.keyspace import DROPPED, DROPS, FAR, LOADING, POSITION, ROW, U32, U64, WINDOW_MS, Position
+from duemq.storage.shard.keyspace import DROPPED, DROPS, FAR, LOADING, POSITION, ROW, U32, U64, Position
 
 COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),
                             ("messages", pa.int64())])  # fmt: skip

@@ -16,7 +16,7 @@ from functools import wraps
 from itertools import count, islice, repeat
 from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import Batches, Bus, Committer, Landed, Partition, Target
+from duemq.bus.base import Batches, Bus, Committer, Landed, Target
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
@@ -30,7 +30,7 @@ from duemq.model.ids import DIRECT, ID_CHARS
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
-from duemq.model.record import HEAD
+from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.proxy.gateway.base import Adopting, Outcome, Page, Receipt
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum

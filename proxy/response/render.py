@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from duemq.bus.base import Stored
 from duemq.cluster.shard_reader import MessageState
-from duemq.model.record import HEAD, HEADER, Headers, unpack_headers, unpack_record
+from duemq.model.record import HEAD, HEADER, Headers, Stored, unpack_headers, unpack_record
 from duemq.model.timing import format_ms
 from duemq.proxy.gateway.base import Receipt
 

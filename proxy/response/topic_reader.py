@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.types import Receive
 
-from duemq.bus.base import Bus, Stored, Subscription, TopicInfo
+from duemq.bus.base import Bus, Subscription, TopicInfo
 from duemq.model.errors import Unavailable
+from duemq.model.record import Stored
 from duemq.proxy.response.topic_cursor import encode_cursor
 
 Page = list[tuple[int, list[Stored]]]  # what was read, by partition

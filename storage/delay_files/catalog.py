@@ -21,10 +21,11 @@ from duemq.model.errors import DamagedFile
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, last_key_at, offset_of
 from duemq.model.rocksdb_errors import translated
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.imported_file import AdoptedFile
 from duemq.storage.delay_files.reader import FarReader
 from duemq.storage.delay_files.sealed_file import About, DelayFile
-from duemq.storage.shard.keyspace import DROPS, FAR, U32, U64, WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import DROPS, FAR, U32, U64
 
 FOLDER = "far"
 _ADOPTED = re.compile(r"a(\d+)\.parquet")

@@ -34,8 +34,8 @@ from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
 from duemq.model.rocksdb_errors import translated
 from duemq.model.row import message_key_in, payload_at, topic_of
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.fsync import sync_folder
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 FORMAT = 1
 ROWS_PER_GROUP = 4_096

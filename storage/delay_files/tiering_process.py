@@ -33,11 +33,12 @@ from duemq.model.errors import CorruptStore, DamagedFile, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
 from duemq.model.rocksdb_errors import translated
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import Sealed, open_file
 from duemq.storage.delay_files.sealed_file import About, DelayFile, Part, parts_of, write
 from duemq.storage.fsync import sync_folder
 from duemq.storage.jobs.child import job_of_parent
-from duemq.storage.shard.keyspace import ROW, WINDOW_MS
+from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import sorted_file_options
 
 FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own

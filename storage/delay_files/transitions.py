@@ -23,9 +23,10 @@ from pathlib import Path
 from rocksdict import WriteBatch
 
 from duemq.model.key import first_key_at
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.shard.change_journal import Watched
-from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, U64, WINDOW_MS
+from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, U64
 from duemq.storage.shard.store import ShardStore
 
 

@@ -24,12 +24,12 @@ from duemq.model.errors import BadDelayFile
 from duemq.model.fault import Fault, no_fault
 from duemq.model.key import make_key
 from duemq.model.rocksdb_errors import translated
+from duemq.model.timing import window_of
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.fsync import make_folder, sync_folder
 from duemq.storage.imports.columns import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
 from duemq.storage.imports.row_rules import AdoptLimits, Rules
 from duemq.storage.imports.source import Source, readable
-from duemq.storage.shard.keyspace import window_of
 
 FORMAT = 1
 _ABOUT = b"duemq-adopted"

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from duemq.model.errors import BadDelayFile
 from duemq.model.message import LABEL_TEXT, MOST_LABELS, is_topic
 from duemq.model.record import HEADER
-from duemq.model.timing import LAST_MS, format_ms, shown
-from duemq.storage.shard.keyspace import WINDOW_MS, window_of
+from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
 
 RESERVED_HEADERS = "duemq-"
 HEADER_NAME_CHARACTERS = 256

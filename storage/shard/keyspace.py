@@ -1,6 +1,6 @@
 """The rows of a shard's store: one database, one-byte prefixes, so that one write batch is atomic over all kinds.
 
-p key                     -> row of a message (model/message.py): pending above the cursor, delivered up to it
+p key                     -> row of a message (model/row.py): pending above the cursor, delivered up to it
 e key                     -> how a message ended otherwise: cancelled or dead (`Ended`)
 m first key               -> current key of a message that was moved
 n name                    -> first key | fingerprint of a named message
@@ -23,10 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
 
 from duemq.model.ledger import START, Entry
-from duemq.model.timing import WINDOW_MS as WINDOW_MS
 
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
 LAST_END, ENDED_IN = b"l", b"z"
@@ -34,30 +32,8 @@ ADOPTION, CONTENT = b"a", b"y"
 FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
 POSITION = b"s"
 
-CANCELLED, DEAD = 1, 2
-
 U32, U64 = Struct(">I"), Struct(">Q")
 WHEN = Struct(">QQ")
-_ENDED = Struct(">BQH")
-
-
-class Ended(NamedTuple):
-    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
-
-    status: int
-    at: int
-    reason: str
-    row: bytes
-
-    def encode(self) -> bytes:
-        reason = self.reason.encode()
-        return _ENDED.pack(self.status, self.at, len(reason)) + reason + self.row
-
-    @staticmethod
-    def decode(raw: bytes) -> Ended:
-        status, at, reason_bytes = _ENDED.unpack_from(raw)
-        middle = _ENDED.size + reason_bytes
-        return Ended(status, at, raw[_ENDED.size : middle].decode(), raw[middle:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +49,3 @@ class Position:
     @staticmethod
     def decode(raw: bytes) -> Position:
         return Position(Entry.decode(raw[U64.size :]), U64.unpack_from(raw)[0])
-
-
-def window_of(due_ms: int) -> int:
-    """The start (ms) of the 30-minute UTC window a due time falls in."""
-    return due_ms - due_ms % WINDOW_MS

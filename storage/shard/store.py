@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
+from duemq.model.ended import Ended
 from duemq.model.errors import StoreFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.model.rocksdb_errors import translated
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import FarFiles
 from duemq.storage.imports.records import Adoptions
 from duemq.storage.shard.change_journal import Journal
@@ -36,10 +38,7 @@ from duemq.storage.shard.keyspace import (
     U64,
     WHEN,
     WINDOW,
-    WINDOW_MS,
-    Ended,
     Position,
-    window_of,
 )
 from duemq.storage.shard.rocksdb import Memory, open_store, without_log
 

@@ -21,16 +21,16 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 _TOGETHER = 16  # messages of one request
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from duemq.bus.base import Appended, Batches, Bus, Landed, Stored, Subscription, Target, TopicInfo, wall_clock
+from duemq.bus.base import Appended, Batches, Bus, Landed, Subscription, Target, TopicInfo, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.model.record import Stored
 
 
 class RenamedCommitter:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.client import Client
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, environment, run
 from tests.support.spark.spark_site import spark_tests
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from duemq.model.message import Draft
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, run, wait_for
 from tests.support.shard.import_schedule import write_messages
 

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.client import Client
 from duemq.dev.servers.kafka import KafkaServers
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.e2e.test_import import COUNT, drafts, window_ahead
 from tests.support.shard.import_schedule import write_messages

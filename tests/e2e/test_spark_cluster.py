@@ -19,7 +19,7 @@ import pytest
 
 import duemq
 from duemq.client import Client
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server
 from tests.e2e.test_packaging import ROOT, checkout, python
 from tests.support.servers.real_servers import need_servers

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from duemq.client import Client
 from duemq.dev.servers.kafka import KafkaServers
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.support.servers.real_servers import need_servers
 from tests.support.spark.spark_connect import ConnectServer

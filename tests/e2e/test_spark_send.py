@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from duemq.client import Client
 from duemq.dev.servers.kafka import KafkaServers
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.columns import Columns
@@ -31,7 +32,6 @@ from duemq.pipeline.send.soon import send_soon
 from duemq.pipeline.send.stream import METRICS
 from duemq.pipeline.sources.ranges import Logs
 from duemq.pipeline.spark.connector import JARS_VARIABLE
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.support.servers.real_servers import need_servers
 from tests.support.spark.send_run import ROWS_PASSED

@@ -21,13 +21,14 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.core.disk_watermarks import NEVER
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
 from duemq.model.adoption import Adopt
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
@@ -35,7 +36,6 @@ from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.importer import glance
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.imports.records import ADOPTED
-from duemq.storage.shard.keyspace import WINDOW_MS, window_of
 
 TOPIC, SHARDS = "orders", 2
 FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.bus.base import Partition
+from duemq.model.record import Partition
 
 
 class Ends:

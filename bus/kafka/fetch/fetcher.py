@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import Partition, Stored
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Chunk, Run
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Fetched, Wire
 from duemq.model.errors import DuemqError
+from duemq.model.record import Partition, Stored
 
 log = logging.getLogger(__name__)
 

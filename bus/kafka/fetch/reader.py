@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from aiokafka import errors
 
-from duemq.bus.base import Partition, Stored
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Chunk, bounded
 from duemq.bus.kafka.requests.wire import EARLIEST, Fetched, Wire
+from duemq.model.record import Partition, Stored
 
 _FETCH_BYTES = 1 << 20
 _KEPT_BYTES = 16 << 20

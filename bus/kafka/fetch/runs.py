@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 
-from duemq.bus.base import Stored
+from duemq.model.record import Stored
 
 # What the objects of a frame take on top of its bytes.
 FRAME_OVERHEAD_BYTES = 200

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from duemq.bus.base import Appended, Batches, Landed, Partition
+from duemq.bus.base import Appended, Batches, Landed
 from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import appended, batches_of, refusal_of
 from duemq.bus.kafka.produce.stop import noticed, stop
 from duemq.bus.kafka.topics.catalog import Catalog, Known
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
+from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final, NamedTuple
 
-from duemq.bus.base import Partition
+from duemq.model.record import Partition
 
 
 class Last(NamedTuple):

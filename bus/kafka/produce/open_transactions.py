@@ -23,11 +23,12 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Partition, TargetRefused
+from duemq.bus.base import TargetRefused
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.requests.wire import Wire, grouped
 from duemq.model.errors import LogFailed
+from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,13 @@ from typing import Any
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Partition, TargetRefused
+from duemq.bus.base import TargetRefused
 from duemq.bus.kafka.produce.batches import Batch
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import noticed
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import LogFailed
+from duemq.model.record import Partition
 
 _LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
 _GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free

@@ -16,7 +16,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
-from duemq.bus.base import Batches, Landed, Partition, TargetRefused
+from duemq.bus.base import Batches, Landed, TargetRefused
 from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import Batch, appended, batches_of, refusal_of
@@ -29,6 +29,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.fault import Fault, no_fault
+from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Partition
 from duemq.bus.kafka.client import mend_timeouts
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
+from duemq.model.record import Partition
 
 EARLIEST, LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1

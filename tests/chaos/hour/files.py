@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from duemq.model.message import Draft
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World
 from tests.e2e.load import now_ms

@@ -16,12 +16,12 @@ from duemq.client import Client
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.message import Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit import adopted
 from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
 from duemq.pipeline.files.s3a import store_of
 from duemq.storage.imports.object_store import ObjectStore
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.functional.audit.test_audit_imported import WINDOW, write
 from tests.functional.audit.test_audit_review import history

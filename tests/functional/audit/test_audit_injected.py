@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.audit.audit_faults import FAULTS, TOGETHER, Fault
 from tests.support.audit.audit_site import ADOPTED
 from tests.support.audit.audit_worlds import Found, Worlds

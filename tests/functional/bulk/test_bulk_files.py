@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import attempt, files, rules
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
@@ -23,7 +24,6 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.spark.failures import failures_told
 from duemq.pipeline.spark.session import LOCAL, chosen_settings
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.spark.bulk_site import Sentences, Site, bulk_site, first_window, rows, setting
 from tests.support.spark.spark_site import spark_tests
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from duemq.client import Client
 from duemq.model.ids import peek
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
@@ -25,7 +26,6 @@ from duemq.pipeline.sources.server import Server
 from duemq.storage.imports.columns import is_normal
 from duemq.storage.imports.importer import inspect
 from duemq.storage.imports.row_rules import AdoptLimits
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.spark.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests
 

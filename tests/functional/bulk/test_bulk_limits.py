@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
 from duemq.client.http.values import Limits
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
 from duemq.pipeline.bulk_schedule.rules import Rules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import Server
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server as Process
 from tests.support.spark.spark_site import spark_tests
 

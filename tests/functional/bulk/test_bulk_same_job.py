@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from duemq.client.http.errors import PastDue
 from duemq.client.http.values import Adoption
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.files import DelayFile
 from duemq.pipeline.bulk_schedule.job import Options, schedule
@@ -27,7 +28,6 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.tables import fingerprint, read_table
 from duemq.pipeline.spark.progress import Silent
 from duemq.storage.imports.columns import is_normal
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import environment, wait_for
 from tests.support.spark.bulk_site import Sentences, Site, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import httpx
 import pytest
 
-from duemq.bus.base import Stored
+from duemq.model.record import Stored
 from duemq.proxy.response.render import records_bytes
 from duemq.web.connections import ConnectionLimits
 from duemq.web.settings import HttpSettings

@@ -12,7 +12,7 @@ from duemq.delay.core.limits import Pace
 from duemq.delay.imports.copies import Copy
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import Draft
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import START, SimNode, World

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.imports.file_importer import Adopter
 from duemq.delay.metrics import FarCounts
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Adopted
 from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED, Here
 from duemq.storage.jobs.parent import Hanging, Job, lines_of
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, pending
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed

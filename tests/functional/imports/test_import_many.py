@@ -13,7 +13,7 @@ from duemq.client import Client
 from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownAdoption
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.ids import peek
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.functional.imports.test_import_proxy import settled, write
 from tests.support.http.proxy_site import SHARDS, proxy_site
 

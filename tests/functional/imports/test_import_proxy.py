@@ -11,7 +11,7 @@ import pytest
 
 from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.message import Draft
-from duemq.storage.shard.keyspace import WINDOW_MS
+from duemq.model.timing import WINDOW_MS
 from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.shard.import_schedule import write_messages
 

@@ -20,6 +20,7 @@ from duemq.client.http.errors import Unavailable as Away
 from duemq.delay.imports.file_importer import Adopter
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.errors import BadDelayFile
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports import import_process
 from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import glance
@@ -27,7 +28,6 @@ from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetched, 
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.imports.row_rules import AdoptLimits
 from duemq.storage.jobs.parent import lines_of
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.functional.imports.import_site import DRAFTS, master_and_standby
 from tests.support.node.import_files import WINDOW, file_of, message

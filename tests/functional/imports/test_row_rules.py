@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from duemq.model.errors import BadDelayFile, Rejected
 from duemq.model.message import MOST_LABELS
-from duemq.model.timing import LAST_MS
+from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
 from duemq.storage.imports.columns import OWN, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
 from duemq.storage.imports.row_rules import AdoptLimits
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 

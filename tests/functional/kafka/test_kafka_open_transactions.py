@@ -8,12 +8,13 @@ import pytest
 from aiokafka.client import ConnectionGroup
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Batches, Partition, wall_clock
+from duemq.bus.base import Batches, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import LogFailed
+from duemq.model.record import Partition
 from tests.functional.kafka.kafka_bus import frames, own_log, target, values
 from tests.support.servers.real_servers import need_servers
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Partition, wall_clock
+from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.cluster.backend import NoCluster
@@ -22,6 +22,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import DuemqError, LogFailed, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.ledger import START
+from duemq.model.record import Partition
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway

@@ -20,12 +20,12 @@ from duemq.delay.node import Node
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.model.errors import Unavailable
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.backup.backups import Backups, Made
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import read_info
 from duemq.storage.imports.records import ADOPTED, WANTED
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.node.backup_world import NOW, delivered, nothing, now, running, send, wrong
 from tests.support.shard.import_schedule import write_messages
 

@@ -14,18 +14,19 @@ from rocksdict import WriteBatch
 
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.core.disk_watermarks import NEVER
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import Check, verify
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 from duemq.storage.imports.records import ADOPTED
-from duemq.storage.shard.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64, WINDOW_MS
+from duemq.storage.shard.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.support.node.backup_world import running

@@ -20,13 +20,14 @@ from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import unpack_record
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -34,7 +35,6 @@ from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.data_folder import Folder, Identity
-from duemq.storage.shard.keyspace import WINDOW_MS
 from duemq.web.settings import HttpSettings
 
 pytestmark = pytest.mark.anyio

@@ -15,21 +15,23 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import verify
 from duemq.delay.shard.shard import Shard
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.base import Election, Member, NodeState, Standing
 from duemq.election.single import SingleElection
+from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import DiskUse, Folder, disk_bytes
+from duemq.storage.data_folder import Folder, disk_bytes
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, DROPPED, FAR, LOADING, ROW, WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, DROPPED, FAR, LOADING, ROW
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, START, Killed
 

@@ -19,7 +19,8 @@ from duemq.delay.shard.retention import horizon_for
 from duemq.model.errors import DuemqError
 from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
-from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64, WINDOW_MS
+from duemq.model.timing import WINDOW_MS
+from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.retention_schedule import ForgetfulSchedule

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from duemq.bus.base import Partition
 from duemq.bus.memory import MemoryBus
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import command_batch as batch
@@ -24,6 +23,7 @@ from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry
 from duemq.model.plain import ByName, Place, command_of
+from duemq.model.record import Partition
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 

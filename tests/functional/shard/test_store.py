@@ -10,22 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from duemq.model.ended import DEAD, Ended
 from duemq.model.errors import FolderRefused
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, make_key
 from duemq.model.ledger import START, Answer, Deferred, Entry, Fates
-from duemq.storage.shard.keyspace import (
-    APPLIED,
-    CURSOR,
-    DEAD,
-    ENDED,
-    ROW,
-    U64,
-    WHEN,
-    WINDOW_MS,
-    Ended,
-    Position,
-    window_of,
-)
+from duemq.model.timing import WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import Puts, ShardStore
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.imports.copies import NoPeers
@@ -16,7 +15,7 @@ from duemq.election.base import Member, NodeState, Standing
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, schedule_frame
-from duemq.model.record import unpack_record
+from duemq.model.record import Stored, unpack_record
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, empty, values
 
 pytestmark = pytest.mark.anyio

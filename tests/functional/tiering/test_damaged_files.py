@@ -16,21 +16,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.shard_reader import Query
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.imports.copies import NoPeers
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.replica_snapshot import SnapshotServer, fetch
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.base import Election, NodeState
 from duemq.election.single import SingleElection
 from duemq.model.errors import Unavailable
 from duemq.model.ids import peek
 from duemq.model.message import CANCEL, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, Identity
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("far_work_in_thread")]
 

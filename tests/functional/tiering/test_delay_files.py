@@ -16,13 +16,14 @@ from duemq.model.key import HIGHEST, LOWEST, due_of, make_key
 from duemq.model.ledger import START
 from duemq.model.record import pack_record
 from duemq.model.row import ROW as ROW_HEAD
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import Sealed, remove
 from duemq.storage.delay_files.sealed_file import About, DelayFile
 from duemq.storage.delay_files.tiering_process import Job, described, perform
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import DROPPED, ROW, WINDOW_MS, Position, window_of
+from duemq.storage.shard.keyspace import DROPPED, ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 

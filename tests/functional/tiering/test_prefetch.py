@@ -14,20 +14,21 @@ import pytest
 
 from duemq.cluster.shard_reader import Query
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import prefetch, tiering
 from duemq.delay.tiering.prefetch import ReadAhead
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.errors import DamagedFile, StoreFailed
 from duemq.model.key import HIGHEST, LOWEST, due_of
 from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.model.row import read_row, without_payload
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.reader import FarReader
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW, WINDOW_MS
+from duemq.storage.shard.keyspace import ROW
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 
 pytestmark = pytest.mark.anyio

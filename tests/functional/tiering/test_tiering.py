@@ -12,17 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.delay.tiering.tiering import FarKeeper
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.errors import CorruptStore
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile, write
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW, WINDOW_MS
+from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import SHARD, START, Killed, SimNode, World
 from tests.support.shard.snapshot_world import MEMORY, Peer, Wire

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.key import due_of
 from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import LOADING, WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import LOADING
 from tests.support.shard.shard_world import START, Killed, SimNode, World
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,6 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from duemq.bus.base import Stored
 from duemq.delay.core.command_batch import understand
 from duemq.delay.tiering import prefetch
 from duemq.model.ids import IdCodec
@@ -22,7 +21,9 @@ from duemq.model.key import LOWEST, make_key
 from duemq.model.ledger import START
 from duemq.model.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
 from duemq.model.plain import Place
+from duemq.model.record import Stored
 from duemq.model.row import row_of
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files import sealed_file
 from duemq.storage.delay_files.catalog import Sealed
@@ -31,7 +32,7 @@ from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile,
 from duemq.storage.delay_files.tiering_process import described
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW, WINDOW_MS, Position
+from duemq.storage.shard.keyspace import ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 

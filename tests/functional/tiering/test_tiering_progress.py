@@ -10,14 +10,14 @@ import pytest
 
 from duemq.delay.core.command_batch import Batch
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.shard.master import Master
 from duemq.delay.tiering import prefetch
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.errors import DuemqError
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files import sealed_file
-from duemq.storage.shard.keyspace import WINDOW_MS
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.seeds import SEEDS
 from tests.support.shard.shard_world import START, World

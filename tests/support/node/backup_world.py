@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import verify
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
 from duemq.model.message import Draft
 from duemq.proxy.gateway.base import Receipt

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.row_rules import AdoptLimits
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 WINDOW = 1_000_000 * WINDOW_MS
 """Its start, ms: in the year 2027."""

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from duemq.model.adoption import Adopt
 from duemq.model.message import Draft
 from duemq.model.record import pack_headers, unpack_headers
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.records import Here
-from duemq.storage.shard.keyspace import WINDOW_MS
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import Killed

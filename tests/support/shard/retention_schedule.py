@@ -10,7 +10,8 @@ from typing import Any
 from duemq.delay.shard.retention import forget_before
 from duemq.model.fault import no_fault
 from duemq.model.key import first_key_at
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, ROW, WINDOW_MS
+from duemq.model.timing import WINDOW_MS
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ROW
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, Killed, SimNode
 from tests.support.shard.tiering_schedule import FarSchedule

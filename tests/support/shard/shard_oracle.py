@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duemq.bus.base import Partition
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.limits import Pace
 from duemq.model.adoption import Adopt
@@ -18,8 +17,8 @@ from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_a
 from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
-from duemq.model.record import Headers, Record, unpack_headers
-from duemq.storage.shard.keyspace import window_of
+from duemq.model.record import Headers, Partition, Record, unpack_headers
+from duemq.model.timing import window_of
 
 LEAD_MS = 120_000  # see AdoptPolicy
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"

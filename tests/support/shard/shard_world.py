@@ -13,24 +13,23 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Partition, Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import Pace
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.imports.file_importer import Adopter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica
 from duemq.delay.tiering.tiering import FarKeeper
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.adoption import adopt_frame
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Adopted, Entry
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.record import Partition, Stored, pack_record, unpack_record
 from duemq.storage.delay_files.tiering_process import Job, perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import AdoptPolicy

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from duemq.delay.core.tiering_policy import FarPolicy
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
+from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
-from duemq.storage.shard.keyspace import WINDOW_MS, window_of
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 from tests.support.shard.shard_world import Killed, SimNode

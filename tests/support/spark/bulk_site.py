@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Client
+from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.sources.server import Server
 from duemq.pipeline.spark.progress import Silent
-from duemq.storage.shard.keyspace import WINDOW_MS
 from tests.support.http.proxy_site import proxy_site
 
 

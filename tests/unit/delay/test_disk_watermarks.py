@@ -12,8 +12,9 @@ from duemq.delay.core.disk_watermarks import NEVER, Level, Watermarks
 from duemq.election.base import Member, NodeState, Standing
 from duemq.election.zookeeper.layout import decode_member, encode_member
 from duemq.election.zookeeper.session import Znode
+from duemq.model.disk_use import DiskUse
 from duemq.model.errors import StoreFailed
-from duemq.storage.data_folder import DiskUse, disk_use
+from duemq.storage.data_folder import disk_use
 
 MIB = 1 << 20
 

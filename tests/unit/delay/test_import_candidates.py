@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from duemq.bus.base import Stored
 from duemq.delay.core.cycle import Cycle
-from duemq.delay.core.import_candidates import Candidates
+from duemq.delay.imports.import_candidates import Candidates
 from duemq.model.adoption import Adopt, adopt_frame
+from duemq.model.ended import Ended
 from duemq.model.ids import IdCodec
 from duemq.model.ledger import START, Adopted, Answer, Entry
+from duemq.model.record import Stored
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import AdoptPolicy
 from duemq.storage.imports.records import WANTED, Adoption
-from duemq.storage.shard.keyspace import Ended
 
 NOW = 1_000_000 * WINDOW_MS
 POLICY = AdoptPolicy(furthest_ms=100 * WINDOW_MS)

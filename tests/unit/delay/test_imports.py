@@ -7,12 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.bus.base import Stored
 from duemq.model.adoption import HEADER, MOST_ROWS, Adopt, adopt_frame, shard_of_content
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.plain import Malformed, Place, command_of
-from duemq.model.record import pack_record
+from duemq.model.record import Stored, pack_record
 from duemq.model.timing import WINDOW_MS
 
 SHA = "9f" * 32

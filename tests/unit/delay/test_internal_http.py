@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.codec import TOKEN_HEADER
 from duemq.cluster.internal_topics import BUFFER
@@ -27,7 +26,7 @@ from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
-from duemq.model.record import pack_record
+from duemq.model.record import Stored, pack_record
 from duemq.storage.delay_files.catalog import FarFiles
 
 KEY = make_key(1, 0, 0)

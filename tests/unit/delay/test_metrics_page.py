@@ -34,9 +34,9 @@ from duemq.delay.metrics import (
     Observer,
     ShardGauges,
 )
+from duemq.model.disk_use import DiskUse
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
-from duemq.storage.data_folder import DiskUse
 from duemq.web.status import StatusSource, metrics
 
 ROOT = Path(duemq.cluster.destinations.__file__).resolve().parents[2]

@@ -13,7 +13,8 @@ from duemq.delay.shard.retention import forget_before, horizon_for
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64, WINDOW_MS, window_of
+from duemq.model.timing import WINDOW_MS, window_of
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import START, World
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.core import tiering_policy
-from duemq.delay.core.tiering_policy import FarPolicy, Settled, runs_of
+from duemq.delay.tiering import tiering_policy
+from duemq.delay.tiering.tiering_policy import FarPolicy, Settled, runs_of
 from duemq.model.key import make_key
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FarFiles, Sealed
 from duemq.storage.delay_files.sealed_file import About
-from duemq.storage.shard.keyspace import WINDOW_MS
 
 NOW = 1_000 * WINDOW_MS + 7
 POLICY = FarPolicy(rows=100, windows=2, rewrite_rows=10)

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from duemq.bus.base import Stored
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.internal_topics import LEDGER
 from duemq.model.errors import CorruptStore, LogFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
-from duemq.model.record import pack_record
+from duemq.model.record import Stored, pack_record
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.bus.base import Stored, TopicInfo
+from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.errors import LogFailed
-from duemq.model.record import pack_record
+from duemq.model.record import Stored, pack_record
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_cursor import decode_cursor

@@ -12,10 +12,10 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Stored, TopicInfo
+from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.errors import Rejected
-from duemq.model.record import pack_record
+from duemq.model.record import Stored, pack_record
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, Limits

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
 
-from duemq.bus.base import Appended, Partition
+from duemq.bus.base import Appended
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce import append
 from duemq.bus.kafka.produce.append import Appender
 from duemq.bus.kafka.topics.catalog import Catalog, Known
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.record import pack_record
+from duemq.model.record import Partition, pack_record
 
 WHERE, BESIDE = ("t", 0), ("u", 0)
 SMALL, LARGE = pack_record(None, (), b"x" * 100), pack_record(None, (), b"x" * 200_000)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import errors
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Partition, Stored, TargetRefused
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TargetRefused
 from duemq.bus.kafka.fetch.ends import Ends
 from duemq.bus.kafka.fetch.reader import Reader
 from duemq.bus.kafka.fetch.runs import Chunk
@@ -21,6 +21,7 @@ from duemq.bus.kafka.topics.catalog import Catalog, Known, Replicas
 from duemq.bus.kafka.topics.topics import _refusal
 from duemq.cluster.destinations import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
+from duemq.model.record import Partition, Stored
 
 OWN = ("duemq.ledger",)
 UNKNOWN_CODE = errors.for_code(87)  # INVALID_RECORD, which aiokafka has no class for

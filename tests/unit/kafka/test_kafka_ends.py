@@ -12,11 +12,11 @@ import pytest
 from aiokafka.errors import RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from duemq.bus.base import Partition
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
+from duemq.model.record import Partition
 
 COMMITTED = 2_075
 

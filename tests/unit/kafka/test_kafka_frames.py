@@ -6,13 +6,13 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.base import Appended, Stored
+from duemq.bus.base import Appended
 from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Chunk, Run
 from duemq.bus.kafka.produce.batches import appended, batches_of, too_large
 from duemq.model.message import CANCEL, MOST_HEADERS, Draft, change_frame, schedule_frame
-from duemq.model.record import Record, pack_record, unpack_record
+from duemq.model.record import Record, Stored, pack_record, unpack_record
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 RECORDS = st.builds(

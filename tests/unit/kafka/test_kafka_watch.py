@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.bus.base import Partition
 from duemq.bus.kafka.fetch import watch
 from duemq.bus.kafka.fetch.watch import Watch
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.model.record import Partition
 
 
 class Brokers:

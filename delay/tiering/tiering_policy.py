@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import FarFiles
-from duemq.storage.shard.keyspace import WINDOW_MS, window_of
 
 _MOST_WINDOWS = 64
 _MOST_ROWS = 2_000_000  # about ten seconds of sealing

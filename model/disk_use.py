@@ -1,0 +1,18 @@
+"""How full a file system is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DiskUse(NamedTuple):
+    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> float:
+        """As `df` counts it, which rounds it up."""
+        whole = self.used + self.free
+        return 100 * self.used / whole if whole else 0.0

@@ -1,0 +1,29 @@
+"""How a message ended otherwise than by delivery, as a shard's store keeps it."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+CANCELLED, DEAD = 1, 2
+
+_ENDED = Struct(">BQH")
+
+
+class Ended(NamedTuple):
+    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
+
+    status: int
+    at: int
+    reason: str
+    row: bytes
+
+    def encode(self) -> bytes:
+        reason = self.reason.encode()
+        return _ENDED.pack(self.status, self.at, len(reason)) + reason + self.row
+
+    @staticmethod
+    def decode(raw: bytes) -> Ended:
+        status, at, reason_bytes = _ENDED.unpack_from(raw)
+        middle = _ENDED.size + reason_bytes
+        return Ended(status, at, raw[_ENDED.size : middle].decode(), raw[middle:])
