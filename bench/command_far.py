@@ -85,8 +85,8 @@ def wheel(
     return [wheel_step(count)]
 
 
-@command("adopt")
-def adopt(
+@command("import")
+def import_file(
     count: Annotated[
         int, typer.Option(help="Messages in all files.", parser=_read_count, metavar="COUNT")
     ] = 100_000_000,
@@ -97,16 +97,16 @@ def adopt(
     link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
 ) -> "list[Step]":
     """Very many messages handed over in Parquet files, then look-ups, cancels and delivery."""
-    from duemq.bench.plans.far import adopt_step
+    from duemq.bench.plans.far import import_step
 
-    return [adopt_step(count, days, deliver, link)]
+    return [import_step(count, days, deliver, link)]
 
 
 @command("far")
 def far(
     quick: Annotated[bool, typer.Option("--quick", help="Some hundred thousand messages: a smoke test.")] = False,
 ) -> "list[Step]":
-    """Every figure of the far future in docs/benchmarks.md: pending, load, wheel and adopt."""
+    """Every figure of the far future in docs/benchmarks.md: pending, load, wheel and import."""
     from duemq.bench.plans.far import everything
 
     return everything(quick)
@@ -122,10 +122,10 @@ def files(
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256,
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1,
     complete: Annotated[
-        bool, typer.Option("--complete", help="With all columns, so that `duemq adopt --link` can link them.")
+        bool, typer.Option("--complete", help="With all columns, so that `duemq import --link` can link them.")
     ] = False,
 ) -> None:
-    """Write Parquet files of messages such as `duemq adopt` takes."""
+    """Write Parquet files of messages such as `duemq import` takes."""
     import time
 
     from rich.console import Console

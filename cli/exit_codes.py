@@ -39,7 +39,7 @@ BY_CODE = {
     "unknown_topic": Exit.UNKNOWN,
     "unknown_node": Exit.UNKNOWN,
     "unknown_group": Exit.UNKNOWN,
-    "unknown_adoption": Exit.UNKNOWN,
+    "unknown_import": Exit.UNKNOWN,
 }
 
 BY_STATUS = {

@@ -54,7 +54,7 @@ class GuardedClock:
         self._earlier, self._later = min(self._difference, self._log), max(self._difference, self._log)
         self._trusted = trusted
 
-    def adopt(self) -> None:
+    def import_file(self) -> None:
         """The wall clock is right after all: follow it from now on."""
         self._difference = self._wall() - self._steady()
         self.stepped_ms = 0

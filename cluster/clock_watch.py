@@ -102,7 +102,7 @@ class ClockWatch:
         if not step:
             self._step_ms = 0
         elif abs(offset - step) <= self._bound and abs(offset - step) < abs(offset):
-            clock.adopt()
+            clock.import_file()
             self._step_ms = 0
             log.warning("clock: followed a step of %+d ms, as the brokers did", step, extra={"action": "clock"})
             return step

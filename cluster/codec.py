@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from duemq.cluster.shard_reader import Found, MessageState, Named, Query
-from duemq.model.adoption import Adopt
-from duemq.storage.imports.records import Adoption
+from duemq.model.import_command import ImportCommand
+from duemq.storage.imports.records import ImportRecord
 
 TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
 
@@ -52,12 +52,12 @@ def named_from_json(document: Json | None) -> Named | None:
     return Named(bytes.fromhex(document["fingerprint"]), state_from_json(document["state"]))
 
 
-def adoption_to_json(adoption: Adoption) -> Json:
-    return asdict(adoption)
+def import_to_json(import_record: ImportRecord) -> Json:
+    return asdict(import_record)
 
 
-def adoption_from_json(document: Json) -> Adoption:
-    return Adoption(**(document | {"adopt": Adopt(**document["adopt"])}))
+def import_from_json(document: Json) -> ImportRecord:
+    return ImportRecord(**(document | {"import": ImportCommand(**document["import"])}))
 
 
 def query_to_json(query: Query) -> Json:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
-from duemq.storage.imports.records import Adoption
+from duemq.storage.imports.records import ImportRecord
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
@@ -91,23 +91,23 @@ class ShardReader(Protocol):
         """The first key of the message that holds this name."""
         ...
 
-    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
         """What became of the file that the command at `wanted` named."""
         ...
 
-    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+    async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
         """What became of the file of this content."""
         ...
 
-    async def adoptions(
+    async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adoption]]:
+    ) -> tuple[int, list[ImportRecord]]:
         """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
         first `limit` of them (None: all). Waits for nothing."""
         ...
 
-    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        """The ids of rows of the file that the command at `wanted` named. See `Gateway.adopted_ids`."""
+    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        """The ids of rows of the file that the command at `wanted` named. See `Gateway.imported_ids`."""
         ...
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:

@@ -20,13 +20,13 @@ from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.model.disk_use import DiskUse
 from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
-from duemq.storage.imports.records import ADOPTED, REFUSED
+from duemq.storage.imports.records import IMPORTED, REJECTED
 
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
 _TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
 _FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
-_FILE_ANSWERS = frozenset((Answer.WANTED, Answer.KNOWN))
+_FILE_ANSWERS = frozenset((Answer.FILE_PENDING, Answer.FILE_DUPLICATE))
 
 _OF_TARGETS = PASSING | {
     UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY, "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made",
@@ -62,8 +62,8 @@ class Observer:
             ["answer"],
             registry=registry,
         )
-        self._adoptions = Counter(
-            "duemq_adoptions_total", "Files that were to be adopted, and what became of them", ["state"],
+        self._imports = Counter(
+            "duemq_imports_total", "Files that were to be imported, and what became of them", ["state"],
             registry=registry,
         )  # fmt: skip
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
@@ -86,8 +86,8 @@ class Observer:
         for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
             if answer is not Answer.MALFORMED:
                 self._counted(answer)
-        for state in (ADOPTED, REFUSED):
-            self._adoptions.labels(state)
+        for state in (IMPORTED, REJECTED):
+            self._imports.labels(state)
         self.failures.labels("upkeep")
         for reason in DEAD_REASONS:
             self._dead.labels(reason)
@@ -96,7 +96,7 @@ class Observer:
 
     def _counted(self, answer: Answer) -> Counter:
         if answer in _FILE_ANSWERS:
-            return self._adoptions.labels(answer.name.lower())
+            return self._imports.labels(answer.name.lower())
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
 
     def begin(self, shard: int) -> None:
@@ -132,8 +132,8 @@ class Observer:
                 self._dead.labels("malformed").inc(count)
             else:
                 self._counted(answer).inc(count)
-        for said in entry.adopted:
-            self._adoptions.labels(REFUSED if said.reason else ADOPTED).inc()
+        for said in entry.imported:
+            self._imports.labels(REJECTED if said.reason else IMPORTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 

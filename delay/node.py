@@ -40,7 +40,7 @@ from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
 from duemq.storage.data_folder import Folder, disk_use
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class NodeOptions:
     holds: frozenset[int] | None = None
     gathering: Gathering = field(default_factory=Gathering)
     far: FarPolicy = field(default_factory=FarPolicy)
-    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
+    importing: ImportPolicy = field(default_factory=ImportPolicy)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -118,7 +118,7 @@ class Node:
         self.clock = self.watch.delivering
         self.ids = IdCodec(folder.info.secret)
         self.far, self.far_turn = options.far, asyncio.Lock()
-        self.adopting, self.adopt_turn = options.adopting, asyncio.Lock()
+        self.importing, self.import_turn = options.importing, asyncio.Lock()
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}

@@ -38,7 +38,7 @@ class RejectedNow(Rejected):
 
 
 class BadDelayFile(Rejected):
-    """A file that cannot be adopted (`docs/delay-files.md`).
+    """A file that cannot be imported (`docs/delay-files.md`).
 
     `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file. `missing`: it is not
     there, or may not be read, which may change.

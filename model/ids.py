@@ -80,7 +80,7 @@ class IdCodec:
         return b2a_base64(body + mac.digest(), newline=False).translate(_URL_SAFE)
 
     def issue_many(self, shard: int, dues: npt.NDArray[np.int64], offset: int, first_row: int) -> list[bytes]:
-        """The ids of an adopted file's rows, `first_row` and on, which are due at `dues`."""
+        """The ids of an imported file's rows, `first_row` and on, which are due at `dues`."""
         fields = np.empty(len(dues), _SPLIT_DTYPE)
         fields["shard"], fields["row"] = shard, np.arange(first_row, first_row + len(dues))
         fields["due_high"], fields["due"] = dues >> 32, dues & 0xFFFF_FFFF

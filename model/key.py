@@ -2,7 +2,7 @@
 
 * `due_ms` (u64): when it is due, epoch milliseconds.
 * `offset` (u64): the offset of the command that placed it there (its schedule, or its latest move).
-* `row` (u32): the row in an adopted file; 0 for every message that came as a command.
+* `row` (u32): the row in an imported file; 0 for every message that came as a command.
 
 Keys travel as `bytes` on hot paths; these helpers are the only place that knows the layout.
 """
@@ -63,7 +63,7 @@ def checksum(keys: Sequence[bytes]) -> int:
 
 
 def checksum_of_rows(dues: npt.NDArray[np.int64], offset: int, first_row: int) -> int:
-    """`checksum` of the keys of an adopted file's rows, `first_row` and on, without making the keys."""
+    """`checksum` of the keys of an imported file's rows, `first_row` and on, without making the keys."""
     rows = np.arange(first_row, first_row + len(dues), dtype=np.uint64)
     return _mixed(dues.astype(np.uint64), np.array([offset], np.uint64), rows)
 

@@ -34,8 +34,8 @@ class Answer(IntEnum):
     NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
     ACCEPTED = 8  # a named schedule that is the first of its name
     MALFORMED = 9  # a record that could not be understood; it went to the dead letters
-    WANTED = 10  # a file that is to be adopted: a later entry says what became of it
-    KNOWN = 11  # a file whose content is wanted or adopted already
+    FILE_PENDING = 10  # a file to import: a later entry has its outcome
+    FILE_DUPLICATE = 11  # the content of a file that is pending or imported already
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Deferred:
     reason: str = ""
 
 
-class Adopted(NamedTuple):
+class FileDecision(NamedTuple):
     """What became of the file that the command at `offset` named: `rows` messages are pending since, whose keys sum up
     to `checksum`; or it was refused for a `reason`, and has none."""
 
@@ -79,7 +79,7 @@ class Entry:
     it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`: messages
     that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
     `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
-    `adopted`: files whose messages are pending from this entry on, and files that were refused.
+    `imported`: files whose messages are pending from this entry on, and files that were refused.
 
     `lost`: commands that the log dropped before any master had read them, from an offset to below another one; None
     for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
@@ -96,7 +96,7 @@ class Entry:
     checksum: int = 0
     fates: Fates = NO_FATES
     horizon: int = 0
-    adopted: tuple[Adopted, ...] = ()
+    imported: tuple[FileDecision, ...] = ()
     end_horizon: int = 0
     lost: tuple[int, int] | None = None
     base: int | None = None
@@ -116,8 +116,8 @@ class Entry:
             document["deferred"] = [
                 [d.key.hex(), d.to.hex() if d.to else None, d.attempt, d.reason] for d in self.deferred
             ]
-        if self.adopted:
-            document["adopted"] = [[a.offset, a.rows, f"{a.checksum:016x}", a.reason] for a in self.adopted]
+        if self.imported:
+            document["adopted"] = [[a.offset, a.rows, f"{a.checksum:016x}", a.reason] for a in self.imported]
         if self.lost is not None:
             document["lost"] = self.lost
         if self.base is not None:
@@ -136,15 +136,16 @@ class Entry:
                 Deferred(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
                 for key, to, attempt, reason in d.get("deferred", ())
             )
-            adopted = tuple(
-                Adopted(offset, rows, int(total, 16), reason) for offset, rows, total, reason in d.get("adopted", ())
+            imported = tuple(
+                FileDecision(offset, rows, int(total, 16), reason)
+                for offset, rows, total, reason in d.get("adopted", ())
             )
             cursor = bytes.fromhex(d["cursor"])
             if len(cursor) != KEY_BYTES:
                 raise ValueError("cursor")
             return Entry(
                 d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                Fates(*d["fates"]), d.get("horizon", 0), adopted, d.get("end_horizon", 0), _pair(d.get("lost")),
+                Fates(*d["fates"]), d.get("horizon", 0), imported, d.get("end_horizon", 0), _pair(d.get("lost")),
                 d.get("base"),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:

@@ -3,7 +3,7 @@
     schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
     move       duemq-move: an id or a name, and one time
     cancel     duemq-cancel: an id or a name
-    adopt      duemq-adopt: a file of messages (model/adoption.py)
+    import      duemq-import: a file of messages (model/import_command.py)
     a time     duemq-deliver-at (RFC 3339 with a zone, or epoch ms), duemq-delay or x-delay (ms, or text such as 90s),
                or DELAY (a level of `CLASSIC_LEVELS`)
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from duemq.model import adoption
-from duemq.model.adoption import Adopt, shard_of_content
+from duemq.model import import_command
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
+from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.message import (
     CANCEL,
     CLIENT_NAME,
@@ -51,7 +51,7 @@ _AT, _LEVEL = "duemq-deliver-at", "DELAY"
 _TIMES = (_AT, "duemq-delay", "x-delay", _LEVEL)
 _OF_SCHEDULE = frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES))
 _OF_CHANGE = {_CANCEL: frozenset((_CANCEL,)), _MOVE: frozenset((_MOVE, *_TIMES))}
-_OURS = _OF_SCHEDULE | _OF_CHANGE.keys() | {adoption.HEADER}
+_OURS = _OF_SCHEDULE | _OF_CHANGE.keys() | {import_command.HEADER}
 
 _LEVELS = parse_levels(CLASSIC_LEVELS)
 _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -79,8 +79,8 @@ class Place(NamedTuple):
     ids: IdCodec
 
 
-def command_of(frame: bytes, timestamp: int, place: Place) -> bytes | Change | ByName | Adopt | Malformed:
-    """What a record means that is no envelope: the frame of a schedule, a change or a file to adopt. Never raises.
+def command_of(frame: bytes, timestamp: int, place: Place) -> bytes | Change | ByName | ImportCommand | Malformed:
+    """What a record means that is no envelope: the frame of a schedule, a change or a file to import. Never raises.
 
     `timestamp`: when the log appended it, epoch ms.
     """
@@ -89,9 +89,9 @@ def command_of(frame: bytes, timestamp: int, place: Place) -> bytes | Change | B
         return Malformed("bad_record: the record is damaged")
     try:
         ours = _our_headers(record.headers)
-        if adoption.HEADER in ours:
-            _only(ours, frozenset((adoption.HEADER,)), adoption.HEADER)
-            return _adopt(ours[adoption.HEADER], place)
+        if import_command.HEADER in ours:
+            _only(ours, frozenset((import_command.HEADER,)), import_command.HEADER)
+            return _import_file(ours[import_command.HEADER], place)
         change = next((name for name in _OF_CHANGE if name in ours), None)
         if change is not None:
             return _change(change, ours, max(timestamp, 0), place)
@@ -121,7 +121,8 @@ def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
 
 def _our_headers(headers: Headers) -> dict[str, bytes]:
     ours: dict[str, bytes] = {}
-    for name, value in headers:
+    for given, value in headers:
+        name = import_command.HEADER if given == import_command.FORMER_HEADER else given
         if name in _OURS:
             if name in ours:
                 raise Rejected("bad_header", f"{name} is given twice")
@@ -249,11 +250,11 @@ def _change(header: str, ours: dict[str, bytes], timestamp: int, place: Place) -
     return Change(kind, found.key, due)
 
 
-def _adopt(raw: bytes, place: Place) -> Adopt:
-    adopt = Adopt.decode(raw)
-    if place.shards is not None and (shard := shard_of_content(adopt.sha256, place.shards)) != place.shard:
+def _import_file(raw: bytes, place: Place) -> ImportCommand:
+    import_command = ImportCommand.decode(raw)
+    if place.shards is not None and (shard := shard_of_content(import_command.sha256, place.shards)) != place.shard:
         raise Rejected("wrong_partition", f"a file of this sha256 belongs to partition {shard}, not {place.shard}")
-    return adopt
+    return import_command
 
 
 def _text(ours: dict[str, bytes], name: str) -> str:

@@ -22,7 +22,7 @@ from duemq.proxy.api.endpoint import API_KEY, Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
@@ -42,14 +42,14 @@ def create_app(
     registry: CollectorRegistry,
     clock: Callable[[], int],
     closing: asyncio.Event,
-    adopting: AdoptPolicy | None = None,
+    importing: ImportPolicy | None = None,
 ) -> FrontDoor:
-    """The application. `clock` gives epoch ms. `adopting`: what files may be adopted; None: none.
+    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, adopting or AdoptPolicy())
+    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, importing or ImportPolicy())
     keys = tuple(settings.api_keys)
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=bool(keys))

@@ -52,9 +52,9 @@ class FarSettings(Section):
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
     rewrite_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     load_ahead: Annotated[Duration, Field(ge=60_000, le=duration("24h"))] = duration("10m")
-    adopt_from: Words = ()
-    adopt_patience: Annotated[Duration, Field(ge=0, le=86_400_000)] = duration("1m")
-    adopt_copies: Annotated[int, Field(ge=0, le=32)] = 0
+    import_from: Words = ()
+    import_timeout: Annotated[Duration, Field(ge=0, le=86_400_000)] = duration("1m")
+    import_replicas: Annotated[int, Field(ge=0, le=32)] = 0
     s3_endpoint: str = ""
     s3_region: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,64})?$")] = ""
     s3_access_key: str = ""
@@ -71,7 +71,7 @@ class FarSettings(Section):
             )
         return load_ahead
 
-    @field_validator("adopt_from")
+    @field_validator("import_from")
     @classmethod
     def _absolute(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
         for folder in folders:

@@ -1,4 +1,4 @@
-"""Parquet files to be adopted: very many messages, written as fast as they compress.
+"""Parquet files to be imported: very many messages, written as fast as they compress.
 
 One file per window of 30 minutes, rows in the order of their due times, row groups of 4,096, zstd. Payloads are of the
 same kind as those of `payloads.py`, made by the column and not by the message.

@@ -1,4 +1,4 @@
-"""`adopt`: very many messages handed over in files, one per window: how long that takes, and what they cost then."""
+"""`import`: very many messages handed over in files, one per window: how long that takes, and what they cost then."""
 
 import math
 import shutil
@@ -34,8 +34,8 @@ _NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
-def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool = False) -> Outcome:
-    """About `count` messages over `days` days, a file per half hour, are adopted in one go.
+def import_windows(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool = False) -> Outcome:
+    """About `count` messages over `days` days, a file per half hour, are imported in one go.
 
     Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none).
     `link`: the files are such that duemq can link them where it would copy others.
@@ -49,7 +49,7 @@ def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool
     plan = Plan(first, files, rows, stage.topic, setup.payload_bytes, setup.seed, complete=link)
     folder = Path(tempfile.mkdtemp(prefix="duemq-bench-files-", dir=stage.site.folder.parent))
     try:
-        figures, notes = _adopt(stage, plan, folder, link)
+        figures, notes = _import_file(stage, plan, folder, link)
     finally:
         shutil.rmtree(folder)
     number = max(-((first - int(now_ms() + _CHANGES_S * 1000)) // WINDOW_MS), 0)
@@ -64,7 +64,7 @@ def adopt(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool
     return Outcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
 
 
-def _adopt(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+def _import_file(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
     began = time.monotonic()
     with stage.screen.phase("writing files", plan.files) as advance:
         for done in import_files.write_all(plan, folder):
@@ -72,17 +72,17 @@ def _adopt(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Fi
     written_s = time.monotonic() - began
     size = sum(path.stat().st_size for path in folder.iterdir())
     stage.site.stop()
-    stage.site.start({"far.adopt_from": str(folder)})
+    stage.site.start({"far.import_from": str(folder)})
     empty = stage.site.bill() or ()
-    adopted_s = _run(stage, plan, folder, link)
+    imported_s = _run(stage, plan, folder, link)
     quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)
     disk, settled = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
     return (
         Figure("written_rate", "rows written to files beforehand", plan.count / written_s, "msg/s"),
         Figure("source_b", "  bytes per message in these files", size / plan.count, "B"),
-        Figure("adopt_s", "adopting took", adopted_s, "s"),
-        Figure("adopt_rate", "  adopted", plan.count / adopted_s, "msg/s"),
-        vital("not_pending", "adopted, but not pending", plan.count - _pending(stage)),
+        Figure("import_s", "importing took", imported_s, "s"),
+        Figure("import_rate", "  imported", plan.count / imported_s, "msg/s"),
+        vital("not_pending", "imported, but not pending", plan.count - _pending(stage)),
         *waiting.far_figures(stage),
         Figure("rss_settled_mib", "server memory, settled", holder(settled).rss_bytes / parts.MIB, "MiB"),
         Figure("rss_grown_mib", "  growth", _grown(holder(empty).rss_bytes, holder(settled).rss_bytes), "MiB"),
@@ -96,10 +96,10 @@ def _grown(before: int, after: int) -> float:
 
 
 def _run(stage: Stage, plan: Plan, folder: Path, link: bool) -> float:
-    """`duemq adopt` of all files; seconds until all are adopted. Raises SiteError with what it said."""
-    command = [sys.executable, "-P", "-c", _START, "adopt", "--url", stage.site.url, *["--link"][:link], str(folder)]
+    """`duemq import` of all files; seconds until all are imported. Raises SiteError with what it said."""
+    command = [sys.executable, "-P", "-c", _START, "import", "--url", stage.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
-    with tempfile.TemporaryFile() as said, stage.screen.phase("adopting", plan.count) as advance:
+    with tempfile.TemporaryFile() as said, stage.screen.phase("importing", plan.count) as advance:
         process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
         try:
             while process.poll() is None:
@@ -111,7 +111,7 @@ def _run(stage: Stage, plan: Plan, folder: Path, link: bool) -> float:
         took_s = time.monotonic() - began
         said.seek(0)
         if process.returncode:
-            raise SiteError(f"duemq adopt ended with exit code {process.returncode}:\n{said.read()[-2000:].decode()}")
+            raise SiteError(f"duemq import ended with exit code {process.returncode}:\n{said.read()[-2000:].decode()}")
     return took_s
 
 
@@ -120,10 +120,10 @@ def _pending(stage: Stage) -> int:
 
 
 def _ids(stage: Stage, plan: Plan, wanted: int, untouched: int) -> list[str]:
-    """Ids of adopted messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
+    """Ids of imported messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
-        raise SiteError("adopting took so long that no window is left to be asked for")
+        raise SiteError("importing took so long that no window is left to be asked for")
     numbers = random.permutation(np.arange(untouched + 1, plan.files))[:_WINDOWS_ASKED].tolist()
     each = -(-wanted // len(numbers))
     found: dict[str, None] = {}
@@ -134,7 +134,7 @@ def _ids(stage: Stage, plan: Plan, wanted: int, untouched: int) -> list[str]:
             query = {"topic": plan.topic, "due_from": int(rows[place]), "due_to": plan.window(number + 1)}
             status, body = get(stage.site.url, "/v1/messages?" + urlencode(query | {"limit": min(each, 1000)}))
             if status != 200:
-                raise SiteError(f"asked for a list of adopted messages: HTTP {status} {body[:200]!r}")
+                raise SiteError(f"asked for a list of imported messages: HTTP {status} {body[:200]!r}")
             found.update((message["id"], None) for message in orjson.loads(body)["messages"])
             advance(done)
     return list(found)
@@ -165,5 +165,5 @@ def judged(plan: Plan, number: int, received: Received, counted_until_ms: float)
         vital("file_lost", "  due, never read", len(np.setdiff1d(wanted, seqs))),
         vital("file_twice", "  read more than once", int((times - 1).sum())),
         vital("file_early", "  read before due", int(np.count_nonzero(received.at < received.due))),
-        vital("file_wrong", "  due time wrong, or never adopted for so early", int(wrong)),
+        vital("file_wrong", "  due time wrong, or never imported for so early", int(wrong)),
     )

@@ -33,12 +33,12 @@ def wheel_step(count: int) -> Step:
     return Step("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
 
 
-def adopt_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
+def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
     """Messages that came in files."""
-    title = f"adopt: {count:,} from files, over {days:.3g} days"
+    title = f"import: {count:,} from files, over {days:.3g} days"
     title += ", linked" if link else ""
     parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
-    return Step("adopt", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
+    return Step("import", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
 
 
 def everything(quick: bool) -> list[Step]:
@@ -49,11 +49,11 @@ def everything(quick: bool) -> list[Step]:
             pending_step(200_000, days=1 / 24),
             load_step(200_000),
             wheel_step(1_800_000),
-            adopt_step(200_000, days=0.5, deliver_s=0.0),
+            import_step(200_000, days=0.5, deliver_s=0.0),
         ]
     return [
         *(pending_step(count) for count in (1_000_000, 5_000_000, 20_000_000)),
         load_step(2_000_000),
         wheel_step(18_000_000),
-        adopt_step(100_000_000),
+        import_step(100_000_000),
     ]

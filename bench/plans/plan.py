@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from duemq.bench.far.imports import adopt
+from duemq.bench.far.imports import import_windows
 from duemq.bench.far.load_window import load
 from duemq.bench.far.pending import pending
 from duemq.bench.far.wheel import wheel
@@ -34,7 +34,7 @@ SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "consume": consume,
     "targets": targets,
     "load": load,
-    "adopt": adopt,
+    "import": import_windows,
 }
 ALONE: dict[str, Callable[..., Outcome]] = {"wheel": wheel}
 """Scenarios that need no site."""

@@ -8,7 +8,7 @@ up. `--entries` adds cycles in which nothing happened: a ledger as long as that 
 
     python -m duemq.bench.spark gone --files 400
 
-How long it takes to count the messages of adopted files that are gone.
+How long it takes to count the messages of imported files that are gone.
 """
 
 from __future__ import annotations
@@ -304,11 +304,11 @@ def gone(
     rows: Annotated[int, typer.Option(help="Messages in each.")] = 10,
     memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
 ) -> None:
-    """Look at adopted files that are gone, and count their messages by their numbers."""
-    from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
+    """Look at imported files that are gone, and count their messages by their numbers."""
+    from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
     from duemq.pipeline.spark.session import running
 
-    every = [AdoptedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
+    every = [ImportedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
     with told(True), running("duemq bench gone", settings={"spark.driver.memory": memory}) as spark:
         spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()  # workers have started
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`duemq adopt`: hand over Parquet files of messages."""
+"""`duemq import`: hand over Parquet files of messages."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from duemq.client import Client
-    from duemq.client.http.values import Adoption
+    from duemq.client.http.values import FileImport
 
 EXAMPLES = examples(
-    "duemq adopt /shared/orders-2026-12-24T1800.parquet",
-    "duemq adopt /shared/campaign/",
-    "duemq adopt --no-wait --json /shared/campaign/ > handed-over.json",
+    "duemq import /shared/orders-2026-12-24T1800.parquet",
+    "duemq import /shared/campaign/",
+    "duemq import --no-wait --json /shared/campaign/ > handed-over.json",
 )
 _LOOK_S = 0.5
 
 
-def adopt(
+def import_file(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders with .parquet files in them.")],
     link: Annotated[
         bool, typer.Option("--link", help="Nobody will change the files: link them where that can be done.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all are adopted or refused.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all are imported or rejected.")] = True,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Hand over Parquet files of messages, each of one 30-minute window, to be scheduled as a whole.
 
-    The nodes have to see the files under the same paths, below a folder of their setting far.adopt_from. A file is
-    adopted once, however often it is handed over. Exit code 7 if one was refused; the reason names row and column.
+    The nodes have to see the files under the same paths, below a folder of their setting far.import_from. A file is
+    imported once, however often it is handed over. Exit code 7 if one was rejected; the reason names row and column.
     """
     files = _files(paths)
     with connected(url, as_json) as client, _bar(as_json) as told:
@@ -74,7 +74,7 @@ def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
-        tasks = {name: bar.add_task(name, total=0) for name in ("messages handed over", "messages adopted")}
+        tasks = {name: bar.add_task(name, total=0) for name in ("messages handed over", "messages imported")}
         totals = dict.fromkeys(tasks, 0)
 
         def tell(name: str, done: int, more: int = 0) -> None:
@@ -84,7 +84,7 @@ def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _hand_over(client: Client, file: Path, link: bool, told: Callable[[str, int, int], None]) -> Adoption:
+def _hand_over(client: Client, file: Path, link: bool, told: Callable[[str, int, int], None]) -> FileImport:
     from dataclasses import asdict
 
     from duemq.model.errors import BadDelayFile
@@ -95,41 +95,44 @@ def _hand_over(client: Client, file: Path, link: bool, told: Callable[[str, int,
     except BadDelayFile as error:
         # The server says it again, in the same words, to whoever has no file to look at.
         raise BadDelayFile(f"{file}: {error}") from error
-    adoption = client.adopt(str(file), link=link, **said)
+    file_import = client.import_file(str(file), link=link, **said)
     told("messages handed over", said["rows"], said["rows"])
-    told("messages adopted", 0, said["rows"])
-    return adoption
+    told("messages imported", 0, said["rows"])
+    return file_import
 
 
-def _settled(client: Client, found: list[Adoption], told: Callable[[str, int, int], None]) -> list[Adoption]:
+def _settled(client: Client, found: list[FileImport], told: Callable[[str, int, int], None]) -> list[FileImport]:
     """What became of all of them."""
-    ids = dict.fromkeys(adoption.id for adoption in found)
-    ended: dict[str, Adoption] = {}
+    ids = dict.fromkeys(file_import.id for file_import in found)
+    ended: dict[str, FileImport] = {}
     while missing := ids.keys() - ended.keys():
-        still = {adoption.id for adoption in client.adoptions("wanted")}
+        still = {file_import.id for file_import in client.imports("pending")}
         for id_ in sorted(missing - still):
-            adoption = client.adoption(id_)
-            if adoption.state in ("adopted", "refused"):
-                ended[id_] = adoption
-                told("messages adopted", adoption.rows, 0)
+            file_import = client.import_record(id_)
+            if file_import.state in ("imported", "rejected"):
+                ended[id_] = file_import
+                told("messages imported", file_import.rows, 0)
         if missing & still:
             time.sleep(_LOOK_S)
-    return [replace(ended[adoption.id], duplicate=adoption.duplicate) for adoption in found]
+    return [replace(ended[file_import.id], duplicate=file_import.duplicate) for file_import in found]
 
 
-def _tell(found: list[Adoption], as_json: bool) -> Exit:
-    refused = [adoption for adoption in found if adoption.state == "refused"]
+def _tell(found: list[FileImport], as_json: bool) -> Exit:
+    rejected = [file_import for file_import in found if file_import.state == "rejected"]
     if as_json:
-        echo_json({"adoptions": [dict(adoption.raw) for adoption in found]})
+        echo_json({"imports": [dict(file_import.raw) for file_import in found]})
     else:
-        for adoption in refused:
-            typer.secho(f"{adoption.path}: refused: {adoption.reason}", fg=typer.colors.RED, err=True)
-        adopted = [adoption for adoption in found if adoption.state == "adopted"]
-        waiting, before = len(found) - len(adopted) - len(refused), sum(adoption.duplicate for adoption in found)
+        for file_import in rejected:
+            typer.secho(f"{file_import.path}: rejected: {file_import.reason}", fg=typer.colors.RED, err=True)
+        imported = [file_import for file_import in found if file_import.state == "imported"]
+        waiting, before = (
+            len(found) - len(imported) - len(rejected),
+            sum(file_import.duplicate for file_import in found),
+        )
         typer.echo(
-            f"{sum(adoption.rows for adoption in adopted):,} messages in {len(adopted):,} files adopted"
-            + (f", {len(refused):,} files refused" if refused else "")
+            f"{sum(file_import.rows for file_import in imported):,} messages in {len(imported):,} files imported"
+            + (f", {len(rejected):,} files rejected" if rejected else "")
             + (f", {waiting:,} files are being taken in" if waiting else "")
             + (f"; {before:,} files had been handed over before" if before else "")
         )
-    return Exit.REFUSED if refused else Exit.DONE
+    return Exit.REFUSED if rejected else Exit.DONE

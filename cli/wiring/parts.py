@@ -41,8 +41,8 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.request.ingress import Ingress
 from duemq.storage.imports.object_store import ObjectStore, is_object
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.web.connections import ConnectionLimits
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             settings.far.load_ahead,
             rewrite_share=settings.far.rewrite_share,
         ),
-        adopting=replace(adopt_policy(settings), copies=1 if alone else _copies(settings)),
+        importing=replace(import_policy(settings), copies=1 if alone else _copies(settings)),
         target_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,
@@ -93,10 +93,10 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
     )
 
 
-def adopt_policy(settings: Settings) -> AdoptPolicy:
-    """What files may be adopted: the same at a front door as on the nodes."""
+def import_policy(settings: Settings) -> ImportPolicy:
+    """What files may be imported: the same at a front door as on the nodes."""
     own = settings.limits
-    limits = AdoptLimits(
+    limits = ImportLimits(
         max_payload_bytes=own.max_payload_bytes,
         max_headers=own.max_headers,
         max_headers_bytes=own.max_headers_bytes,
@@ -104,19 +104,19 @@ def adopt_policy(settings: Settings) -> AdoptPolicy:
         topics=settings.topics.allowed,
     )
     far = settings.far
-    return AdoptPolicy(
-        tuple(Path(place).resolve() for place in far.adopt_from if not is_object(place)),
+    return ImportPolicy(
+        tuple(Path(place).resolve() for place in far.import_from if not is_object(place)),
         limits,
-        patience_ms=far.adopt_patience,
+        patience_ms=far.import_timeout,
         furthest_ms=own.max_delay,
-        prefixes=tuple(place for place in far.adopt_from if is_object(place)),
+        prefixes=tuple(place for place in far.import_from if is_object(place)),
         store=ObjectStore(far.s3_endpoint, far.s3_region, far.s3_access_key, far.s3_secret_key),
     )
 
 
 def _copies(settings: Settings) -> int:
-    """How many replicas have an adopted file: as many as the brokers keep of other messages, where nothing is set."""
-    return settings.far.adopt_copies or settings.kafka.min_insync_replicas
+    """How many replicas have an imported file: as many as the brokers keep of other messages, where nothing is set."""
+    return settings.far.import_replicas or settings.kafka.min_insync_replicas
 
 
 def _hour_and_minute(time: str) -> tuple[int, int]:
@@ -192,7 +192,7 @@ def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry,
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(gateway, ingress, http, metrics, backend.clock, closing, adopt_policy(settings))
+    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings))
 
 
 def is_loopback(host: str) -> bool:

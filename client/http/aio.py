@@ -23,10 +23,10 @@ from duemq.client.http.handle import Handle
 from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
-    Adoption,
     Cancelled,
     CancelReport,
     Cluster,
+    FileImport,
     Limits,
     MessageState,
     MoveReport,
@@ -193,24 +193,26 @@ class AsyncClient:
     async def redrive(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(operations.redrive(message_id)))
 
-    async def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
-        """See `Client.adopt`."""
-        return await self._run(operations.adopt(path, link, said))
+    async def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
+        """See `Client.import`."""
+        return await self._run(operations.import_file(path, link, said))
 
-    async def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
-        return await self._run(operations.adopt_all(files, link))
+    async def import_files(
+        self, files: Sequence[Mapping[str, str | int]], *, link: bool = False
+    ) -> Sequence[FileImport]:
+        return await self._run(operations.import_files(files, link))
 
-    async def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
-        return await self._run(operations.adopted_ids(adoption_id, first, most))
+    async def imported_ids(self, import_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        return await self._run(operations.imported_ids(import_id, first, most))
 
-    async def adoption(self, adoption_id: str) -> Adoption:
-        return await self._run(operations.adoption(adoption_id))
+    async def import_record(self, import_id: str) -> FileImport:
+        return await self._run(operations.import_record(import_id))
 
-    async def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
-        return await self._run(operations.adoptions(state))
+    async def imports(self, state: str | None = None) -> Sequence[FileImport]:
+        return await self._run(operations.imports(state))
 
-    async def count_adoptions(self, state: str, below: str = "") -> int:
-        return await self._run(operations.count_adoptions(state, below))
+    async def count_imports(self, state: str, below: str = "") -> int:
+        return await self._run(operations.count_imports(state, below))
 
     async def cluster(self) -> Cluster:
         return await self._run(operations.cluster())

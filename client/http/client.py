@@ -20,10 +20,10 @@ from duemq.client.http.handle import Handle
 from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
-    Adoption,
     Cancelled,
     CancelReport,
     Cluster,
+    FileImport,
     Limits,
     MessageState,
     MoveReport,
@@ -244,42 +244,42 @@ class Client:
         """Take a message out of the dead letters and deliver it again."""
         return Message(self, self._run(operations.redrive(message_id)))
 
-    def adopt(self, path: str, *, link: bool = False, **said: str | int) -> Adoption:
+    def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
         """Hand over a Parquet file of messages by its path, absolute and as the server's nodes see it.
 
-        It is durable in the log when this returns, and adopted once each node has taken it in: see `adoption`. The same
+        It is durable in the log when this returns, and imported once each node has taken it in: see `import`. The same
         content again is a `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
         the server reads the file before it answers, and raises `BadDelayFile` for one that is wrong. Raises
-        `Forbidden` for a folder that the server does not adopt from.
+        `Forbidden` for a folder that the server does not import from.
         """
-        return self._run(operations.adopt(path, link, said))
+        return self._run(operations.import_file(path, link, said))
 
-    def adopt_all(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[Adoption]:
+    def import_files(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[FileImport]:
         """Hand over many files that belong together: all are in the log when this returns, or none ever is.
 
         At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; then see
-        `adoptions`. A repeat is harmless: the same content is adopted once.
+        `imports`. A repeat is harmless: the same content is imported once.
         """
-        return self._run(operations.adopt_all(files, link))
+        return self._run(operations.import_files(files, link))
 
-    def adopted_ids(self, adoption_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
-        """The ids of up to `most` (at most 10,000) messages of an adopted file, from row `first` on.
+    def imported_ids(self, import_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
+        """The ids of up to `most` (at most 10,000) messages of an imported file, from row `first` on.
 
         Raises `NoIds` once their window is due: its file is not kept then.
         """
-        return self._run(operations.adopted_ids(adoption_id, first, most))
+        return self._run(operations.imported_ids(import_id, first, most))
 
-    def adoption(self, adoption_id: str) -> Adoption:
+    def import_record(self, import_id: str) -> FileImport:
         """What became of a file that was handed over."""
-        return self._run(operations.adoption(adoption_id))
+        return self._run(operations.import_record(import_id))
 
-    def adoptions(self, state: str | None = None) -> Sequence[Adoption]:
+    def imports(self, state: str | None = None) -> Sequence[FileImport]:
         """All files handed over that are not forgotten, or those in one state."""
-        return self._run(operations.adoptions(state))
+        return self._run(operations.imports(state))
 
-    def count_adoptions(self, state: str, below: str = "") -> int:
-        """How many files are in a state, of those whose path begins with `below`. Costs little for `wanted`."""
-        return self._run(operations.count_adoptions(state, below))
+    def count_imports(self, state: str, below: str = "") -> int:
+        """How many files are in a state, of those whose path begins with `below`. Costs little for `pending`."""
+        return self._run(operations.count_imports(state, below))
 
     def cluster(self) -> Cluster:
         """The nodes, and how far each shard has come."""

@@ -119,7 +119,7 @@ class BadLevel(BadWhen): ...
 
 
 class BadDelayFile(RejectedError):
-    """A file that cannot be adopted; where a row is wrong `field` names its column and `row` its number, from 0."""
+    """A file that cannot be imported; where a row is wrong `field` names its column and `row` its number, from 0."""
 
     @property
     def row(self) -> int | None:
@@ -139,11 +139,11 @@ class UnknownTopic(NotFound): ...
 class UnknownNode(NotFound): ...
 
 
-class UnknownAdoption(NotFound): ...
+class UnknownImport(NotFound): ...
 
 
 class NoIds(RejectedError):
-    """The file is not adopted, or it is not kept any more because its messages are due."""
+    """The file is not imported, or it is not kept any more because its messages are due."""
 
 
 class TooLate(RejectedError):
@@ -299,7 +299,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_message": UnknownMessage,
     "unknown_topic": UnknownTopic,
     "unknown_node": UnknownNode,
-    "unknown_adoption": UnknownAdoption,
+    "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
     "already_delivered": AlreadyDelivered,

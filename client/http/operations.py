@@ -22,11 +22,11 @@ from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
 from duemq.client.http.requests import Draft, Filter, When, filter_fields, message_body, when_fields
 from duemq.client.http.times import delay_ms
 from duemq.client.http.values import (
-    Adoption,
     Cancelled,
     CancelReport,
     CancelResult,
     Cluster,
+    FileImport,
     Limits,
     MessageState,
     MoveReport,
@@ -276,20 +276,20 @@ def topic(name: str) -> Plan[Topic]:
     return Topic(name, body)
 
 
-def adopt(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[Adoption]:
+def import_file(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[FileImport]:
     body = {"path": path, "link": link, **said}
     hold_s = 0.0 if said else _READ_FILE_S
-    return Adoption.from_json(json_of((yield Call("POST", "/v1/adoptions", body=orjson.dumps(body), hold_s=hold_s))))
+    return FileImport.from_json(json_of((yield Call("POST", "/v1/imports", body=orjson.dumps(body), hold_s=hold_s))))
 
 
-def adopt_all(files: Sequence[Mapping[str, str | int]], link: bool) -> Plan[list[Adoption]]:
+def import_files(files: Sequence[Mapping[str, str | int]], link: bool) -> Plan[list[FileImport]]:
     body = orjson.dumps({"files": [{**file, "link": link} for file in files]})
-    found = json_of((yield Call("POST", "/v1/adoptions:batch", body=body, hold_s=_MANY_FILES_S)))
-    return [Adoption.from_json(item) for item in found["adoptions"]]
+    found = json_of((yield Call("POST", "/v1/imports:batch", body=body, hold_s=_MANY_FILES_S)))
+    return [FileImport.from_json(item) for item in found["imports"]]
 
 
-def adopted_ids(adoption_id: str, first: int, most: int) -> Plan[list[str]]:
-    path = f"/v1/adoptions/{quoted(adoption_id)}/ids"
+def imported_ids(import_id: str, first: int, most: int) -> Plan[list[str]]:
+    path = f"/v1/imports/{quoted(import_id)}/ids"
     response = yield Call("GET", path, {"first": first, "max": most})
     if not response.is_success:
         raise error_of(response)
@@ -297,17 +297,17 @@ def adopted_ids(adoption_id: str, first: int, most: int) -> Plan[list[str]]:
     return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
 
 
-def adoption(adoption_id: str) -> Plan[Adoption]:
-    return Adoption.from_json(json_of((yield Call("GET", f"/v1/adoptions/{quoted(adoption_id)}"))))
+def import_record(import_id: str) -> Plan[FileImport]:
+    return FileImport.from_json(json_of((yield Call("GET", f"/v1/imports/{quoted(import_id)}"))))
 
 
-def adoptions(state: str | None) -> Plan[Sequence[Adoption]]:
-    body = json_of((yield Call("GET", "/v1/adoptions", {} if state is None else {"state": state})))
-    return [Adoption.from_json(item) for item in body["adoptions"]]
+def imports(state: str | None) -> Plan[Sequence[FileImport]]:
+    body = json_of((yield Call("GET", "/v1/imports", {} if state is None else {"state": state})))
+    return [FileImport.from_json(item) for item in body["imports"]]
 
 
-def count_adoptions(state: str, below: str) -> Plan[int]:
-    count: int = json_of((yield Call("GET", "/v1/adoptions", {"state": state, "below": below, "limit": 0})))["count"]
+def count_imports(state: str, below: str) -> Plan[int]:
+    count: int = json_of((yield Call("GET", "/v1/imports", {"state": state, "below": below, "limit": 0})))["count"]
     return count
 
 

@@ -212,9 +212,9 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
-    """A file of messages that was handed over. `state`: "pending" (not known yet), "wanted" (nodes are taking it in),
-    "adopted" or "refused", with the `reason`; `duplicate`: its content had been handed over before."""
+class FileImport:
+    """The import of a file of messages. `state`: "pending", "imported", or "rejected" with the `reason`; `duplicate`: a
+    file with this content was imported before."""
 
     id: str
     state: str
@@ -285,7 +285,7 @@ class Limits:
     max_headers_bytes: int
     max_batch_items: int
     max_batch_bytes: int
-    adopts_files: bool
+    imports_files: bool
     max_files: int
     max_file_rows: int
     min_lead_ms: int
@@ -293,12 +293,12 @@ class Limits:
 
     @classmethod
     def from_json(cls, body: Json) -> Self:
-        adoption = body["adoption"]
+        file_import = body["import"]
         return cls(
             body["shards"], tuple(body["topics"]), body["max_delay_ms"], body["max_payload_bytes"],
             body["max_key_bytes"], body["max_headers"], body["max_headers_bytes"], body["max_batch_items"],
-            body["max_batch_bytes"], adoption["enabled"], adoption["max_files"], adoption["max_file_rows"],
-            adoption["min_lead_ms"], body,
+            body["max_batch_bytes"], file_import["enabled"], file_import["max_files"], file_import["max_file_rows"],
+            file_import["min_lead_ms"], body,
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Adopted files between nodes over HTTP: the routes of the one that has them, for others that cannot see their source.
+"""Imported files between nodes over HTTP: the routes of the one that has them, for others that cannot see their source.
 
-GET /internal/shards/{shard}/copies?offsets=1,2   which files of these adopt commands are here, and what is in them
+GET /internal/shards/{shard}/copies?offsets=1,2   which files of these import commands are here, and what is in them
 GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
 """
 

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duemq.cluster.codec import (
     TOKEN_HEADER,
-    adoption_to_json,
     found_to_json,
+    import_to_json,
     named_to_json,
     query_from_json,
     state_to_json,
@@ -63,9 +63,9 @@ def create_door(
             Route(f"{shard}/names", reads.names, methods=["POST"]),
             Route(f"{shard}/ended", reads.ended, methods=["POST"]),
             Route(f"{shard}/holder", reads.holder),
-            Route(f"{shard}/adoption", reads.adoption),
-            Route(f"{shard}/adoptions", reads.adoptions),
-            Route(f"{shard}/adopted-ids", reads.adopted_ids),
+            Route(f"{shard}/import", reads.import_record),
+            Route(f"{shard}/imports", reads.imports),
+            Route(f"{shard}/imported-ids", reads.imported_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
             Route("/v1/cluster", partial(status.cluster, about)),
@@ -132,23 +132,23 @@ class _Reads:
         first_key = await self._reader.holder(_shard(request), _hex(request, "name"))
         return JsonResponse({"first_key": None if first_key is None else first_key.hex()})
 
-    async def adoption(self, request: Request) -> Response:
+    async def import_record(self, request: Request) -> Response:
         shard, offset = _shard(request), _offset(request)
         if sha256 := _hex(request, "sha256"):
-            found = await self._reader.adoption_of(shard, sha256.hex(), offset)
+            found = await self._reader.import_of(shard, sha256.hex(), offset)
         else:
-            found = await self._reader.adoption(shard, _offset(request, "wanted"), offset)
-        return JsonResponse({"adoption": None if found is None else adoption_to_json(found)})
+            found = await self._reader.import_record(shard, _offset(request, "wanted"), offset)
+        return JsonResponse({"import": None if found is None else import_to_json(found)})
 
-    async def adoptions(self, request: Request) -> Response:
+    async def imports(self, request: Request) -> Response:
         query = request.query_params
         limit = _offset(request, "limit") if "limit" in query else None
-        count, found = await self._reader.adoptions(_shard(request), query.get("state"), query.get("below", ""), limit)
-        return JsonResponse({"count": count, "adoptions": await in_slices(found, adoption_to_json)})
+        count, found = await self._reader.imports(_shard(request), query.get("state"), query.get("below", ""), limit)
+        return JsonResponse({"count": count, "imports": await in_slices(found, import_to_json)})
 
-    async def adopted_ids(self, request: Request) -> Response:
+    async def imported_ids(self, request: Request) -> Response:
         wanted, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))
-        ids = await self._reader.adopted_ids(_shard(request), wanted, first, most)
+        ids = await self._reader.imported_ids(_shard(request), wanted, first, most)
         return JsonResponse({"ids": None if ids is None else ids.decode()})
 
     async def search(self, request: Request) -> Response:

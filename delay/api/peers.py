@@ -1,4 +1,4 @@
-"""Replicas from other nodes, or single adopted files of them, over their internal HTTP."""
+"""Replicas from other nodes, or single imported files of them, over their internal HTTP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class HttpPeers:
             raw = await self._get(node, f"{shard}/copies", query, {}, 200)
             return {int(offset): copy_of(one) for offset, one in orjson.loads(raw)["copies"].items()}
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "adopt"})
+            log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "import"})
             return None
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from duemq.model.adoption import Adopt
 from duemq.model.ended import Ended
 from duemq.model.errors import Diverged
+from duemq.model.import_command import ImportCommand
 from duemq.model.key import KEY_BYTES
 from duemq.model.ledger import Answer
 from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
@@ -26,7 +26,7 @@ class View(Protocol):
     def contents(self, sums: Sequence[str]) -> list[int | None]: ...
 
 
-Other = Change | ByName | Adopt | Malformed
+Other = Change | ByName | ImportCommand | Malformed
 """What a command says that is no schedule."""
 
 _Meant = bytes | Other
@@ -93,7 +93,7 @@ class Lookups:
                 first_keys[other.first_key] = None
             elif isinstance(other, ByName):
                 names[other.name] = True
-            elif isinstance(other, Adopt):
+            elif isinstance(other, ImportCommand):
                 sums[other.sha256] = None
         self.contents = dict(zip(sums, view.contents(list(sums)), strict=True)) if sums else {}
         self.names = dict(zip(names, view.names(list(names)), strict=True))

@@ -7,7 +7,7 @@ it. A cycle is worked out on the side (`Cycle`), committed to the log, and only 
     batch = cycle.read(commands)             # what they say
     cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
     cycle.take(now, keys, rows, complete)    # what is due
-    cycle.settle(files)                      # adopted files that are here
+    cycle.settle(files)                      # imported files that are here
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/shard/store_changes.py
 
@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from duemq.delay.core.command_batch import Batch, Lookups, View, understand
-from duemq.model.adoption import Adopt
 from duemq.model.ended import CANCELLED, DEAD, Ended
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
+from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
-from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, Place
 from duemq.model.record import Stored
@@ -56,9 +56,9 @@ class Cycle:
         self.moved: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
         self.malformed: list[tuple[Stored, str]] = []  # with the reason
-        self.wanted: dict[int, Adopt] = {}  # files to adopt, by the offset of their command
+        self.wanted: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
         self._contents: set[str] = set()  # of these files
-        self.settled: tuple[Adopted, ...] = ()  # files that were adopted or refused
+        self.settled: tuple[FileDecision, ...] = ()  # files that were imported or refused
         self.lost: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
         self.deferred: list[Deferred] = []
         self.asked: dict[
@@ -97,7 +97,7 @@ class Cycle:
                 if isinstance(other, Malformed):
                     self.answers[offset] = Answer.MALFORMED
                     self.malformed.append((Stored(offset, timestamp, frame), other.reason))
-                elif isinstance(other, Adopt):
+                elif isinstance(other, ImportCommand):
                     self.answers[offset] = self._want(offset, other, answers, found)
                 else:
                     given = None if answers is None else answers[offset]
@@ -139,15 +139,17 @@ class Cycle:
         self.names[name] = key + fingerprint
         return True
 
-    def _want(self, offset: int, adopt: Adopt, answers: Mapping[int, Answer] | None, found: Lookups) -> Answer:
+    def _want(
+        self, offset: int, import_command: ImportCommand, answers: Mapping[int, Answer] | None, found: Lookups
+    ) -> Answer:
         if answers is None:
-            known = found.contents[adopt.sha256] is not None or adopt.sha256 in self._contents
-            answer = Answer.KNOWN if known else Answer.WANTED
+            known = found.contents[import_command.sha256] is not None or import_command.sha256 in self._contents
+            answer = Answer.FILE_DUPLICATE if known else Answer.FILE_PENDING
         else:
             answer = answers[offset]
-        if answer is Answer.WANTED:
-            self.wanted[offset] = adopt
-            self._contents.add(adopt.sha256)
+        if answer is Answer.FILE_PENDING:
+            self.wanted[offset] = import_command
+            self._contents.add(import_command.sha256)
         return answer
 
     def _change(
@@ -273,7 +275,7 @@ class Cycle:
         `keys`: the store's keys in (T, T'] before this cycle; `rows_of_deferred`: the store's rows of deferred keys.
         """
         self.scanned, self.cursor = keys, entry.cursor
-        self.settle(entry.adopted)
+        self.settle(entry.imported)
         for deferred in entry.deferred:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
             self.defer((deferred.key, row), deferred)
@@ -290,7 +292,7 @@ class Cycle:
             same = deferred.attempt == attempt_of(row)
             self._put(deferred.to, row if same else changed(row, attempt=deferred.attempt))
 
-    def settle(self, settled: Sequence[Adopted]) -> None:
+    def settle(self, settled: Sequence[FileDecision]) -> None:
         """Make the messages of files pending that are here and sound, or refuse them. After what is due was taken.
 
         All their keys are above T': a file whose window has begun is refused.
@@ -343,6 +345,6 @@ class Cycle:
             number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
-            horizon=max(before.horizon, horizon), adopted=self.settled,
+            horizon=max(before.horizon, horizon), imported=self.settled,
             end_horizon=max(before.end_horizon, end_horizon), lost=self.lost,
         )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Adopting files of messages: each replica takes in the files its shard was asked to adopt, the master decides.
+"""Importing files of messages: each replica takes in the files its shard was asked to import, the master decides.
 
-    the command is applied      every replica notes the file as wanted, and the ledger answers WANTED
+    the command is applied      every replica notes the file as wanted, and the ledger answers PENDING
     taking in                   each replica for itself, beside its cycles: read, validate, copy, sync; one that cannot
                                 see the source gets the copy of another replica
-    a later cycle of the master as many replicas have the file as must: its ledger entry says `adopted`, with rows and
+    a later cycle of the master as many replicas have the file as must: its ledger entry says `imported`, with rows and
                                 checksum, and the messages are pending from then on; or it is refused, with the reason
     a follower                  waits at that entry until it has the file, too, and compares rows and checksum
 
-So nothing waits for a file but the adoption itself, and a replica that cannot get it stays behind, visibly.
+So nothing waits for a file but the import itself, and a replica that cannot get it stays behind, visibly.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import FarCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
-from duemq.model.adoption import cut
 from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
+from duemq.model.import_command import cut
 from duemq.model.key import due_of
-from duemq.model.ledger import Adopted
+from duemq.model.ledger import FileDecision
 from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.imports.object_store import is_object
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.records import Adoption, Here
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import Here, ImportRecord
 from duemq.storage.jobs.parent import Hanging, Lines
 from duemq.storage.shard.store import ShardStore
 
@@ -52,7 +52,7 @@ _SKIPPED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why a file cannot be adopted. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
+    """Why a file cannot be imported. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
     object store is, which says nothing about the file: it is waited for as long as its window allows."""
 
     reason: str
@@ -61,14 +61,14 @@ class Wrong:
     away: bool = False
 
 
-class Adopter:
+class FileImporter:
     """Of one shard. `turn`: shared by the shards of a node, for taking files in needs a core."""
 
     def __init__(
         self,
         shard: int,
         replica: Callable[[], Replica],
-        policy: AdoptPolicy,
+        policy: ImportPolicy,
         clock: Callable[[], int],
         turn: asyncio.Lock,
         work: Lines,
@@ -80,7 +80,7 @@ class Adopter:
         self._clock, self._turn, self._work = clock, turn, work
         self._peers = peers or NoPeers()
         self._counts = counts or FarCounts()
-        self._trouble = Trouble(shard, "adopt", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
+        self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
         self._store: ShardStore | None = None
         self._candidates = Candidates(policy, self.why_wanted)
         self._found: dict[int, Here | Wrong] = {}
@@ -89,10 +89,10 @@ class Adopter:
         self._copies: dict[int, int] = {}  # replicas that have a file which is here, while they are too few
         self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a file that is not here
         self._leading_since: int | None = None
-        self._needed: Adopted | None = None  # the file that the replica cannot follow the ledger without
+        self._needed: FileDecision | None = None  # the file that the replica cannot follow the ledger without
         self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
 
-    def _wanted(self) -> dict[int, Adoption]:
+    def _wanted(self) -> dict[int, ImportRecord]:
         """The files of the store as it is now. What was taken in for one that a peer's has replaced is gone with it."""
         store = self._replica().store
         if store is not self._store:
@@ -100,7 +100,7 @@ class Adopter:
             self._candidates.clear()
             for known in (self._found, self._failures, self._copies, self._asked_at, self._to_look_at):
                 known.clear()
-        wanted = store.adoptions.wanted
+        wanted = store.imports.wanted
         for one in self._candidates.take(wanted):
             heappush(self._to_look_at, (0, one.offset))
         return wanted
@@ -117,7 +117,7 @@ class Adopter:
         """It is not any more."""
         self._leading_since = None
 
-    def decide(self, now: int) -> list[Adopted]:
+    def decide(self, now: int) -> list[FileDecision]:
         """What the master can say of the wanted files just now."""
         if not self._wanted():
             return []
@@ -130,7 +130,7 @@ class Adopter:
             self._asked_at.pop(offset, None)
             if self._policy.copies <= 1 or self._copies.get(offset, 1) >= self._policy.copies:
                 self._copies.pop(offset, None)
-                self._candidates.adopt(offset, found.about.rows, found.checksum)
+                self._candidates.import_file(offset, found.about.rows, found.checksum)
             else:
                 self._copies.setdefault(offset, 1)
                 self._candidates.wait(offset)
@@ -142,8 +142,8 @@ class Adopter:
             patient = max(found.since, self._leading_since or 0) + self._policy.patience_ms
             self._candidates.refuse(offset, found.reason, 0 if found.final else patient)
 
-    async def have(self, said: Adopted) -> None:
-        """Wait until the file is here that the ledger says was adopted. Raises CorruptStore where it is another.
+    async def have(self, said: FileDecision) -> None:
+        """Wait until the file is here that the ledger says was imported. Raises CorruptStore where it is another.
 
         Raises Behind where it cannot be had for long, and a peer can be copied instead.
         """
@@ -155,14 +155,14 @@ class Adopter:
                 if isinstance(found, Here):
                     if (found.about.rows, found.checksum) != (said.rows, said.checksum):
                         raise CorruptStore(
-                            f"shard {self._shard}: the adopted file {found.path} has {found.about.rows} rows with "
+                            f"shard {self._shard}: the imported file {found.path} has {found.about.rows} rows with "
                             f"checksum {found.checksum:016x}, the ledger says {said.rows}, {said.checksum:016x}"
                         )
                     return
                 self._needed = said
                 late = self._clock() - since > self._policy.patience_ms
                 if late and isinstance(found, Wrong) and self._peers.have(self._shard):
-                    raise Behind(f"shard {self._shard} cannot get a file that was adopted: {found.reason}")
+                    raise Behind(f"shard {self._shard} cannot get a file that was imported: {found.reason}")
                 await self._news.wait()
         finally:
             self._needed = None
@@ -179,8 +179,8 @@ class Adopter:
             if isinstance(found, Here):
                 size = found.path.stat().st_size
                 return found.path, Copy(found.about.rows, found.checksum, size, found.about.content)
-            if (adoption := store.adoptions.get(offset)) is not None:
-                for sealed in store.far.of(adoption.adopt.window):
+            if (import_record := store.imports.get(offset)) is not None:
+                for sealed in store.far.of(import_record.import_command.window):
                     if sealed.about.offset == offset:
                         path = store.path / sealed.name
                         return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)
@@ -188,9 +188,12 @@ class Adopter:
 
     def waiting(self) -> str | None:
         """Of a replica that cannot follow: for which file it waits, and why that is not here."""
-        if self._needed is None or (adoption := self._wanted().get(self._needed.offset)) is None:
+        if self._needed is None or (import_record := self._wanted().get(self._needed.offset)) is None:
             return None
-        return cut(f"shard {self._shard} waits for {adoption.adopt.path[-100:]}: {self.why_wanted(adoption.offset)}")
+        return cut(
+            f"shard {self._shard} waits for {import_record.import_command.path[-100:]}: "
+            f"{self.why_wanted(import_record.offset)}"
+        )
 
     def why_wanted(self, offset: int) -> str:
         """What a file that is wanted waits for."""
@@ -206,15 +209,17 @@ class Adopter:
         """Why no file is taken in just now."""
         return self._trouble.reason
 
-    def forget(self, settled: Sequence[Adopted]) -> None:
-        """They are adopted or refused in the store."""
+    def forget(self, settled: Sequence[FileDecision]) -> None:
+        """They are imported or refused in the store."""
         if rows := sum(said.rows for said in settled):
-            log.info("shard %d adopted %d messages", self._shard, rows, extra={"action": "adopt", "shard": self._shard})
+            log.info(
+                "shard %d imported %d messages", self._shard, rows, extra={"action": "import", "shard": self._shard}
+            )
         for said in settled:
             if said.reason:
                 log.warning(
                     "shard %d refused the file of command %d: %s", self._shard, said.offset, said.reason,
-                    extra={"action": "adopt", "shard": self._shard},
+                    extra={"action": "import", "shard": self._shard},
                 )  # fmt: skip
             self._candidates.drop(said.offset)
             for known in (self._failures, self._copies, self._asked_at):
@@ -226,7 +231,7 @@ class Adopter:
     # --- taking in ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. What goes wrong, whatever it is, is tried again: no file may end more than its adoption."""
+        """Until cancelled. What goes wrong, whatever it is, is tried again: no file may end more than its import."""
         while True:
             pause = _LOOK_S
             try:
@@ -256,7 +261,9 @@ class Adopter:
                     if "done" not in answer:
                         self._note(store, left.pop(0), answer, now)
                 if left:
-                    raise StoreFailed(f"the process that takes files in ended before {left[0].adopt.path[-100:]}")
+                    raise StoreFailed(
+                        f"the process that takes files in ended before {left[0].import_command.path[-100:]}"
+                    )
         except Exception as error:
             # The first one may be why: it is tried again later, the others at once.
             if left and self._replica().store is store:
@@ -264,8 +271,8 @@ class Adopter:
             raise
         return True
 
-    def _next(self, now: int, wanted: dict[int, Adoption]) -> list[Adoption]:
-        todo: dict[int, Adoption] = {}
+    def _next(self, now: int, wanted: dict[int, ImportRecord]) -> list[ImportRecord]:
+        todo: dict[int, ImportRecord] = {}
         heap, latest = self._to_look_at, now + int(_LONGEST_S * 1000)
         while heap and len(todo) < _TOGETHER and (heap[0][0] <= now or heap[0][0] > latest):  # or the clock went back
             offset = heappop(heap)[1]
@@ -273,21 +280,21 @@ class Adopter:
                 todo[offset] = wanted[offset]
         return list(todo.values())
 
-    def _blame(self, left: Sequence[Adoption], error: Exception, now: int) -> None:
+    def _blame(self, left: Sequence[ImportRecord], error: Exception, now: int) -> None:
         """A process ended, or said nothing any more, before it was done with the first of these files."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
         hangs = isinstance(error, Hanging)
-        self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.adopt.path))
+        self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.import_command.path))
         # Where a mount hangs, each file beside this one would hold the others up for as long.
-        beside = Path(first.adopt.path).parent if hangs else None
+        beside = Path(first.import_command.path).parent if hangs else None
         for one in left[1:]:
-            if Path(one.adopt.path).parent == beside:
-                self._put_off(one, cut(text[-1]), now, away=is_object(one.adopt.path))
+            if Path(one.import_command.path).parent == beside:
+                self._put_off(one, cut(text[-1]), now, away=is_object(one.import_command.path))
             else:
                 heappush(self._to_look_at, (0, one.offset))
 
-    def _put_off(self, one: Adoption, reason: str, now: int, *, away: bool = False) -> None:
+    def _put_off(self, one: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
         """Look again after a pause that grows, for the reason is none of the file's own."""
         failures = self._failures.get(one.offset, 0)
         self._failures[one.offset] = failures + 1
@@ -306,24 +313,25 @@ class Adopter:
             heappush(self._to_look_at, (look_again, offset))
         self._weigh(offset, found)
 
-    def _job(self, folder: Path, one: Adoption) -> dict[str, Any]:
-        adopt = one.adopt
+    def _job(self, folder: Path, one: ImportRecord) -> dict[str, Any]:
+        import_command = one.import_command
         return {
-            "source": adopt.path, "target": str(folder / Sealed.name_of_adopted(adopt.window, one.offset)),
-            "shard": self._shard, "offset": one.offset, "window": adopt.window, "rows": adopt.rows,
-            "size": adopt.size, "sha256": adopt.sha256, "link": adopt.link,
+            "source": import_command.path,
+            "target": str(folder / Sealed.imported_name(import_command.window, one.offset)),
+            "shard": self._shard, "offset": one.offset, "window": import_command.window, "rows": import_command.rows,
+            "size": import_command.size, "sha256": import_command.sha256, "link": import_command.link,
         }  # fmt: skip
 
-    def _note(self, store: ShardStore, one: Adoption, said: dict[str, Any], now: int) -> None:
+    def _note(self, store: ShardStore, one: ImportRecord, said: dict[str, Any], now: int) -> None:
         if "about" in said:
             about = About(**said["about"])
             here = Here(about, said["checksum"], store.path / Sealed(about).name)
-            if one.offset in store.adoptions.wanted:
+            if one.offset in store.imports.wanted:
                 self._failures.pop(one.offset, None)
                 self._settle(one.offset, here)
             else:  # it was refused meanwhile
                 here.path.unlink(missing_ok=True)
-        elif one.offset in store.adoptions.wanted:
+        elif one.offset in store.imports.wanted:
             before = self._found.get(one.offset)
             if "skipped" in said:
                 # Tried after those that were: one object that cannot be had holds up no others for ever.
@@ -340,9 +348,9 @@ class Adopter:
                 self._settle(one.offset, wrong, now + int(_AGAIN_S * 1000))
             if not isinstance(before, Wrong) or before.reason != said["reason"]:
                 log.warning(
-                    "shard %d cannot take in %s: %s%s", self._shard, one.adopt.path, said["reason"],
+                    "shard %d cannot take in %s: %s%s", self._shard, one.import_command.path, said["reason"],
                     f"\n{said['trace']}" if "trace" in said else "",
-                    extra={"action": "adopt", "shard": self._shard},
+                    extra={"action": "import", "shard": self._shard},
                 )  # fmt: skip
         self._tell()
 
@@ -382,20 +390,20 @@ class Adopter:
                 await self._fetch(store, wanted[offset], *source)
         self._tell()
 
-    async def _fetch(self, store: ShardStore, one: Adoption, node: str, copy: Copy) -> None:
+    async def _fetch(self, store: ShardStore, one: ImportRecord, node: str, copy: Copy) -> None:
         """What arrives is validated like any file that was taken in before."""
-        target = store.path / Sealed.name_of_adopted(one.adopt.window, one.offset)
+        target = store.path / Sealed.imported_name(one.import_command.window, one.offset)
         try:
             await fetch_copy(self._peers, self._shard, node, one.offset, copy, target)
         except Unavailable as error:
             log.warning(
                 "shard %d cannot get a file of node %s: %s", self._shard, node, error,
-                extra={"action": "adopt", "shard": self._shard, "peer": node},
+                extra={"action": "import", "shard": self._shard, "peer": node},
             )  # fmt: skip
             return
         if self._replica().store is store:
             log.info(
-                "shard %d got %s of node %s", self._shard, one.adopt.path, node,
-                extra={"action": "adopt", "shard": self._shard, "peer": node},
+                "shard %d got %s of node %s", self._shard, one.import_command.path, node,
+                extra={"action": "import", "shard": self._shard, "peer": node},
             )  # fmt: skip
             heappush(self._to_look_at, (0, one.offset))

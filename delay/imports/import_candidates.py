@@ -1,4 +1,4 @@
-"""The files that a shard is asked to adopt, ordered by what decides about them. Pure.
+"""The files that a shard is asked to import, ordered by what decides about them. Pure.
 
 A cycle asks for what can be decided just now. That costs as much as there is to decide, however many files wait.
 """
@@ -9,10 +9,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from duemq.model.adoption import cut
-from duemq.model.ledger import Adopted
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.records import Adoption
+from duemq.model.import_command import cut
+from duemq.model.ledger import FileDecision
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import ImportRecord
 
 _DECIDED = 1_000  # files that one ledger entry speaks of,
 _DECIDED_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records
@@ -22,33 +22,33 @@ _ENTRY_BYTES = 64  # of one without a reason
 class Candidates:
     """Files by the offset of their command. Those that were decided stay until they are dropped: a cycle may fail."""
 
-    def __init__(self, policy: AdoptPolicy, why: Callable[[int], str]) -> None:
+    def __init__(self, policy: ImportPolicy, why: Callable[[int], str]) -> None:
         """`why`: what a file is waiting for, in a few words; may be empty."""
         self._policy, self._why = policy, why
         self._windows: dict[int, int] = {}
         self._by_window: list[tuple[int, int]] = []  # window and offset
-        self._sound: dict[int, Adopted] = {}
+        self._sound: dict[int, FileDecision] = {}
         self._refusals: dict[int, tuple[int, str]] = {}  # from when on (ms), and the reason
         self._by_time: list[tuple[int, int]] = []  # from when on, and offset
 
     def __len__(self) -> int:
         return len(self._windows)
 
-    def take(self, wanted: dict[int, Adoption]) -> list[Adoption]:
+    def take(self, wanted: dict[int, ImportRecord]) -> list[ImportRecord]:
         """Note those that are new: the last ones of `wanted`, which is in the order of the log."""
         fresh = list(takewhile(lambda one: one.offset not in self._windows, reversed(wanted.values())))[::-1]
         for one in fresh:
-            self._windows[one.offset] = one.adopt.window
-            insort(self._by_window, (one.adopt.window, one.offset))
+            self._windows[one.offset] = one.import_command.window
+            insort(self._by_window, (one.import_command.window, one.offset))
         return fresh
 
-    def adopt(self, offset: int, rows: int, checksum: int) -> None:
+    def import_file(self, offset: int, rows: int, checksum: int) -> None:
         """The file is sound, and on as many replicas as it has to be."""
         self.wait(offset)
-        self._sound[offset] = Adopted(offset, rows, checksum)
+        self._sound[offset] = FileDecision(offset, rows, checksum)
 
     def refuse(self, offset: int, reason: str, after: int) -> None:
-        """The file cannot be adopted, unless something else is said of it until `after` (ms)."""
+        """The file cannot be imported, unless something else is said of it until `after` (ms)."""
         self.wait(offset)
         self._refusals[offset] = after, reason
         insort(self._by_time, (after, offset))
@@ -68,9 +68,9 @@ class Candidates:
         for kind in (self._windows, self._by_window, self._sound, self._refusals, self._by_time):
             kind.clear()
 
-    def decide(self, now: int, start: int) -> list[Adopted]:
+    def decide(self, now: int, start: int) -> list[FileDecision]:
         """What can be said at `now`. Windows must begin at `start` (ms) or later. As much as one entry may hold."""
-        decided: dict[int, Adopted] = {}
+        decided: dict[int, FileDecision] = {}
         size = 0
         for one in self._decidable(now, start):
             if one.offset in decided:
@@ -81,14 +81,14 @@ class Candidates:
             decided[one.offset] = one
         return sorted(decided.values())
 
-    def _decidable(self, now: int, start: int) -> Iterator[Adopted]:
-        """What time says comes first: a file is not adopted when its window is near."""
+    def _decidable(self, now: int, start: int) -> Iterator[FileDecision]:
+        """What time says comes first: a file is not imported when its window is near."""
         policy, latest = self._policy, now + self._policy.furthest_ms
         for _, offset in takewhile(lambda one: one[0] < start, self._by_window):
             why = self._why(offset)
-            yield Adopted(offset, 0, 0, cut(f"{policy.too_near} ({why})" if why else policy.too_near))
+            yield FileDecision(offset, 0, 0, cut(f"{policy.too_near} ({why})" if why else policy.too_near))
         for _, offset in takewhile(lambda one: one[0] > latest, reversed(self._by_window)):
-            yield Adopted(offset, 0, 0, policy.too_far)
+            yield FileDecision(offset, 0, 0, policy.too_far)
         yield from self._sound.values()
         for _, offset in takewhile(lambda one: one[0] < now, self._by_time):
-            yield Adopted(offset, 0, 0, cut(self._refusals[offset][1]))
+            yield FileDecision(offset, 0, 0, cut(self._refusals[offset][1]))

@@ -17,10 +17,10 @@ from duemq.delay.threads import in_thread
 from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
 from duemq.model.key import KEY_BYTES, due_of
 from duemq.storage.delay_files.imported_file import ids_of
-from duemq.storage.imports.records import REFUSED, WANTED, Adoption
+from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
-_TOGETHER = 500  # adoptions decoded before others have their turn
+_TOGETHER = 500  # imports decoded before others have their turn
 
 
 class Holder(Protocol):
@@ -37,14 +37,14 @@ class Holder(Protocol):
 
 
 @overload
-def _shown(shard: Shard, adoption: Adoption) -> Adoption: ...
+def _shown(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
 @overload
-def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None: ...
-def _shown(shard: Shard, adoption: Adoption | None) -> Adoption | None:
+def _shown(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
+def _shown(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
     """With what a file that is wanted waits for here."""
-    if adoption is None or adoption.state != WANTED:
-        return adoption
-    return replace(adoption, reason=shard.why_wanted(adoption.offset))
+    if import_record is None or import_record.state != PENDING:
+        return import_record
+    return replace(import_record, reason=shard.why_wanted(import_record.offset))
 
 
 class LocalReader:
@@ -96,31 +96,31 @@ class LocalReader:
             found = self._holder_of(shard, name)
         return found
 
-    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
         await self._applied(shard, offset)
         held = self._shard(shard)
-        return _shown(held, held.store.adoptions.get(wanted))
+        return _shown(held, held.store.imports.get(wanted))
 
-    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+    async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
         await self._applied(shard, offset)
         held = self._shard(shard)
         (found,) = held.store.contents([sha256])
-        return None if found is None else _shown(held, held.store.adoptions.get(found))
+        return None if found is None else _shown(held, held.store.imports.get(found))
 
-    async def adoptions(
+    async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adoption]]:
-        count, found, after = 0, list[Adoption](), -1
+    ) -> tuple[int, list[ImportRecord]]:
+        count, found, after = 0, list[ImportRecord](), -1
         while True:
             held = self._shard(shard)  # anew for each part: it may have been closed meanwhile
-            adoptions = held.store.adoptions
-            if state == WANTED:
-                part, last = list(adoptions.wanted.values()), True
+            imports = held.store.imports
+            if state == PENDING:
+                part, last = list(imports.wanted.values()), True
             else:
-                part = adoptions.part(after, _TOGETHER)
+                part = imports.part(after, _TOGETHER)
                 last = len(part) < _TOGETHER
             for one in part:
-                if (state is None or one.state == state) and one.adopt.path.startswith(below):
+                if (state is None or one.state == state) and one.import_command.path.startswith(below):
                     count += 1
                     if limit is None or len(found) < limit:
                         found.append(_shown(held, one))
@@ -129,25 +129,29 @@ class LocalReader:
             after = part[-1].offset
             await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
 
-    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         await self._applied(shard, wanted)
         held = self._shard(shard)
         store = held.store
-        adoption = store.adoptions.get(wanted)
-        if adoption is None:
+        import_record = store.imports.get(wanted)
+        if import_record is None:
             return None
-        if adoption.state == WANTED:
-            raise Unavailable(f"{adoption.adopt.path} is being taken in")
-        if adoption.state == REFUSED:
-            raise Rejected("no_ids", f"{adoption.adopt.path} was refused: {adoption.reason}", "id")
-        sealed = next((one for one in store.far.of(adoption.adopt.window) if one.about.offset == wanted), None)
+        if import_record.state == PENDING:
+            raise Unavailable(f"{import_record.import_command.path} is being imported")
+        if import_record.state == REJECTED:
+            raise Rejected("no_ids", f"{import_record.import_command.path} was rejected: {import_record.reason}", "id")
+        sealed = next(
+            (one for one in store.far.of(import_record.import_command.window) if one.about.offset == wanted), None
+        )
         if sealed is None:
-            raise Rejected("no_ids", f"{adoption.adopt.path} is not kept any more: its messages are due", "id")
+            raise Rejected(
+                "no_ids", f"{import_record.import_command.path} is not kept any more: its messages are due", "id"
+            )
         path, about = store.path / sealed.name, sealed.about
         try:
             return await in_thread(ids_of, path, about, held.replica.ids, first, most)
         except DamagedFile as error:
-            if sealed in store.far.of(adoption.adopt.window):
+            if sealed in store.far.of(import_record.import_command.window):
                 held.lose(store, error)
             raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
 

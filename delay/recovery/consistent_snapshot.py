@@ -8,7 +8,7 @@ from pathlib import Path
 from duemq.delay.node import Node
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Unavailable
-from duemq.storage.backup.checkpoint import link_adopted, make_checkpoint
+from duemq.storage.backup.checkpoint import link_imported, make_checkpoint
 
 
 async def freeze(node: Node, into: Path) -> None:
@@ -27,6 +27,6 @@ async def freeze(node: Node, into: Path) -> None:
         for number, shard in node.shards.items():
             await in_thread(make_checkpoint, shard.store, into / "shards" / f"{number:03d}")
         await node.bus.checkpoint(into / "bus")
-        # The log may have come to the adoption of a file that no store had in its table yet.
+        # The log may have come to the import of a file that no store had in its table yet.
         for number, shard in node.shards.items():
-            await in_thread(link_adopted, shard.store, into / "shards" / f"{number:03d}")
+            await in_thread(link_imported, shard.store, into / "shards" / f"{number:03d}")

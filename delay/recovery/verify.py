@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.internal_topics import INTERNAL
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.shard.replica import Replica
 from duemq.delay.tiering.tiering import FarKeeper
 from duemq.delay.tiering.tiering_policy import FarPolicy
@@ -22,22 +22,22 @@ from duemq.model.ended import Ended
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
-from duemq.model.ledger import Adopted, Entry
+from duemq.model.ledger import Entry, FileDecision
 from duemq.model.record import unpack_record
 from duemq.model.row import id_of, topic_of
 from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.storage.delay_files.transitions import bounds
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import Here
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 _PART = 20_000
-_NO_LIMITS = AdoptLimits(1 << 40, 1 << 40, 1 << 40, 1 << 40)
+_NO_LIMITS = ImportLimits(1 << 40, 1 << 40, 1 << 40, 1 << 40)
 Ids = npt.NDArray[np.bytes_]
 
 
@@ -104,18 +104,18 @@ async def _verify_shard(
         store.close()
 
 
-class _FilesHere(Adopter):
-    """Adopted files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
+class _FilesHere(FileImporter):
+    """Imported files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
 
     def __init__(self, replica: Replica) -> None:
-        policy, work = AdoptPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
+        policy, work = ImportPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
         super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
 
-    async def have(self, said: Adopted) -> None:
+    async def have(self, said: FileDecision) -> None:
         while said.offset not in self._found and await self.step():
             pass
         if not isinstance(self._found.get(said.offset), Here):
-            raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was adopted, but is not here")
+            raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was imported, but is not here")
         await super().have(said)
 
 

@@ -13,7 +13,7 @@ from duemq.cluster.progress import Progress
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import Pace
 from duemq.delay.core.outbox import Outbox
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.replica import Replica
@@ -56,9 +56,9 @@ class Master:
         context: Context,
         pace: Pace,
         progress: Progress,
-        files: Adopter | None = None,
+        files: FileImporter | None = None,
     ) -> None:
-        """`files`: what is there to be adopted; None adopts nothing."""
+        """`files`: what is there to be imported; None imports nothing."""
         self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
         self._dispatch = Dispatch(context.targets, pace, replica.shard)

@@ -20,7 +20,7 @@ from duemq.delay.tiering.prefetch import read_for
 from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
-from duemq.model.ledger import Adopted, Barrier, Entry, read_ledger
+from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
 from duemq.model.record import Stored, unpack_record
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import Sealed
@@ -40,12 +40,12 @@ _LOOK_AGAIN_S = 1.0
 _LOOKS = 30  # without anything new: a broker that was deposed is found out, and the true leader asked, before that
 
 
-class AdoptedFiles(Protocol):
+class ImportedFiles(Protocol):
     """See `delay/imports/file_importer.py`."""
 
-    async def have(self, said: Adopted) -> None: ...
+    async def have(self, said: FileDecision) -> None: ...
     def here(self, offset: int) -> Here: ...
-    def forget(self, settled: Sequence[Adopted]) -> None: ...
+    def forget(self, settled: Sequence[FileDecision]) -> None: ...
 
 
 class Replica:
@@ -70,8 +70,8 @@ class Replica:
 
         A replica gets past a sealed window by it, whatever the clock of its machine shows.
         """
-        self.files: AdoptedFiles | None = None
-        """The files this replica has taken in; needed to follow past an adoption."""
+        self.files: ImportedFiles | None = None
+        """The files this replica has taken in; needed to follow past an import."""
 
     @property
     def entry(self) -> Entry:
@@ -87,24 +87,24 @@ class Replica:
         last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
         puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)
-        adoptions = self.store.adoptions.changes(cycle.wanted, entry.adopted, entry.at)
-        files = self._adopted(entry)
-        puts += [*adoptions.puts, *((file.row, file.about.encode()) for file in files)]
-        deletes += adoptions.deletes
+        imports = self.store.imports.changes(cycle.wanted, entry.imported, entry.at)
+        files = self._imported(entry)
+        puts += [*imports.puts, *((file.row, file.about.encode()) for file in files)]
+        deletes += imports.deletes
         windows = self.wheel.window_totals(self.wheel.take_touched())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
         self.read_to = ledger_offset
         self.store.last_ends.update(last_ends)
-        self.store.adoptions.note(adoptions)
+        self.store.imports.note(imports)
         for file in files:
             self.store.far.add(file)
-        if entry.adopted and self.files is not None:
-            self.files.forget(entry.adopted)
+        if entry.imported and self.files is not None:
+            self.files.forget(entry.imported)
 
-    def _adopted(self, entry: Entry) -> list[Sealed]:
+    def _imported(self, entry: Entry) -> list[Sealed]:
         """The files of an entry, whose messages are counted from now on."""
         found: list[Sealed] = []
-        for said in entry.adopted:
+        for said in entry.imported:
             if not said.reason:
                 assert self.files is not None
                 here = self.files.here(said.offset)
@@ -217,7 +217,7 @@ class Replica:
         while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
             assert self.loaded is not None
             await self.loaded()
-        for said in entry.adopted:
+        for said in entry.imported:
             if not said.reason:
                 assert self.files is not None
                 await self.files.have(said)

@@ -12,7 +12,7 @@ from duemq.model.fault import Fault, no_fault
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
 from duemq.model.row import first_key_of, name_of
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.imports.records import ADOPTED, WANTED
+from duemq.storage.imports.records import IMPORTED, PENDING
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ENDED_IN, MOVED, NAME, NAME_DUE, ROW, U64, WHEN
 from duemq.storage.shard.store import ShardStore
 
@@ -54,8 +54,8 @@ def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Faul
     fault("names")
     yield from _forget_moves(store, end)
     fault("moves")
-    yield from _forget_adoptions(store, horizon)
-    fault("adoptions")
+    yield from _forget_imports(store, horizon)
+    fault("imports")
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
         fault("range")
@@ -107,13 +107,13 @@ def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
         yield
 
 
-def _forget_adoptions(store: ShardStore, horizon: int) -> Iterator[None]:
+def _forget_imports(store: ShardStore, horizon: int) -> Iterator[None]:
     """What became of files whose window is over."""
     gone: list[bytes] = []
-    for count, one in enumerate(store.adoptions.all()):
-        if one.state != WANTED and one.adopt.window + WINDOW_MS <= horizon:
+    for count, one in enumerate(store.imports.all()):
+        if one.state != PENDING and one.import_command.window + WINDOW_MS <= horizon:
             gone.append(one.row[0])
-            if one.state == ADOPTED:
+            if one.state == IMPORTED:
                 gone.append(one.content[0])
         if count % _PART == _PART - 1:
             yield

@@ -19,7 +19,7 @@ from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import Pace
 from duemq.delay.core.linger import Gather, Gathering
 from duemq.delay.imports.copies import Copy, FilePeers
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import FarCounts, ShardGauges
 from duemq.delay.shard.master import Context, Master
 from duemq.delay.shard.replica import Replica
@@ -35,7 +35,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.backup.replica_swap import settle
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import Memory
@@ -62,9 +62,9 @@ class Surroundings(Context, Protocol):
     @property
     def far_turn(self) -> asyncio.Lock: ...
     @property
-    def adopting(self) -> AdoptPolicy: ...
+    def importing(self) -> ImportPolicy: ...
     @property
-    def adopt_turn(self) -> asyncio.Lock: ...
+    def import_turn(self) -> asyncio.Lock: ...
     @property
     def peers(self) -> FilePeers | None: ...
     def may_lead(self) -> bool:
@@ -108,7 +108,7 @@ class Shard:
         self._stopping = False
         self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
         self._ledger_start = 0  # entries below this offset were trimmed
-        self._adopter: Adopter | None = None
+        self._importer: FileImporter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
         self._open()
@@ -116,7 +116,7 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
-        self.replica.loaded, self.replica.files = self._until_loaded, self._adopter
+        self.replica.loaded, self.replica.files = self._until_loaded, self._importer
         self._cleaned = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- roles ----------------------------------------------------------------------------------------------------
@@ -179,17 +179,17 @@ class Shard:
         )  # fmt: skip
         self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
         self._keeping.add_done_callback(self._keeper_ended)
-        self._adopter = self.replica.files = Adopter(
-            self.number, lambda: self.replica, node.adopting, node.clock, node.adopt_turn, _TAKE_IN,
+        self._importer = self.replica.files = FileImporter(
+            self.number, lambda: self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
             node.peers, self.far_counts,
         )  # fmt: skip
-        self._adopting = asyncio.create_task(self._adopter.run(), name=f"adopt-{self.number}")
-        self._adopting.add_done_callback(self._keeper_ended)
+        self._import_task = asyncio.create_task(self._importer.run(), name=f"import-{self.number}")
+        self._import_task.add_done_callback(self._keeper_ended)
 
     async def _keep_no_more(self) -> None:
         self._keeping.cancel()
-        self._adopting.cancel()
-        await asyncio.wait([self._keeping, self._adopting])
+        self._import_task.cancel()
+        await asyncio.wait([self._keeping, self._import_task])
 
     def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
         if not keeping.cancelled():
@@ -218,8 +218,8 @@ class Shard:
             self._keeping.result()
 
     def waits(self) -> str | None:
-        """For which adopted file a replica waits that does not lead, and why it is not here."""
-        return None if self.leading or self._adopter is None else self._adopter.waiting()
+        """For which imported file a replica waits that does not lead, and why it is not here."""
+        return None if self.leading or self._importer is None else self._importer.waiting()
 
     async def _pause(self, seconds: float) -> None:
         """Until the shard is stopped or to be recovered, or for so long."""
@@ -254,15 +254,15 @@ class Shard:
 
     def trouble(self) -> str | None:
         """What goes wrong with its files, and is tried again."""
-        return None if self._adopter is None else self._keeper.trouble or self._adopter.trouble
+        return None if self._importer is None else self._keeper.trouble or self._importer.trouble
 
     def why_wanted(self, offset: int) -> str:
-        """What the file of a command waits for that is neither adopted nor refused yet."""
-        return "" if self._adopter is None else self._adopter.why_wanted(offset)
+        """What the file of a command waits for that is neither imported nor refused yet."""
+        return "" if self._importer is None else self._importer.why_wanted(offset)
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
         """The file of a command as it was taken in here; None where it was not."""
-        return None if self._adopter is None else self._adopter.copy(offset)
+        return None if self._importer is None else self._importer.copy(offset)
 
     def stop(self) -> None:
         """Finish the cycle that runs, and no other."""
@@ -293,7 +293,7 @@ class Shard:
             if followed is None:
                 return
             self.progress.publish(replica.entry)
-            master = Master(replica, self._bus, committer, node, pace, self.progress, self._adopter)
+            master = Master(replica, self._bus, committer, node, pace, self.progress, self._importer)
             gather = Gather(gathering)
             self.leading = True
             log.info(
@@ -315,8 +315,8 @@ class Shard:
                 await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
         finally:
             self.leading = False
-            if self._adopter is not None:
-                self._adopter.follow()
+            if self._importer is not None:
+                self._importer.follow()
             await committer.close()
             await node.election.release(self.number)
         log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})

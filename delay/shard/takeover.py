@@ -45,7 +45,9 @@ async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> 
         offset = records[-1].offset + 1
     if offset <= barrier:
         raise LogFailed(f"shard {replica.shard}: its ledger cannot be read up to {barrier} just now")
-    entry = replace(before, number=last + 1, at=now, answers={}, deferred=(), adopted=(), lost=None, base=before.number)
+    entry = replace(
+        before, number=last + 1, at=now, answers={}, deferred=(), imported=(), lost=None, base=before.number
+    )
     landed = await committer.commit({where: [pack_record(None, (), entry.encode())]})
     replica.advance(replica.cycle(), entry, landed[where].first_offset + 1)
     log.critical(

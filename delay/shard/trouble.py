@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from duemq.model.adoption import cut
 from duemq.model.errors import DuemqError
+from duemq.model.import_command import cut
 
 log = logging.getLogger(__name__)
 

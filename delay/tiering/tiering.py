@@ -45,7 +45,7 @@ class FarKeeper:
     """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
 
     `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
-    a file is adopted while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
+    a file is imported while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class FarKeeper:
             path.unlink(missing_ok=True)
 
     def _job(self, work: str, dropped: Path) -> dict[str, Any]:
-        """The secret makes the ids of adopted messages."""
+        """The secret makes the ids of imported messages."""
         return {"work": work, "dropped": str(dropped), "secret": self._replica().ids.secret.hex()}
 
     def _tell(self, what: str, windows: Collection[int], rows: int) -> None:

@@ -70,5 +70,5 @@ class Kept:
         )
         for name, process in cluster.processes.items():
             if name in self.processes:
-                process.adopt(self.processes[name])
+                process.import_file(self.processes[name])
         return cluster

@@ -104,7 +104,7 @@ class Process:
         """As subprocess has it: minus the signal's number when one ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
-    def adopt(self, identity: Identity) -> None:
+    def import_file(self, identity: Identity) -> None:
         """Take over a process that an earlier interpreter started."""
         self._child, self.identity = None, identity
 

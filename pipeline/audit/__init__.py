@@ -2,7 +2,7 @@
 
     window.py      per shard, what part of its history is read, and whether its ledger entries fit together
     changes.py     what cancels, moves and deferrals did to messages: one row per message
-    adopted.py     the messages of adopted files
+    imported.py     the messages of imported files
     fates.py       one row per message: what the ledger says, and what the topics show
     sums.py        which messages need a look at all, where there are many
     violations.py  where these contradict each other
@@ -12,5 +12,5 @@
     job.py         all of it, written as tables and a report (report.py, charts.py)
 
 A message is known by shard, offset and row of the command that made it, which its id says. All functions but those of
-`read.py`, `adopted.py` and `job.py` take and give DataFrames and values.
+`read.py`, `imported.py` and `job.py` take and give DataFrames and values.
 """

@@ -23,7 +23,7 @@ PLACE_BITS: Final = 48
 _EVENTS: Final = {
     "sent": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint>",
     "answered": "struct<answer: int>",
-    "adopted": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, counted: boolean>",
+    "imported": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, counted: boolean>",
     "changed": "struct<place_due: bigint, place_offset: bigint, place_row: bigint, asked: bigint, asked_at: bigint, "
     "shown: bigint, failures: bigint, cancels: bigint, buried: bigint, redriven: bigint, is_dead: boolean, "
     "moves: bigint, untrue: bigint, unknown_at: bigint, claims: bigint, untrue_command: bigint, doubtful: bigint>",
@@ -48,14 +48,14 @@ def _event(frame: DataFrame, kind: str, row: Column | None = None) -> DataFrame:
 def events(
     commands: DataFrame,
     answers: DataFrame,
-    adopted: DataFrame,
+    imported: DataFrame,
     changes: DataFrame,
     deliveries: DataFrame,
     dead_letters: DataFrame,
 ) -> DataFrame:
     """All that speaks of messages, below one another.
 
-    `commands`, `deliveries`, `dead_letters`: see `logs`; `answers`: `changes.answers`; `adopted`: `adopted.rows_of`;
+    `commands`, `deliveries`, `dead_letters`: see `logs`; `answers`: `changes.answers`; `imported`: `imported.rows_of`;
     `changes`: `changes.summary`. Records whose id is none have the shard -1.
     """
     first = F.lit(0)
@@ -82,7 +82,7 @@ def events(
         (
             _event(schedules, "sent", first),
             _event(answers, "answered", first),
-            _event(adopted.withColumn("topic", topic), "adopted"),
+            _event(imported.withColumn("topic", topic), "imported"),
             _event(changes, "changed"),
             _event(seen, "delivered"),
             _event(letters, "letter"),
@@ -110,13 +110,13 @@ def messages(events: DataFrame) -> DataFrame:
     grouped = events.repartition(*MESSAGE).groupBy(*MESSAGE).agg(
         F.count("sent").alias("sent"),
         one("answered.answer").alias("answer"),
-        F.count("adopted").alias("adopted"),
-        F.coalesce(F.bool_or("adopted.counted"), F.lit(False)).alias("counted"),
-        either("sent.due", "adopted.due").alias("first_due"),
-        either("sent.at", "adopted.at").alias("accepted_at"),
-        either("sent.topic", "adopted.topic").alias("topic_hash"),
-        either("sent.content", "adopted.content").alias("content"),
-        either("sent.metadata", "adopted.metadata").alias("metadata"),
+        F.count("imported").alias("imported"),
+        F.coalesce(F.bool_or("imported.counted"), F.lit(False)).alias("counted"),
+        either("sent.due", "imported.due").alias("first_due"),
+        either("sent.at", "imported.at").alias("accepted_at"),
+        either("sent.topic", "imported.topic").alias("topic_hash"),
+        either("sent.content", "imported.content").alias("content"),
+        either("sent.metadata", "imported.metadata").alias("metadata"),
         *(one(f"changed.{name}").alias(name) for name in (
             "place_due", "place_offset", "place_row", "asked", "asked_at", "shown", "unknown_at", "untrue_command",
         )),
@@ -135,7 +135,7 @@ def messages(events: DataFrame) -> DataFrame:
         *ends("letter", "metadata", "letter_metadata"),
     )  # fmt: skip
     new = (c("sent") > 0) & (c("answer").isNull() | (c("answer") == int(Answer.ACCEPTED)))
-    accepts = F.when(new | (c("adopted") > 0), 1).otherwise(0)
+    accepts = F.when(new | (c("imported") > 0), 1).otherwise(0)
     # Groups of commands that are no message: of changes, and of schedules that were refused.
     speaks = (c("accepts") > 0) | (c("records") > 0) | (c("letters") > 0) | (c("changed") > 0)
     return grouped.withColumn("accepts", accepts).where(speaks)

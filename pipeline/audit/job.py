@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
-from duemq.pipeline.audit import adopted, changes, fates, lateness, read, sums, violations, window
-from duemq.pipeline.audit.adopted import AdoptedFile
+from duemq.pipeline.audit import changes, fates, lateness, read, sums, violations, window
+from duemq.pipeline.audit import imported as imported
 from duemq.pipeline.audit.checks import run
+from duemq.pipeline.audit.imported import ImportedFile
 from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
@@ -115,9 +116,9 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range; `adopted`:
-    `adopted.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which `fates` has no
-    rows; None where it has all of them."""
+    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range; `imported`:
+    `imported.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which `fates` has
+    no rows; None where it has all of them."""
 
     fates: DataFrame
     entries: DataFrame
@@ -126,7 +127,7 @@ class Judged:
     changes: DataFrame
     deferrals: DataFrame
     summary: DataFrame
-    adopted: DataFrame
+    imported: DataFrame
     windows: DataFrame
     compared: Compared | None = None
 
@@ -135,7 +136,7 @@ def judge(
     spark: SparkSession,
     frames: Frames,
     extent: Extent,
-    files: Sequence[AdoptedFile] = (),
+    files: Sequence[ImportedFile] = (),
     comparing: bool = False,
 ) -> Judged:
     """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`)."""
@@ -149,7 +150,7 @@ def judge(
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     known = topics.withColumn("topic_hash", F.xxhash64("topic"))
     shards = window.as_frame(spark, extent.windows)
-    all_rows = rows = adopted.rows_of(spark, files)
+    all_rows = rows = imported.rows_of(spark, files)
     if files:  # each check reads them, and they may be far away
         all_rows = rows = rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     commands, deliveries, compared = frames.commands, frames.deliveries, None
@@ -158,7 +159,7 @@ def judge(
             commands, rows, deliveries, frames.dead_letters, answers, changed, deferred, shards, known,
             extent.tolerance_ms,
         )  # fmt: skip
-        commands, rows, deliveries = compared.commands, compared.adopted, compared.deliveries
+        commands, rows, deliveries = compared.commands, compared.imported, compared.deliveries
     grouped = fates.messages(fates.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
     table = fates.fates(grouped, shards, known, extent.anywhere_from)
     return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
@@ -281,10 +282,10 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
     return notes
 
 
-def files_of(frames: Frames, entries: DataFrame) -> list[AdoptedFile]:
-    """The files that were adopted, looked at."""
-    files = adopted.adopted_files(frames.commands, changes.answers(entries), entries)
-    return adopted.looked_at(frames.commands.sparkSession, files)
+def files_of(frames: Frames, entries: DataFrame) -> list[ImportedFile]:
+    """The files that were imported, looked at."""
+    files = imported.imported_files(frames.commands, changes.answers(entries), entries)
+    return imported.looked_at(frames.commands.sparkSession, files)
 
 
 def conclude(
@@ -299,13 +300,13 @@ def conclude(
     told, folder = teller or Silent(), uri_of(out)
     frames, extent, notes = found.frames, found.extent, list(found.notes)
     entries = window.of_range(frames.entries, extent.windows)
-    with step(spark, told, "looking at adopted files"):
+    with step(spark, told, "looking at imported files"):
         files = files_of(frames, entries)
     for file in files:
         if file.why_not:
             notes.append(
-                f"{file.path} cannot be read as it was adopted ({file.why_not}): its {file.rows} messages are counted, "
-                "and when and where they were due is not known"
+                f"{file.path} cannot be read as it was imported ({file.why_not}): its {file.rows} messages are "
+                "counted, and when and where they were due is not known"
             )
     comparing = not fates_table and sum(one.count for one in found.ranges) > sums.FEW
     with step(spark, told, "comparing records with commands"):
@@ -329,7 +330,7 @@ def _concluded(
     found: Gathered,
     judged: Judged,
     table: DataFrame,
-    files: Sequence[AdoptedFile],
+    files: Sequence[ImportedFile],
     notes: list[str],
     folder: str,
     told: Teller,
@@ -407,7 +408,7 @@ def _write(frame: DataFrame, to: str, mode: str = "overwrite") -> None:
     frame.write.mode(mode).option("compression", "zstd").parquet(to)
 
 
-def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AdoptedFile]) -> list[Finding]:
+def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[ImportedFile]) -> list[Finding]:
     """Where the ledger has counted something else than the commands and its answers say."""
     accepted: Counter[int] = Counter()
     waiting: Counter[int] = Counter()
@@ -421,7 +422,7 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
         accepted[row.shard] += row.accepted
         waiting[row.shard] += row.waiting
     here = {(file.shard, file.offset) for file in files}
-    for row in judged.entries.select("shard", F.explode("adopted").alias("one")).collect():
+    for row in judged.entries.select("shard", F.explode("imported").alias("one")).collect():
         if (row.shard, row.one.offset) not in here:
             accepted[row.shard] += row.one.rows
     ok = F.col("answer") == int(Answer.OK)

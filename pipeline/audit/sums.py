@@ -46,12 +46,12 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`commands`, `adopted`, `deliveries`: the rows of messages that need a look. `agreed`: the others, by shard;
+    """`commands`, `imported`, `deliveries`: the rows of messages that need a look. `agreed`: the others, by shard;
     `late`: rows of `lateness.lateness` of these. `buckets`: how many were compared, `unequal`: how many of them
     differ."""
 
     commands: DataFrame
-    adopted: DataFrame
+    imported: DataFrame
     deliveries: DataFrame
     agreed: Mapping[int, Agreed]
     late: DataFrame
@@ -61,7 +61,7 @@ class Compared:
 
 def compared(
     commands: DataFrame,
-    adopted: DataFrame,
+    imported: DataFrame,
     deliveries: DataFrame,
     dead_letters: DataFrame,
     answers: DataFrame,
@@ -75,7 +75,7 @@ def compared(
     `window.as_frame`; `topics`: those that were read, with `topic`. `commands` and `deliveries` are read several times,
     so that they should be persisted."""
     shards = F.broadcast(windows)
-    sent = _sent(commands, adopted).join(shards, "shard")
+    sent = _sent(commands, imported).join(shards, "shard")
     records = _records(deliveries, shards)
     apart = _apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct().localCheckpoint()
     few = apart.count() <= _MOST_BROADCAST
@@ -105,7 +105,7 @@ def compared(
     schedules = commands.where("kind = 'schedule'").withColumn("row", F.lit(0).cast("bigint"))
     return Compared(
         looked(schedules, "offset", "row").where("look").select(*commands.columns),
-        looked(adopted, "offset", "row").where("look or counted").select(*adopted.columns),
+        looked(imported, "offset", "row").where("look or counted").select(*imported.columns),
         judged.where(~F.col("inside") | F.col("look")).select(*deliveries.columns),
         {row.shard: Agreed(*(row[name] or 0 for name in ("n", "unread", "pending", "later"))) for row in rows},
         late, sum(row.buckets for row in rows), sum(row.unequal for row in rows),
@@ -116,13 +116,13 @@ def _renamed(apart: DataFrame, frame: DataFrame, offset: str, row: str) -> DataF
     return apart.select("shard", F.col("offset").alias(offset), F.col("row").alias(row), "apart")
 
 
-def _sent(commands: DataFrame, adopted: DataFrame) -> DataFrame:
+def _sent(commands: DataFrame, imported: DataFrame) -> DataFrame:
     """The messages whose records are known in advance."""
     names = ("due", "at", "topic", "content", "metadata")
     schedules = commands.where("kind = 'schedule'").select(
         "shard", "offset", F.lit(0).cast("bigint").alias("row"), *names
     )
-    return schedules.unionByName(adopted.where("not counted").select(*MESSAGE, *names))
+    return schedules.unionByName(imported.where("not counted").select(*MESSAGE, *names))
 
 
 def _records(deliveries: DataFrame, shards: DataFrame) -> DataFrame:

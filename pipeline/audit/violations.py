@@ -67,7 +67,7 @@ CONDITIONS: dict[str, str] = {
     "never_sent": "part = 'nowhere' OR (part = 'range' AND NOT mine) OR (part = 'later' AND offset >= buffer_end)",
     "unknown": "never_sent OR forged OR NOT one_id",
     "letters_there": "greatest(asked, accepted_at) > :letters_from",
-    "there_then": "adopted = 0 OR unknown_at > accepted_at",
+    "there_then": "imported = 0 OR unknown_at > accepted_at",
 }
 """Of a row of `fates.fates`. Each may use those before it by their names."""
 RULES: dict[str, str] = {

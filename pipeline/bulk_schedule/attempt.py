@@ -15,8 +15,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from duemq.model.adoption import MOST_FILES
 from duemq.model.fault import Fault
+from duemq.model.import_command import MOST_FILES
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.files import DelayFile, sums
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of

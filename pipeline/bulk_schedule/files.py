@@ -146,7 +146,7 @@ def write(frame: DataFrame, uri: str) -> None:
 def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile]:
     """All delay files of an attempt, each read for its checksum by an executor.
 
-    No two of them have the same content, for a content is adopted once: where the rows of several files are all alike,
+    No two of them have the same content, for a content is imported once: where the rows of several files are all alike,
     each but the first is made another one by a number that no reader looks at. Raises JobFailed.
     """
     paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
@@ -161,7 +161,7 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile
             stage.remove(path)
     if len({one.sha256 for one in found}) < len(paths):
         where = stage.path(attempt)
-        raise JobFailed(f"two files in {where} have the same content, which is adopted once: nothing is scheduled")
+        raise JobFailed(f"two files in {where} have the same content, which is imported once: nothing is scheduled")
     return sorted(found, key=lambda one: (one.window, one.path))
 
 

@@ -24,34 +24,34 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 
 
 def ids(
-    spark: SparkSession, manifest: Manifest, stage: Stage, adoptions: Mapping[str, str | None], server: Server
+    spark: SparkSession, manifest: Manifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
     asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
     forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
-    kept = [(file.path, adoptions[file.path]) for file in manifest.files if adoptions[file.path] is not None]
-    listed = spark.createDataFrame(kept, "path string, adoption string")
+    kept = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
+    listed = spark.createDataFrame(kept, "path string, import string")
 
     def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with server.client() as client:
             for batch in batches:
-                for path, adoption in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for path, file_import in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     with stage.local(path) as file:
-                        yield from _of_file(client, file, path, adoption)
+                        yield from _of_file(client, file, path, file_import)
 
     return listed.repartition(tasks_for(spark, len(kept))).mapInArrow(with_ids, SCHEMA)
 
 
-def _of_file(client: Client, local: Path, path: str, adoption: str) -> Iterator[pa.RecordBatch]:
+def _of_file(client: Client, local: Path, path: str, file_import: str) -> Iterator[pa.RecordBatch]:
     first = 0
     with pq.ParquetFile(local, page_checksum_verification=True) as file:
         columns = [name for name in _READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(_MOST, columns=columns, use_threads=False):
             count = batch.num_rows
-            found = client.adopted_ids(adoption, first, count)
+            found = client.imported_ids(file_import, first, count)
             if len(found) != count:
-                raise ValueError(f"{path} is not the file that was adopted: it has more rows")
+                raise ValueError(f"{path} is not the file that was imported: it has more rows")
             name = batch["name"] if "name" in columns else pa.nulls(count, pa.string())
             yield pa.RecordBatch.from_arrays(
                 [

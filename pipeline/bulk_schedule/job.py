@@ -6,7 +6,7 @@
     wait                until each node that decides has taken them in
 
 The next run of the same id goes on where one ended: before the manifest it begins anew, after it the files of the
-manifest are what is handed over. A content is adopted once, so a repeat of that changes nothing.
+manifest are what is handed over. A content is imported once, so a repeat of that changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duemq.pipeline.bulk_schedule.ids import ids
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
 from duemq.pipeline.bulk_schedule.plans import plan_of
 from duemq.pipeline.bulk_schedule.rules import Rules
-from duemq.pipeline.bulk_schedule.server import adopted, hand_over, shown
+from duemq.pipeline.bulk_schedule.server import hand_over, imported, shown
 from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
@@ -37,7 +37,7 @@ __all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`stage`: below the server's `far.adopt_from`, a folder that driver, executors and nodes see under one path, or
+    """`stage`: below the server's `far.import_from`, a folder that driver, executors and nodes see under one path, or
     `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None: beside its
     files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are rejected
     nothing is scheduled."""
@@ -85,7 +85,7 @@ def schedule(
     folder = JobFolder(stage_of(spark, options.stage, job), job)
     about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
     printed = print_of(columns.as_dict(), about)
-    manifest, again = folder.manifest(), folder.adoptions() is not None
+    manifest, again = folder.manifest(), folder.imports() is not None
     if manifest is None:
         folder.check()
         rules = rules or Rules.of(server.limits())
@@ -103,30 +103,30 @@ def schedule(
             f"job {job} was made of another table or with other columns ({folder.stage.place}/manifest.json): another "
             "job needs another id"
         )
-    adoptions = folder.adoptions()
-    if adoptions is None:
-        adoptions = _adopted(manifest, folder, options, server, teller, fault)
-        folder.done(adoptions)
+    imports = folder.imports()
+    if imports is None:
+        imports = _imported(manifest, folder, options, server, teller, fault)
+        folder.done(imports)
         fault("done")
     folder.clean(manifest)
-    forgotten = sum(file.rows for file in manifest.files if adoptions[file.path] is None)
-    return Scheduled(manifest, ids(spark, manifest, folder.stage, adoptions, server), again, forgotten)
+    forgotten = sum(file.rows for file in manifest.files if imports[file.path] is None)
+    return Scheduled(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
 
 
 def _rows_of(frame: DataFrame) -> str:
     return f"{fingerprint(frame)}\n{plan_of(frame)}"
 
 
-def _adopted(
+def _imported(
     manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Fault
 ) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")
         forgotten = hand_over(client, manifest, folder, link=options.link, fault=fault)
-        teller.step(f"waiting until {manifest.accepted:,} messages are adopted")
-        found = adopted(client, manifest, folder, teller, forgotten, fault)
+        teller.step(f"waiting until {manifest.accepted:,} messages are imported")
+        found = imported(client, manifest, folder, teller, forgotten, fault)
     rows = sum(file.rows for file in manifest.files if file.path in forgotten)
-    teller.says(f"{manifest.accepted - rows:,} messages adopted")
+    teller.says(f"{manifest.accepted - rows:,} messages imported")
     if rows:
         teller.says(
             f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows are over, and "

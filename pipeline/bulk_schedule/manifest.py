@@ -3,7 +3,7 @@
     STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
     STAGE/JOB/manifest.json                                    which attempt is the job, and each of its files
     STAGE/JOB/handed.json                                      when the server had all of them in its log
-    STAGE/JOB/done.json                                        the adoptions, once all of them are adopted
+    STAGE/JOB/done.json                                        the imports, once all of them are imported
 
 Each document is written once: who comes second finds the first one's and uses that. Nothing but what the manifest
 lists is ever handed over.
@@ -105,14 +105,14 @@ class JobFolder:
     def handed(self, at: int) -> None:
         self._once("handed.json", {"at": at})
 
-    def adoptions(self) -> dict[str, str | None] | None:
-        """Of a job that is done: the adoption of each file, by its path below the folder; None for one that the server
+    def imports(self) -> dict[str, str | None] | None:
+        """Of a job that is done: the import of each file, by its path below the folder; None for one that the server
         had forgotten by then."""
         found: dict[str, str | None] | None = self._read("done.json")
         return found
 
-    def done(self, adoptions: Mapping[str, str | None]) -> None:
-        self._once("done.json", adoptions)
+    def done(self, imports: Mapping[str, str | None]) -> None:
+        self._once("done.json", imports)
 
     def clean(self, manifest: Manifest) -> None:
         """Remove what other attempts left."""

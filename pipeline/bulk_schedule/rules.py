@@ -19,7 +19,7 @@ from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import message_limits
-from duemq.storage.imports.row_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, AdoptLimits
+from duemq.storage.imports.row_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, ImportLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
@@ -36,7 +36,7 @@ class Rules:
     start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
     `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it."""
 
-    limits: AdoptLimits = field(default_factory=AdoptLimits)
+    limits: ImportLimits = field(default_factory=ImportLimits)
     lead_ms: int = LEAD_MS
     horizon_ms: int = 10 * 365 * 86_400_000
     server_lead_ms: int = 120_000
@@ -150,7 +150,7 @@ def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
 Says = Callable[..., list[Column]]
 
 
-def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
+def _topic(topic: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
     yield topic.isNull(), says("is null; every message needs one")
     yield ~topic.rlike(TOPIC), says(
         f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
@@ -162,7 +162,7 @@ def _topic(topic: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
         yield ~topic.rlike(f"^(?:{allowed})"), says(topic, " is not among the topics the server delivers to")
 
 
-def _headers(headers: Column, limits: AdoptLimits, says: Says) -> Iterator[Wrong]:
+def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
     def any_name(wrong: Callable[[Column], Column]) -> Column:
         return F.exists(headers, lambda header: wrong(header["name"]))
 

@@ -1,4 +1,4 @@
-"""Handing the files of a job over to duemq, all or none, and waiting until they are adopted."""
+"""Handing the files of a job over to duemq, all or none, and waiting until they are imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from duemq.client import Client
 from duemq.client.http.errors import BatchTooLarge, PastDue
-from duemq.client.http.values import Adoption
+from duemq.client.http.values import FileImport
 from duemq.model.fault import Fault, no_fault
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.files import DelayFile
@@ -42,7 +42,7 @@ def hand_over(
     became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
     known any more; and Rejected as the server does.
     """
-    known = _by_content(patiently(client.adoptions))
+    known = _by_content(patiently(client.imports))
     missing = [file for file in manifest.files if not _is_in(known, file)]
     if not missing:
         folder.handed(clock())
@@ -88,13 +88,13 @@ def _give(
     ]  # fmt: skip
     fault("before_hand_over")
     try:
-        patiently(lambda: client.adopt_all(said, link=link))
+        patiently(lambda: client.import_files(said, link=link))
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
         # An answer to the same request may have been lost, and the windows have come near since.
         time.sleep(_AGAIN_S)
-        known = _by_content(patiently(client.adoptions))
+        known = _by_content(patiently(client.imports))
         if all(_is_in(known, file) for file in missing):
             return
         late = sum(file.rows for file in missing)
@@ -109,7 +109,7 @@ def _give(
         ) from error
 
 
-def adopted(
+def imported(
     client: Client,
     manifest: Manifest,
     folder: JobFolder,
@@ -117,7 +117,7 @@ def adopted(
     forgotten: frozenset[str] = frozenset(),
     fault: Fault = no_fault,
 ) -> dict[str, str | None]:
-    """Wait until each file is adopted or refused; the id of each one's adoption, by its path, and None of those that
+    """Wait until each file is imported or refused; the id of each one's import, by its path, and None of those that
     are forgotten.
 
     Raises JobFailed where some were refused, which says what is scheduled and what is not.
@@ -127,15 +127,15 @@ def adopted(
     since = time.monotonic()
     while True:
         # A number, whatever the files are: the nodes that answer have the same files to take in.
-        waiting = patiently(lambda: client.count_adoptions("wanted", f"{folder.stage.path('').rstrip('/')}/"))
+        waiting = patiently(lambda: client.count_imports("pending", f"{folder.stage.path('').rstrip('/')}/"))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
-            found = _by_content(patiently(client.adoptions))
-            settled = [found[file.sha256].state in ("adopted", "refused") for file in files if file.sha256 in found]
+            found = _by_content(patiently(client.imports))
+            settled = [found[file.sha256].state in ("imported", "rejected") for file in files if file.sha256 in found]
             if len(settled) == len(files) and all(settled):
                 break
         time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MOST_S))
-    refused = [file for file in files if found[file.sha256].state == "refused"]
+    refused = [file for file in files if found[file.sha256].state == "rejected"]
     if refused:
         lost = sum(file.rows for file in refused)
         reasons = _some(refused, {file.path: found[file.sha256].reason for file in refused})
@@ -158,20 +158,20 @@ def shown(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _is_in(known: Mapping[str, Adoption], file: DelayFile) -> bool:
+def _is_in(known: Mapping[str, FileImport], file: DelayFile) -> bool:
     found = known.get(file.sha256)
-    return found is not None and found.state != "refused"
+    return found is not None and found.state != "rejected"
 
 
 def _may_be_forgotten(file: DelayFile, now: int) -> bool:
     return file.window + WINDOW_MS <= now + _CLOCKS_MS
 
 
-def _by_content(adoptions: Iterable[Adoption]) -> dict[str, Adoption]:
+def _by_content(imports: Iterable[FileImport]) -> dict[str, FileImport]:
     """The one that counts of each content: a refused one may have come again."""
-    found: dict[str, Adoption] = {}
-    for one in adoptions:
+    found: dict[str, FileImport] = {}
+    for one in imports:
         sha256 = one.raw.get("sha256")
-        if sha256 is not None and (sha256 not in found or found[sha256].state == "refused"):
+        if sha256 is not None and (sha256 not in found or found[sha256].state == "rejected"):
             found[sha256] = one
     return found

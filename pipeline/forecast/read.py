@@ -32,7 +32,7 @@ from duemq.storage.data_folder import BACKUP, LOCK, RESTORE, read_info, take_loc
 
 _KEY = ["shard", "due_ms", "offset", "row"]
 _PLACE = r"/shards/(\d+)/far/\d+/a?(\d+)\.parquet$"
-_SEALED, _ADOPTED = "due_ms bigint, offset bigint, row int, topic string", "due_ms bigint, topic string"
+_SEALED, _IMPORTED = "due_ms bigint, offset bigint, row int, topic string", "due_ms bigint, topic string"
 _VERIFY = "parquet.page.verify-checksum.enabled"
 Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 
@@ -131,7 +131,7 @@ def counted(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
 
 
 def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
-    """The key and topic of all rows of delay files, pending or not. Rows of adopted files are numbered by place."""
+    """The key and topic of all rows of delay files, pending or not. Rows of imported files are numbered by place."""
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
         for file in shard.files:
@@ -144,7 +144,7 @@ def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
             offset = F.col("offset") if sealed else F.regexp_extract(place, _PLACE, 2).cast("bigint")
             row = F.col("row").cast("bigint") if sealed else F.col("_metadata.row_index")
             # With the columns told, Spark reads no footer before the tasks do.
-            files = spark.read.schema(_SEALED if sealed else _ADOPTED).option(_VERIFY, "true").parquet(*some)
+            files = spark.read.schema(_SEALED if sealed else _IMPORTED).option(_VERIFY, "true").parquet(*some)
             found.append(files.select(
                 F.regexp_extract(place, _PLACE, 1).cast("int").alias("shard"),
                 "due_ms", offset.alias("offset"), row.alias("row"), "topic",

@@ -25,8 +25,8 @@ FATES: Final = (
 )
 _DAY_MS: Final = 86_400_000
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
-# Answers that are no fate of a message: plain acceptance, and what dead letters and adoptions say themselves.
-_NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.WANTED, Answer.KNOWN)
+# Answers that are no fate of a message: plain acceptance, and what dead letters and imports say themselves.
+_NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.FILE_PENDING, Answer.FILE_DUPLICATE)
 
 
 def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
@@ -61,7 +61,7 @@ def answered(entries: DataFrame) -> DataFrame:
 
 def summary(entries: DataFrame) -> DataFrame:
     """What entries (`logs.entries`) tell of, per shard: answers (those that `answered` gives), first and last (the
-    commands they answer), adopted (files), wrong (records that are no entries), wrong_at and problem (of one of them).
+    commands they answer), imported (files), wrong (records that are no entries), wrong_at and problem (of one of them).
     """
     answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_FATE]))
     commands = F.transform(answers, lambda one: one["offset"])
@@ -73,7 +73,7 @@ def summary(entries: DataFrame) -> DataFrame:
             F.coalesce(F.sum(F.size("commands")), F.lit(0)).alias("answers"),
             F.min(F.array_min("commands")).alias("first"),
             F.max(F.array_max("commands")).alias("last"),
-            F.coalesce(F.sum(F.when(~wrong, F.size("adopted"))), F.lit(0)).alias("adopted"),
+            F.coalesce(F.sum(F.when(~wrong, F.size("imported"))), F.lit(0)).alias("imported"),
             F.count_if(wrong).alias("wrong"),
             F.min(F.when(wrong, F.col("ledger_offset"))).alias("wrong_at"),
             F.min_by("problem", F.when(wrong, F.col("ledger_offset"))).alias("problem"),
@@ -121,15 +121,15 @@ def died(dead_letters: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def adopted(entries: DataFrame) -> DataFrame:
-    """The files that were adopted or refused, as `FATES`: `messages` says how many they hold, `command` which."""
-    each = entries.select("shard", "at", "ledger_offset", F.explode("adopted").alias("one"))
+def imported(entries: DataFrame) -> DataFrame:
+    """The files that were imported or refused, as `FATES`: `messages` says how many they hold, `command` which."""
+    each = entries.select("shard", "at", "ledger_offset", F.explode("imported").alias("one"))
     return _fates(
         each.select(
             F.col("at").alias("at_ms"), "shard", F.col("one.offset").alias("command"),
             F.col("one.rows").alias("messages"), F.nullif("one.reason", F.lit("")).alias("reason"),
             F.col("shard").alias("partition"), F.col("ledger_offset").alias("offset"),
-            F.when(F.col("one.reason") == "", F.lit("adopted")).otherwise(F.lit("file_refused")).alias("fate"),
+            F.when(F.col("one.reason") == "", F.lit("imported")).otherwise(F.lit("file_refused")).alias("fate"),
         )
     )  # fmt: skip
 

@@ -102,7 +102,7 @@ class Writer:
             seen = _counts(delivered, letters, entries).collect()
             counts = {row.what: row.messages for row in seen if row.what != "entries"}
             shards = [row.shard for row in seen if row.what == "entries"]
-            counts["fates"] = counts.pop("letters") + sum(shard.answers + shard.adopted for shard in shards)
+            counts["fates"] = counts.pop("letters") + sum(shard.answers + shard.imported for shard in shards)
             self._say_wrong(shards)
             if "deliveries" in missing and counts["deliveries"]:
                 self._table.add("deliveries", number, delivered)
@@ -123,7 +123,7 @@ class Writer:
 
     def _fates(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
         sound = entries.where("problem is null")
-        found = rows.adopted(sound).unionByName(rows.died(logs.dead_letters(letters)))
+        found = rows.imported(sound).unionByName(rows.died(logs.dead_letters(letters)))
         bounds = {one.shard: (one.first, one.last + 1) for one in shards if one.answers}
         asked = self._commands(entries.sparkSession, bounds)
         return found if asked is None else found.unionByName(rows.changed(rows.answered(sound), asked))

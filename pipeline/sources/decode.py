@@ -37,7 +37,7 @@ ENTRIES: Final = (
     "answers array<struct<offset: bigint, answer: int>>, "
     "deferred array<struct<due: bigint, offset: bigint, row: bigint, to_due: bigint, to_offset: bigint, "
     "to_row: bigint, attempt: int, reason: string>>, "
-    "adopted array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, lost_from bigint, "
+    "imported array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, lost_from bigint, "
     "lost_to bigint, base bigint, problem string"
 )
 _ID: Final = "shard int, first_due bigint, first_offset bigint, first_row bigint, mac bigint"
@@ -89,7 +89,7 @@ _DEFERRED = pa.struct([
     ("due", pa.int64()), ("offset", pa.int64()), ("row", pa.int64()), ("to_due", pa.int64()),
     ("to_offset", pa.int64()), ("to_row", pa.int64()), ("attempt", pa.int32()), ("reason", pa.string()),
 ])  # fmt: skip
-_ADOPTED = pa.struct([
+_IMPORTED = pa.struct([
     ("offset", pa.int64()), ("rows", pa.int64()), ("reason", pa.string()), ("checksum", pa.string())
 ])  # fmt: skip
 _ENTRY_SCHEMA = pa.schema([
@@ -99,7 +99,7 @@ _ENTRY_SCHEMA = pa.schema([
     )),
     ("checksum", pa.string()),
     *((name, pa.int64()) for name in ("accepted", "delivered", "cancelled", "dead", "horizon", "end_horizon")),
-    ("answers", pa.list_(_ANSWER)), ("deferred", pa.list_(_DEFERRED)), ("adopted", pa.list_(_ADOPTED)),
+    ("answers", pa.list_(_ANSWER)), ("deferred", pa.list_(_DEFERRED)), ("imported", pa.list_(_IMPORTED)),
     *((name, pa.int64()) for name in ("lost_from", "lost_to", "base")),
     ("problem", pa.string()),
 ])  # fmt: skip
@@ -141,9 +141,9 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         key = dict(zip(("due", "offset", "row"), read_key(one.key), strict=True))
         to = dict(zip(("to_due", "to_offset", "to_row"), read_key(one.to) if one.to else (None,) * 3, strict=True))
         deferred.append(key | to | {"attempt": one.attempt, "reason": one.reason})
-    adopted = [
+    imported = [
         {"offset": one.offset, "rows": one.rows, "reason": one.reason, "checksum": f"{one.checksum:016x}"}
-        for one in entry.adopted
+        for one in entry.imported
     ]
     accepted, delivered, cancelled, dead = entry.fates
     lost_from, lost_to = entry.lost or (None, None)
@@ -153,5 +153,5 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         "pending": entry.pending, "checksum": f"{entry.checksum:016x}", "accepted": accepted, "delivered": delivered,
         "cancelled": cancelled, "dead": dead, "horizon": entry.horizon, "end_horizon": entry.end_horizon,
         "answers": entry.answers,
-        "deferred": deferred, "adopted": adopted, "lost_from": lost_from, "lost_to": lost_to, "base": entry.base,
+        "deferred": deferred, "imported": imported, "lost_from": lost_from, "lost_to": lost_to, "base": entry.base,
     }  # fmt: skip

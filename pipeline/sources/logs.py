@@ -71,7 +71,7 @@ def commands(buffer: DataFrame) -> DataFrame:
     """One row per record of the buffer topic: what it asks for, by duemq's own records or by headers of a plain client.
 
     `shard`, `offset`, `at` (when it was appended), and
-    * `kind`: schedule, cancel, move, deliver_now, redrive, adopt, or malformed;
+    * `kind`: schedule, cancel, move, deliver_now, redrive, import, or malformed;
     * `plain`: whether it came from a plain Kafka client;
     * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
@@ -119,7 +119,7 @@ def entries(ledger: DataFrame) -> DataFrame:
     `shard`, `ledger_offset`, `written` (when it was appended), `n`, `applied`, `cursor_due`, `cursor_offset`,
     `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
-    key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `adopted`: array of
+    key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `imported`: array of
     `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
     unread; `base`: the entry that it goes on from, where an operator said so. `problem` says what is wrong with what is
     no entry; the rest is null then.

@@ -8,7 +8,7 @@ A record says it in headers:
     schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
     move       duemq-move (an id or a name), and one time
     cancel     duemq-cancel (an id or a name)
-    adopt      duemq-adopt: a file of messages, as JSON
+    import      duemq-import: a file of messages, as JSON
 
 Whether an id is genuine cannot be told without the cluster's secret, and whether a name belongs to this partition only
 by who knows how many there are: neither is decided here.
@@ -39,7 +39,7 @@ _ALLOWED: Final = {
     "schedule": {"duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", *_TIMES},
     "move": {"duemq-move", *_TIMES},
     "cancel": {"duemq-cancel"},
-    "adopt": {"duemq-adopt"},
+    "import": {"duemq-import"},
 }
 _KNOWN: Final = frozenset().union(*_ALLOWED.values())
 _MOST_KEY_BYTES, _MOST_HEADERS, _MOST_LABELS, _MOST_TEXT = 65_534, 65_000, 16, 64
@@ -47,7 +47,7 @@ _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 
 class Meaning(NamedTuple):
-    """`kind`: schedule, cancel, move, adopt or malformed. Times in epoch ms. `name` has the prefix `n:`.
+    """`kind`: schedule, cancel, move, import or malformed. Times in epoch ms. `name` has the prefix `n:`.
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
     by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
@@ -92,7 +92,8 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
     ours: dict[str, bytes] = {}
     own: list[tuple[str, bytes]] = []
     try:
-        for name, value in headers:
+        for given, value in headers:
+            name = "duemq-import" if given == "duemq-adopt" else given  # the former name, in older logs
             if name in _KNOWN:
                 if name in ours:
                     raise _Malformed(f"{name} is given twice")
@@ -101,13 +102,13 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
                 raise _Malformed(f"{name} is no header of duemq's")
             else:
                 own.append((name, value))
-        kind = next((kind for kind in ("adopt", "cancel", "move") if f"duemq-{kind}" in ours), "schedule")
+        kind = next((kind for kind in ("import", "cancel", "move") if f"duemq-{kind}" in ours), "schedule")
         if strange := ours.keys() - _ALLOWED[kind]:
             raise _Malformed(f"{min(strange)} does not go with a record to {kind}")
         if kind == "schedule":
             return _schedule(key, ours, tuple(own), at)
-        if kind == "adopt":
-            return _file(ours["duemq-adopt"])
+        if kind == "import":
+            return _file(ours["duemq-import"])
         due = max(_time(ours, at), at) if kind == "move" else None
         return _change(kind, due, _text(ours, f"duemq-{kind}"), shard)
     except _Malformed as error:
@@ -286,7 +287,7 @@ def _file(raw: bytes) -> Meaning:
     try:
         said = json.loads(raw.decode())
     except ValueError:
-        raise _Malformed("duemq-adopt is no JSON") from None
+        raise _Malformed("duemq-import is no JSON") from None
     if type(said) is not dict or not _FILE_FIELDS <= said.keys() <= _FILE_FIELDS | {"link"}:
         raise _Malformed("not the fields of a file")
     path, sha256, size, window, rows = (said[name] for name in ("path", "sha256", "size", "window", "rows"))
@@ -300,4 +301,4 @@ def _file(raw: bytes) -> Meaning:
         raise _Malformed("no start of a window")
     if type(said.get("link", False)) is not bool:
         raise _Malformed("link is neither true nor false")
-    return Meaning("adopt", path=path, sha256=sha256, size=size, window=window, rows=rows)
+    return Meaning("import", path=path, sha256=sha256, size=size, window=window, rows=rows)

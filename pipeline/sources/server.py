@@ -11,7 +11,7 @@ from duemq.client import Client
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 
 PATIENCE_S: Final = 120.0  # of a server that does not answer
 _FIRST_PAUSE_S: Final = 0.05
@@ -52,9 +52,9 @@ def limits_of(client: Client) -> Limits:
         raise JobFailed("the server does not tell what it accepts (GET /v1/limits): it is older than this") from error
 
 
-def message_limits(limits: Limits) -> AdoptLimits:
+def message_limits(limits: Limits) -> ImportLimits:
     """Those of one message, as the rules for files take them."""
-    return AdoptLimits(
+    return ImportLimits(
         limits.max_payload_bytes, limits.max_headers, limits.max_headers_bytes, limits.max_key_bytes, limits.topics
     )
 

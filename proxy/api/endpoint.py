@@ -18,7 +18,7 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.unread import Border, unexpected_body
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
 JSON = "application/json"
@@ -35,7 +35,7 @@ class Service:
     clock: Callable[[], int]
     closing: asyncio.Event
     max_wait_ms: int
-    adopting: AdoptPolicy = field(default_factory=AdoptPolicy)
+    importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
 
 

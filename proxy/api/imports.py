@@ -1,4 +1,4 @@
-"""Adopting files of messages: handed over by their path, taken in by each replica for itself."""
+"""Importing files of messages: handed over by their path, taken in by each replica for itself."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from duemq.model.adoption import MOST_FILES, MOST_ROWS, Adopt
 from duemq.model.errors import Rejected, Unavailable
+from duemq.model.import_command import MOST_FILES, MOST_ROWS, ImportCommand
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.gateway.base import Adopting
+from duemq.proxy.gateway.base import ImportStatus
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.query import read_number, read_query
 from duemq.proxy.response.render import times
 from duemq.proxy.response.topic_reader import ending
 from duemq.storage.imports.object_store import is_object, wrong_uri
-from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED
+from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
 from duemq.web.reply import JsonResponse, in_slices
 
-STATES: Final = (WANTED, ADOPTED, REFUSED)
+STATES: Final = (PENDING, IMPORTED, REJECTED)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")
 _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
@@ -34,22 +34,22 @@ MOST_LISTED: Final = 1_000_000
 _A_PATH: Final = "path must be the absolute path of a file, as the nodes see it, or s3://BUCKET/KEY"
 
 
-async def post_adoption(service: Service, request: Request) -> Response:
-    adopt = await _adopt(service, request, await read_json(request, SMALL_BODY_BYTES))
-    _check_window(service, adopt)
-    found = await service.gateway.adopt(adopt)
-    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"adoptions/{found.id}"})
+async def post_import(service: Service, request: Request) -> Response:
+    import_command = await _import_file(service, request, await read_json(request, SMALL_BODY_BYTES))
+    _check_window(service, import_command)
+    found = await service.gateway.import_file(import_command)
+    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"imports/{found.id}"})
 
 
-async def post_adoptions(service: Service, request: Request) -> Response:
+async def post_imports(service: Service, request: Request) -> Response:
     body = await read_json(request, _BATCH_BYTES, _BATCH_VALUES, "batch_too_large")
-    adopts = await asyncio.to_thread(_adopts, service, body)
-    found = await service.gateway.adopt_all(adopts)
-    adoptions = await in_slices(found, _shown)
-    return JsonResponse({"adoptions": adoptions}, 202 if not all(one.known for one in found) else 200)
+    import_commands = await asyncio.to_thread(_imports, service, body)
+    found = await service.gateway.import_files(import_commands)
+    imports = await in_slices(found, _shown)
+    return JsonResponse({"imports": imports}, 202 if not all(one.known for one in found) else 200)
 
 
-def _adopts(service: Service, body: dict[str, Any]) -> list[Adopt]:
+def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
     """What a batch says of its files, each of which could be handed over by itself. Blocks."""
     check_fields(body, ("files",))
     files = body.get("files")
@@ -57,24 +57,24 @@ def _adopts(service: Service, body: dict[str, Any]) -> list[Adopt]:
         raise Rejected("bad_field", "files must be a list of files", "files")
     if len(files) > MOST_FILES:
         raise Rejected("batch_too_large", f"a batch holds at most {MOST_FILES} files, not {len(files)}", "files")
-    adopts = []
+    import_commands = []
     for number, file in enumerate(files):
         try:
-            adopts.append(_said(service, file))
+            import_commands.append(_said(service, file))
         except Rejected as error:
             raise Rejected(error.code, f"file {number}: {error.detail}", error.field, file=number) from error
-    return adopts
+    return import_commands
 
 
-def _said(service: Service, file: Any) -> Adopt:
+def _said(service: Service, file: Any) -> ImportCommand:
     if type(file) is not dict:
         raise Rejected("bad_field", f"a file is a JSON object, not {shown(file)}", "files")
-    adopt = Adopt.of(file)
-    _check_path(adopt.path)
-    if (reason := service.adopting.refuse_folder(adopt.path)) is not None:
+    import_command = ImportCommand.of(file)
+    _check_path(import_command.path)
+    if (reason := service.importing.refuse_folder(import_command.path)) is not None:
         raise Rejected("forbidden", reason, "path")
-    _check_window(service, adopt)
-    return adopt
+    _check_window(service, import_command)
+    return import_command
 
 
 def _check_path(path: str) -> None:
@@ -85,29 +85,29 @@ def _check_path(path: str) -> None:
         raise Rejected("bad_field", _A_PATH, "path")
 
 
-def _check_window(service: Service, adopt: Adopt) -> None:
-    policy, now = service.adopting, service.clock()
-    if adopt.window < now + policy.lead_ms:
-        raise Rejected("past_due", f"{adopt.path}: {policy.too_near}", "path")
-    if adopt.window > now + policy.furthest_ms:
-        raise Rejected("delay_too_long", f"{adopt.path}: {policy.too_far}", "path")
+def _check_window(service: Service, import_command: ImportCommand) -> None:
+    policy, now = service.importing, service.clock()
+    if import_command.window < now + policy.lead_ms:
+        raise Rejected("past_due", f"{import_command.path}: {policy.too_near}", "path")
+    if import_command.window > now + policy.furthest_ms:
+        raise Rejected("delay_too_long", f"{import_command.path}: {policy.too_far}", "path")
 
 
 async def get_ids(service: Service, request: Request) -> Response:
     query = read_query(request, ("first", "max"))
     first, most = read_number(query, "first", 0, MOST_ROWS, 0), read_number(query, "max", MOST_IDS, MOST_IDS)
     id_: str = request.path_params["id"]
-    ids = await service.gateway.adopted_ids(id_, first, most)
+    ids = await service.gateway.imported_ids(id_, first, most)
     if ids is None:
         raise _unknown(id_)
     return Response(ids, media_type="application/octet-stream")
 
 
 def _unknown(id_: str) -> Rejected:
-    return Rejected("unknown_adoption", f"there is no adoption {shown(id_)}", "id")
+    return Rejected("unknown_import", f"there is no import {shown(id_)}", "id")
 
 
-async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Adopt:
+async def _import_file(service: Service, request: Request, body: dict[str, Any]) -> ImportCommand:
     """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
@@ -116,17 +116,17 @@ async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Ad
     _check_path(path)
     if type(link) is not bool:
         raise Rejected("bad_field", f"link must be true or false, not {shown(link)}", "link")
-    said: Adopt | None = None
+    said: ImportCommand | None = None
     if given := body.keys() & _OF_FILE:
         if missing := sorted(_OF_FILE - given):
             detail = f"{missing[0]} is missing: all or none of {', '.join(sorted(_OF_FILE))}"
             raise Rejected("bad_field", detail, missing[0])
-        said = Adopt.of({"path": path, "link": link} | {name: body[name] for name in given})
-    if (reason := await asyncio.to_thread(service.adopting.refuse_folder, path)) is not None:
+        said = ImportCommand.of({"path": path, "link": link} | {name: body[name] for name in given})
+    if (reason := await asyncio.to_thread(service.importing.refuse_folder, path)) is not None:
         raise Rejected("forbidden", reason, "path")
     if said is not None:
         return said
-    reading = asyncio.create_task(service.inspector.inspect(path, link, service.adopting), name=f"inspect {path}")
+    reading = asyncio.create_task(service.inspector.inspect(path, link, service.importing), name=f"inspect {path}")
     try:
         async with ending(request.receive, service.closing) as end:
             await end.or_done(reading)
@@ -140,32 +140,33 @@ async def _adopt(service: Service, request: Request, body: dict[str, Any]) -> Ad
     raise ClientDisconnect
 
 
-async def list_adoptions(service: Service, request: Request) -> Response:
+async def list_imports(service: Service, request: Request) -> Response:
     query = read_query(request, ("state", "below", "limit"))
     state, below = query.get("state"), query.get("below", "")
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
     limit = read_number(query, "limit", 0, MOST_LISTED, 0) if "limit" in query else None
-    count, found = await service.gateway.adoptions(state, below, limit)
-    return JsonResponse({"adoptions": await in_slices(found, _shown), "count": count})
+    count, found = await service.gateway.imports(state, below, limit)
+    return JsonResponse({"imports": await in_slices(found, _shown), "count": count})
 
 
-async def get_adoption(service: Service, request: Request) -> Response:
+async def get_import(service: Service, request: Request) -> Response:
     id_: str = request.path_params["id"]
-    found = await service.gateway.adoption(id_)
+    found = await service.gateway.import_record(id_)
     if found is None:
         raise _unknown(id_)
     return JsonResponse(_shown(found))
 
 
-def _shown(one: Adopting) -> dict[str, Any]:
+def _shown(one: ImportStatus) -> dict[str, Any]:
     """`pending`: what the shard says of it is not known yet."""
     said: dict[str, Any] = {"id": one.id, "shard": one.shard, "state": "pending", "duplicate": one.known}
-    if (found := one.adoption) is None:
+    if (found := one.import_record) is None:
         return said
-    adopt = found.adopt
+    command = found.import_command
     said |= {
-        "state": found.state, "path": adopt.path, "rows": adopt.rows, "size": adopt.size, "sha256": adopt.sha256,
-        **times("window", adopt.window), **times("since", found.at),
+        "state": found.state, "path": command.path, "rows": command.rows, "size": command.size,
+        "sha256": command.sha256,
+        **times("window", command.window), **times("since", found.at),
     }  # fmt: skip
     return said | {"reason": found.reason} if found.reason else said

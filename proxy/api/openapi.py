@@ -26,7 +26,7 @@ _PATH_PARAMETERS = {
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
 }
-_ADOPTION_ID = "An adoption's id, as the answer to the request that asked for it names it."
+_IMPORT_ID = "An import's id, as the answer to the request that asked for it names it."
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
@@ -101,8 +101,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 def _path_parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
     schema = {"type": "string", "pattern": _PATTERNS[name]}
-    of_adoption = name == "id" and endpoint.tag == "adoptions"
-    description = _ADOPTION_ID if of_adoption else _PATH_PARAMETERS[name]
+    of_import = name == "id" and endpoint.tag == "imports"
+    description = _IMPORT_ID if of_import else _PATH_PARAMETERS[name]
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from duemq.model.adoption import MOST_FILES
+from duemq.model.import_command import MOST_FILES
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
@@ -132,8 +132,8 @@ class Receipt(BaseModel):
     )
 
 
-class Adopt(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
+class ImportCommand(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.import_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
     size: int = Field(default=0, description="Bytes.")
@@ -141,8 +141,8 @@ class Adopt(BaseModel):
     rows: int = 0
 
 
-class AdoptSaid(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.adopt_from.")
+class ImportRequest(BaseModel):
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.import_from.")
     sha256: str
     size: int = Field(description="Bytes.")
     window: Ms = Field(description="When its 30-minute window begins.")
@@ -150,15 +150,15 @@ class AdoptSaid(BaseModel):
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
 
 
-class AdoptMany(Closed):
-    files: list[AdoptSaid] = Field(min_length=1, max_length=MOST_FILES)
+class ImportManyRequest(Closed):
+    files: list[ImportRequest] = Field(min_length=1, max_length=MOST_FILES)
 
 
-class Adoption(BaseModel):
+class FileImport(BaseModel):
     id: str
     shard: int
-    state: Literal["pending", "wanted", "adopted", "refused"] = Field(
-        description="pending: not known yet, look again. wanted: nodes are taking it in."
+    state: Literal["pending", "imported", "rejected"] = Field(
+        description="pending: the nodes are importing it. imported: its messages are scheduled."
     )
     duplicate: bool
     path: str = ""
@@ -169,14 +169,14 @@ class Adoption(BaseModel):
     window_ms: Ms = 0
     since: Rfc3339 = Field(default="", description="When it came into this state.")
     since_ms: Ms = 0
-    reason: str = Field(default="", description="Why it was refused.")
+    reason: str = Field(default="", description="Why it was rejected, or what it waits for.")
 
 
-class AdoptionList(BaseModel):
-    adoptions: list[Adoption]
+class ImportList(BaseModel):
+    imports: list[FileImport]
 
 
-class AdoptionPage(AdoptionList):
+class ImportPage(ImportList):
     count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
@@ -357,10 +357,10 @@ class Cluster(BaseModel):
     shards: list[Shard]
 
 
-class AdoptionLimits(BaseModel):
+class ImportLimits(BaseModel):
     """Of files that are handed over."""
 
-    enabled: bool = Field(description="Whether files are taken in at all: far.adopt_from names a place.")
+    enabled: bool = Field(description="Whether files are taken in at all: far.import_from names a place.")
     max_files: int = Field(description="In one call.")
     max_file_rows: int
     min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
@@ -378,7 +378,7 @@ class Limits(BaseModel):
     max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
     max_batch_items: int
     max_batch_bytes: int
-    adoption: AdoptionLimits
+    file_import: ImportLimits
 
 
 class Drained(BaseModel):

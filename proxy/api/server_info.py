@@ -7,8 +7,8 @@ import re
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.adoption import MOST_FILES, MOST_ROWS
 from duemq.model.errors import Rejected
+from duemq.model.import_command import MOST_FILES, MOST_ROWS
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.web.reply import JsonResponse
@@ -17,16 +17,16 @@ _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 async def limits(service: Service, request: Request) -> Response:
-    own, adopting = service.ingress.limits, service.adopting
+    own, importing = service.ingress.limits, service.importing
     return JsonResponse({
         "shards": len(service.gateway.cluster()["shards"]), "topics": list(own.topics),
         "max_delay_ms": own.time.max_delay_ms, "max_payload_bytes": own.max_payload_bytes,
         "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
         "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
         "max_batch_bytes": own.max_batch_bytes,
-        "adoption": {
-            "enabled": adopting.enabled, "max_files": MOST_FILES, "max_file_rows": MOST_ROWS,
-            "min_lead_ms": adopting.lead_ms,
+        "import": {
+            "enabled": importing.enabled, "max_files": MOST_FILES, "max_file_rows": MOST_ROWS,
+            "min_lead_ms": importing.lead_ms,
         },
     })  # fmt: skip
 

@@ -71,20 +71,20 @@ _BATCH = """\
 An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
 that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
 `idempotency_conflict`. Only where all items have one of them can a batch be sent again after `outcome_unknown`."""
-_ADOPT = """\
+_IMPORT_FILE = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
-`size`, `window` and `rows` it is read and validated before the answer. It is adopted as a whole or not at all, and
+`size`, `window` and `rows` it is read and validated before the answer. It is imported as a whole or not at all, and
 once: the same content again is answered with what became of it the first time."""
 _LISTED = (
     Parameter("state", "In this state.", {"type": "string", "enum": list(imports.STATES)}),
     Parameter("below", "Whose path begins with this.", {"type": "string"}),
     Parameter(
         "limit",
-        "How many to list at most, all by default; 0 to have their number only, which is quick for `wanted`.",
+        "How many to list at most, all by default; 0 to have their number only, which is quick for `pending`.",
         {"type": "integer", "minimum": 0, "maximum": imports.MOST_LISTED},
     ),
 )
-_ADOPT_MANY = """\
+_IMPORT_FILES = """\
 Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
 refuses all. Then all are in the log, or none ever is; what is wrong inside of a file is told by its own state."""
 _IDS = (
@@ -216,42 +216,42 @@ ENDPOINTS = (
         {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
     ),
     Endpoint(
-        "POST", "/v1/adoptions", imports.post_adoption, "Hand over a file of messages", "adoptions",
+        "POST", "/v1/imports", imports.post_import, "Hand over a file of messages", "imports",
         {
-            202: Answer("It is in the log. Each node takes it in; then its messages are scheduled.", schemas.Adoption),
-            200: Answer("A file of this content was handed over before: what became of that.", schemas.Adoption),
+            202: Answer("It is in the log. Each node imports it; then its messages are scheduled.", schemas.FileImport),
+            200: Answer("A file of this content was handed over before: what became of that.", schemas.FileImport),
         },
         ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_delay_file", "past_due", "delay_too_long",
          "payload_too_large", *_DOWN),
-        (), schemas.Adopt, notes=_ADOPT,
+        (), schemas.ImportCommand, notes=_IMPORT_FILE,
         examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},
     ),
     Endpoint(
-        "POST", "/v1/adoptions:batch", imports.post_adoptions, "Hand over many files, all or none", "adoptions",
+        "POST", "/v1/imports:batch", imports.post_imports, "Hand over many files, all or none", "imports",
         {
-            202: Answer("All are in the log, and each node takes them in.", schemas.AdoptionList),
-            200: Answer("All were handed over before: what became of each, in order.", schemas.AdoptionList),
+            202: Answer("All are in the log, and each node takes them in.", schemas.ImportList),
+            200: Answer("All were handed over before: what became of each, in order.", schemas.ImportList),
         },
         ("bad_json", "bad_field", "unknown_field", "forbidden", "past_due", "delay_too_long", "batch_too_large",
          *_DOWN),
-        (), schemas.AdoptMany, notes=_ADOPT_MANY,
+        (), schemas.ImportManyRequest, notes=_IMPORT_FILES,
         examples={"a file": {"files": [{"path": "/shared/a.parquet", "sha256": "0" * 64, "size": 812345,
                                         "window": 1830297600000, "rows": 10000}]}},
     ),
     Endpoint(
-        "GET", "/v1/adoptions", imports.list_adoptions, "List files that were handed over", "adoptions",
-        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.AdoptionPage)},
+        "GET", "/v1/imports", imports.list_imports, "List files that were handed over", "imports",
+        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.ImportPage)},
         ("bad_query", *_DOWN), _LISTED,
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{id}", imports.get_adoption, "What became of a file", "adoptions",
-        {200: Answer("How it stands.", schemas.Adoption)}, ("unknown_adoption", *_DOWN),
+        "GET", "/v1/imports/{id}", imports.get_import, "What became of a file", "imports",
+        {200: Answer("How it stands.", schemas.FileImport)}, ("unknown_import", *_DOWN),
     ),
     Endpoint(
-        "GET", "/v1/adoptions/{id}/ids", imports.get_ids, "The ids of a file's messages", "adoptions",
+        "GET", "/v1/imports/{id}/ids", imports.get_ids, "The ids of a file's messages", "imports",
         {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
-        ("unknown_adoption", "no_ids", "bad_query", *_DOWN), _IDS,
+        ("unknown_import", "no_ids", "bad_query", *_DOWN), _IDS,
     ),
     Endpoint(
         "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",

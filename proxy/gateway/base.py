@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
 from duemq.cluster.shard_reader import MessageState, Query, Status
-from duemq.model.adoption import Adopt
 from duemq.model.errors import Rejected
+from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
-from duemq.storage.imports.records import Adoption
+from duemq.storage.imports.records import ImportRecord
 
 
 class Receipt(NamedTuple):
@@ -44,13 +44,13 @@ class Outcome(NamedTuple):
     at: int = 0
 
 
-class Adopting(NamedTuple):
-    """Where the adoption of a file stands; `adoption` is None while that is not known. `known`: its content had been
-    given before, by the command that `adoption` speaks of."""
+class ImportStatus(NamedTuple):
+    """Where the import of a file stands; `import` is None while that is not known. `known`: its content had been
+    given before, by the command that `import` speaks of."""
 
     id: str
     shard: int
-    adoption: Adoption | None
+    import_record: ImportRecord | None
     known: bool = False
 
 
@@ -104,31 +104,31 @@ class Gateway(Protocol):
         """
         ...
 
-    async def adopt(self, adopt: Adopt) -> Adopting:
-        """Have a file adopted. Durable when it returns; the file itself is looked at then, by each replica."""
+    async def import_file(self, import_command: ImportCommand) -> ImportStatus:
+        """Have a file imported. Durable when it returns; the file itself is looked at then, by each replica."""
         ...
 
-    async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
-        """Have files adopted that belong together: all their commands are in the log when it returns, or none ever is.
+    async def import_files(self, import_commands: Sequence[ImportCommand]) -> list[ImportStatus]:
+        """Have files imported that belong together: all their commands are in the log when it returns, or none ever is.
 
         One answer per file, in order. A call that raises Unavailable may have been carried out: as a whole.
         """
         ...
 
-    async def adoptions(
+    async def imports(
         self, state: str | None = None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adopting]]:
-        """How many files are wanted, adopted or refused (`state`, None = all) and not forgotten, whose path begins with
-        `below`; and the first `limit` of them (None = all), by shard, oldest first."""
+    ) -> tuple[int, list[ImportStatus]]:
+        """How many files are pending, imported or rejected (`state`, None = all) and not purged, whose path begins
+        with `below`; and the first `limit` of them (None = all), by shard, oldest first."""
         ...
 
-    async def adoption(self, id_: str) -> Adopting | None:
+    async def import_record(self, id_: str) -> ImportStatus | None:
         """What became of one file; None where there is no such id."""
         ...
 
-    async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
-        """The ids (32 characters each) of up to `most` rows of an adopted file from row `first` on; None where there is
-        no such adoption. Raises Rejected `no_ids` for one that is refused, or whose file is not kept any more."""
+    async def imported_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        """The ids (32 characters each) of up to `most` rows of an imported file from row `first` on; None where there
+        is no such import. Raises Rejected `no_ids` for one that is refused, or whose file is not kept any more."""
         ...
 
     async def state(self, target: str) -> MessageState | None:

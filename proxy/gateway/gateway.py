@@ -24,23 +24,23 @@ from duemq.cluster.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.paging import before, merge, read_cursor, write_cursor
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import MessageState, Query
-from duemq.model.adoption import Adopt, adopt_frame, shard_of_content
 from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT, ID_CHARS
+from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
-from duemq.proxy.gateway.base import Adopting, Outcome, Page, Receipt
+from duemq.proxy.gateway.base import ImportStatus, Outcome, Page, Receipt
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
 from duemq.proxy.gateway.names import Appended, Names
 from duemq.proxy.gateway.shard_router import ByKey, Selection
-from duemq.storage.imports.records import REFUSED, WANTED, Adoption
+from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
-_ADOPTION = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
-_ADOPTER = "adopt"  # who appends the commands of many files at once, of all proxies
+_IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
+_IMPORTER = "import"  # who appends the commands of many files at once, of all proxies
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
@@ -319,49 +319,53 @@ class CommandGateway:
         except Unavailable:
             return False
 
-    # --- adopting files -------------------------------------------------------------------------------------------
+    # --- importing files -------------------------------------------------------------------------------------------
 
-    async def adopt(self, adopt: Adopt) -> Adopting:
+    async def import_file(self, import_command: ImportCommand) -> ImportStatus:
         self._check()
         self._backend.refuse()
-        shard = shard_of_content(adopt.sha256, self._backend.shards)
+        shard = shard_of_content(import_command.sha256, self._backend.shards)
         progress = self._backend.progress(shard)
         progress.check()
-        landed = await self._append({(BUFFER, shard): [adopt_frame(adopt)]})
+        landed = await self._append({(BUFFER, shard): [import_frame(import_command)]})
         offset = landed[BUFFER, shard].first_offset
         id_ = f"{shard}-{offset}"
         if not await self._reached(progress, offset) or (answered := progress.answer(offset)) is None:
-            return Adopting(id_, shard, None)
-        if answered.answer is Answer.WANTED:
-            return Adopting(id_, shard, Adoption(offset, adopt, WANTED, answered.at))
+            return ImportStatus(id_, shard, None)
+        if answered.answer is Answer.FILE_PENDING:
+            return ImportStatus(id_, shard, ImportRecord(offset, import_command, PENDING, answered.at))
         try:
-            first = await self._backend.reader.adoption_of(shard, adopt.sha256, offset)
+            first = await self._backend.reader.import_of(shard, import_command.sha256, offset)
         except Unavailable as error:
             detail = f"this content was handed over before, and nobody says what became of it: {error.detail}"
             raise OutcomeUnknown(detail) from error
-        return Adopting(id_, shard, None) if first is None else Adopting(f"{shard}-{first.offset}", shard, first, True)
+        return (
+            ImportStatus(id_, shard, None)
+            if first is None
+            else ImportStatus(f"{shard}-{first.offset}", shard, first, True)
+        )
 
-    async def adopt_all(self, adopts: Sequence[Adopt]) -> list[Adopting]:
+    async def import_files(self, import_commands: Sequence[ImportCommand]) -> list[ImportStatus]:
         self._check()
         self._backend.refuse()
         batches: dict[Partition, list[bytes]] = {}
         places: list[tuple[int, int]] = []  # shard, and position in its batch
-        for adopt in adopts:
-            shard = shard_of_content(adopt.sha256, self._backend.shards)
+        for import_command in import_commands:
+            shard = shard_of_content(import_command.sha256, self._backend.shards)
             batch = batches.setdefault((BUFFER, shard), [])
             places.append((shard, len(batch)))
-            batch.append(adopt_frame(adopt))
+            batch.append(import_frame(import_command))
         held = {shard: self._backend.progress(shard) for _, shard in batches}
         landed = await self._append_whole(batches)
         offsets = [landed[BUFFER, shard].offset(position) for shard, position in places]
         lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
         reached = await asyncio.gather(*(self._reached(held[shard], last) for shard, last in lasts.items()))
-        known: dict[int, dict[str, Adoption]] = {}
+        known: dict[int, dict[str, ImportRecord]] = {}
         with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
             known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
         return [
-            self._adopting(adopt, shard, offset, known.get(shard, {}))
-            for adopt, (shard, _), offset in zip(adopts, places, offsets, strict=True)
+            self._import_task(import_command, shard, offset, known.get(shard, {}))
+            for import_command, (shard, _), offset in zip(import_commands, places, offsets, strict=True)
         ]
 
     async def _append_whole(self, batches: Batches) -> Landed:
@@ -382,42 +386,44 @@ class CommandGateway:
 
     @_reading
     async def _committer(self) -> Committer:
-        return await self._backend.bus.committer(_ADOPTER)
+        return await self._backend.bus.committer(_IMPORTER)
 
-    async def _by_content(self, shard: int) -> dict[str, Adoption]:
+    async def _by_content(self, shard: int) -> dict[str, ImportRecord]:
         """The files of a shard that are not refused, by their SHA-256."""
-        _, found = await self._backend.reader.adoptions(shard, None)
-        return {one.adopt.sha256: one for one in found if one.state != REFUSED}
+        _, found = await self._backend.reader.imports(shard, None)
+        return {one.import_command.sha256: one for one in found if one.state != REJECTED}
 
-    def _adopting(self, adopt: Adopt, shard: int, offset: int, known: Mapping[str, Adoption]) -> Adopting:
-        first = known.get(adopt.sha256)
+    def _import_task(
+        self, import_command: ImportCommand, shard: int, offset: int, known: Mapping[str, ImportRecord]
+    ) -> ImportStatus:
+        first = known.get(import_command.sha256)
         if first is None:
-            return Adopting(f"{shard}-{offset}", shard, None)
-        return Adopting(f"{shard}-{first.offset}", shard, first, first.offset != offset)
+            return ImportStatus(f"{shard}-{offset}", shard, None)
+        return ImportStatus(f"{shard}-{first.offset}", shard, first, first.offset != offset)
 
     @_reading
-    async def adopted_ids(self, id_: str, first: int, most: int) -> bytes | None:
-        found = await self.adoption(id_)
+    async def imported_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        found = await self.import_record(id_)
         if found is None:
             return None
-        return await self._backend.reader.adopted_ids(found.shard, int(id_.partition("-")[2]), first, most)
+        return await self._backend.reader.imported_ids(found.shard, int(id_.partition("-")[2]), first, most)
 
     @_reading
-    async def adoptions(
+    async def imports(
         self, state: str | None = None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adopting]]:
+    ) -> tuple[int, list[ImportStatus]]:
         self._check()
         shards, reader = range(self._backend.shards), self._backend.reader
-        found = await asyncio.gather(*(reader.adoptions(shard, state, below, limit) for shard in shards))
+        found = await asyncio.gather(*(reader.imports(shard, state, below, limit) for shard in shards))
         shown = ((shard, one) for shard, (_, some) in zip(shards, found, strict=True) for one in some)
         first = islice(shown, limit)
-        listed = [Adopting(f"{shard}-{one.offset}", shard, one) for shard, one in first]
+        listed = [ImportStatus(f"{shard}-{one.offset}", shard, one) for shard, one in first]
         return sum(number for number, _ in found), listed
 
     @_reading
-    async def adoption(self, id_: str) -> Adopting | None:
+    async def import_record(self, id_: str) -> ImportStatus | None:
         self._check()
-        meant = _ADOPTION.fullmatch(id_)
+        meant = _IMPORT_ID.fullmatch(id_)
         if meant is None or (shard := int(meant[1])) >= self._backend.shards:
             return None
         wanted = int(meant[2])
@@ -426,9 +432,9 @@ class CommandGateway:
         if wanted >= await bus.end_offset(BUFFER, shard):
             if wanted >= await bus.sure_end(BUFFER, shard, committed=False):
                 return None
-            raise Unavailable(f"shard {shard} cannot be read as far as adoption {id_} just now")
-        found = await self._backend.reader.adoption(shard, wanted, offset)
-        return None if found is None else Adopting(id_, shard, found)
+            raise Unavailable(f"shard {shard} cannot be read as far as import {id_} just now")
+        found = await self._backend.reader.import_record(shard, wanted, offset)
+        return None if found is None else ImportStatus(id_, shard, found)
 
     # --- about the service ----------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import orjson
 
 from duemq.client.http.async_http import AsyncHttp
 from duemq.cluster.codec import (
-    adoption_from_json,
     found_from_json,
+    import_from_json,
     named_from_json,
     query_to_json,
     state_from_json,
@@ -25,7 +25,7 @@ from duemq.cluster.shard_reader import Found, MessageState, Named, Query
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.storage.imports.records import Adoption
+from duemq.storage.imports.records import ImportRecord
 from duemq.web.reply import in_slices
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
@@ -75,22 +75,22 @@ class RemoteReader:
         found = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
         return None if found is None else bytes.fromhex(found)
 
-    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
-        return _adoption(await self._get(shard, "adoption", {"wanted": wanted, "offset": offset}))
+    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
+        return _import(await self._get(shard, "import", {"wanted": wanted, "offset": offset}))
 
-    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
-        return _adoption(await self._get(shard, "adoption", {"sha256": sha256, "offset": offset}))
+    async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
+        return _import(await self._get(shard, "import", {"sha256": sha256, "offset": offset}))
 
-    async def adoptions(
+    async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adoption]]:
+    ) -> tuple[int, list[ImportRecord]]:
         asked = {"state": state, "below": below or None, "limit": limit}
-        found = await self._get(shard, "adoptions", {name: said for name, said in asked.items() if said is not None})
-        listed = await in_slices(found["adoptions"], adoption_from_json)
+        found = await self._get(shard, "imports", {name: said for name, said in asked.items() if said is not None})
+        listed = await in_slices(found["imports"], import_from_json)
         return found.get("count", len(listed)), listed  # a node of an older version gives all
 
-    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        ids = (await self._get(shard, "adopted-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
+    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+        ids = (await self._get(shard, "imported-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
         return None if ids is None else ids.encode()
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
@@ -198,9 +198,9 @@ class RemoteReader:
         return iter(sorted(held, key=rank))
 
 
-def _adoption(document: Any) -> Adoption | None:
-    found = document["adoption"]
-    return None if found is None else adoption_from_json(found)
+def _import(document: Any) -> ImportRecord | None:
+    found = document["import"]
+    return None if found is None else import_from_json(found)
 
 
 def _nobody(shard: int) -> Unavailable:

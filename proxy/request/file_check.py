@@ -9,10 +9,10 @@ from typing import Final
 
 import orjson
 
-from duemq.model.adoption import Adopt
 from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailable
+from duemq.model.import_command import ImportCommand
 from duemq.storage.imports.object_store import is_object
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.source import Source
 from duemq.storage.jobs.parent import Lines, lines_of
 
@@ -28,7 +28,7 @@ class Inspector:
         self._most, self._lines = most, lines
         self._turn, self._waiting = asyncio.Lock(), 0
 
-    async def inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
+    async def inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
         """What to say in the log of a file. Raises Rejected `bad_delay_file`; Unavailable, also where too many wait."""
         if not is_object(path):  # or the process asks the store
             await asyncio.to_thread(_look_for, path, policy)
@@ -44,7 +44,7 @@ class Inspector:
         finally:
             self._waiting -= 1
 
-    async def _inspect(self, path: str, link: bool, policy: AdoptPolicy) -> Adopt:
+    async def _inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
         job = policy.job() | {"inspect": path}
         async with aclosing(self._lines(job)) as answers:
             async for line in answers:
@@ -56,11 +56,11 @@ class Inspector:
                 if "reason" in found:
                     row = {} if found["row"] is None else {"row": found["row"]}
                     raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)
-                return Adopt(path, found["sha256"], found["size"], found["window"], found["rows"], link)
+                return ImportCommand(path, found["sha256"], found["size"], found["window"], found["rows"], link)
         raise Unavailable(f"{path} could not be read")
 
 
-def _look_for(path: str, policy: AdoptPolicy) -> None:
+def _look_for(path: str, policy: ImportPolicy) -> None:
     """Whether there is a file to read. Blocks."""
     try:
         with Source.open(Path(path), policy.folders):

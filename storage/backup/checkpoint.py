@@ -100,10 +100,10 @@ def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
                 raise DamagedFile(f"delay file {store.path / name} is missing") from error
 
 
-def link_adopted(store: ShardStore, into: Path) -> None:
-    """Link into a checkpoint the adopted files that are here and that it lacks. Blocks; run it in a thread.
+def link_imported(store: ShardStore, into: Path) -> None:
+    """Link into a checkpoint the imported files that are here and that it lacks. Blocks; run it in a thread.
 
-    The ledger may go on to adopt a file that the checkpoint only knows as wanted, or not at all.
+    The ledger may go on to import a file that the checkpoint only knows as wanted, or not at all.
     """
     with translated(into):
         for path in (store.path / FOLDER).glob("*/a*.parquet"):

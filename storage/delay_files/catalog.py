@@ -22,19 +22,19 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, last_key_at, offset_of
 from duemq.model.rocksdb_errors import translated
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.delay_files.imported_file import AdoptedFile
+from duemq.storage.delay_files.imported_file import ImportedFile
 from duemq.storage.delay_files.reader import FarReader
 from duemq.storage.delay_files.sealed_file import About, DelayFile
 from duemq.storage.shard.keyspace import DROPS, FAR, U32, U64
 
 FOLDER = "far"
-_ADOPTED = re.compile(r"a(\d+)\.parquet")
+_IMPORTED = re.compile(r"a(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """A delay file in the table. `number` tells the sealed files of a window apart; once gone it may come again. An
-    adopted one has the offset of its command, and the number 0."""
+    imported one has the offset of its command, and the number 0."""
 
     about: About
     number: int = 0
@@ -49,7 +49,7 @@ class Sealed:
     def name(self) -> str:
         """Its path below the shard's folder."""
         if self.about.offset is not None:
-            return self.name_of_adopted(self.about.window, self.about.offset)
+            return self.imported_name(self.about.window, self.about.offset)
         return self.name_of(self.about.window, self.number)
 
     @staticmethod
@@ -57,22 +57,22 @@ class Sealed:
         return f"{FOLDER}/{window}/{number:06d}.parquet"
 
     @staticmethod
-    def name_of_adopted(window: int, offset: int) -> str:
+    def imported_name(window: int, offset: int) -> str:
         return f"{FOLDER}/{window}/a{offset:012d}.parquet"
 
-    def open(self, folder: Path, ids: IdCodec | None) -> DelayFile | AdoptedFile:
+    def open(self, folder: Path, ids: IdCodec | None) -> DelayFile | ImportedFile:
         """Open it to be read, in the shard's folder. Blocks. Raises DamagedFile, also for another file of its name.
 
-        `ids`: issues the ids of adopted messages.
+        `ids`: issues the ids of imported messages.
         """
         return open_file(folder / self.name, self.about, ids)
 
 
-def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | AdoptedFile:
+def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | ImportedFile:
     """See `Sealed.open`."""
     if about.offset is not None:
         assert ids is not None
-        return AdoptedFile(path, about, ids)
+        return ImportedFile(path, about, ids)
     file = DelayFile(path)
     if file.about != about:
         file.close()
@@ -90,11 +90,11 @@ class FarFiles:
         dropped: Iterable[tuple[int, int]],
         loading: Iterable[int],
         ids: IdCodec | None = None,
-        may_be_adopted: Callable[[int], bool] = lambda offset: False,
+        may_be_imported: Callable[[int], bool] = lambda offset: False,
     ) -> None:
         """`dropped`: how many keys per window. `loading`: windows whose rows may be in RocksDB as well.
 
-        `may_be_adopted` says of the offset of an adopt command whether its file is to be kept though it is in no table.
+        `may_be_imported` says of the offset of an import command whether its file is kept though it is in no table.
         """
         self.folder, self.loading, self.reader = folder, set(loading), FarReader(folder, ids)
         self.version = 0
@@ -107,9 +107,9 @@ class FarFiles:
         """The start of the earliest sealed window; every cycle asks."""
         for key, raw in rows:
             self.add(Sealed(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
-        self._tidy(may_be_adopted)
+        self._tidy(may_be_imported)
 
-    def _tidy(self, may_be_adopted: Callable[[int], bool]) -> None:
+    def _tidy(self, may_be_imported: Callable[[int], bool]) -> None:
         """Remove what a crash left: files that never came into the table, or have left it."""
         known = set(self.names())
         with translated(self.folder):
@@ -118,8 +118,8 @@ class FarFiles:
                     with suppress(OSError):  # it is not empty
                         path.rmdir()
                 elif str(path.relative_to(self.folder)) not in known:
-                    adopted = _ADOPTED.fullmatch(path.name)
-                    if adopted is None or not may_be_adopted(int(adopted[1])):
+                    imported = _IMPORTED.fullmatch(path.name)
+                    if imported is None or not may_be_imported(int(imported[1])):
                         path.unlink()
 
     def __bool__(self) -> bool:
@@ -135,7 +135,7 @@ class FarFiles:
         return self._windows.get(window, [])
 
     def all(self) -> list[Sealed]:
-        # Asked in threads too, while a cycle may add an adopted file.
+        # Asked in threads too, while a cycle may add an imported file.
         return [sealed for files in list(self._windows.values()) for sealed in list(files)]
 
     def names(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Adopted delay files: written elsewhere, validated and taken in (storage/imports/importer.py). The reading side.
+"""Imported delay files: written elsewhere, validated and taken in (storage/imports/importer.py). The reading side.
 
-The file is adopted by the command at `About.offset` of its shard. Row number i of it, counted from 0, is the message
+The file is imported by the command at `About.offset` of its shard. Row number i of it, counted from 0, is the message
 with the key `due_ms | offset | i`, and its id is made of the same. Rows for the store are made when they are read.
 """
 
@@ -34,14 +34,14 @@ _HEAD = [name for name in SCHEMA.names if name != "payload"]
 
 
 def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
-    """The due times (ms) of an adopted file, in order, some thousands at a time. Raises DamagedFile."""
+    """The due times (ms) of an imported file, in order, some thousands at a time. Raises DamagedFile."""
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
             yield batch["due_ms"].to_numpy()
 
 
 def ids_of(path: Path, about: About, ids: IdCodec, first: int, most: int) -> bytes:
-    """The ids of up to `most` rows of an adopted file, from row `first` on, joined. Raises DamagedFile."""
+    """The ids of up to `most` rows of an imported file, from row `first` on, joined. Raises DamagedFile."""
     assert about.offset is not None
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
@@ -57,7 +57,7 @@ def ids_of(path: Path, about: About, ids: IdCodec, first: int, most: int) -> byt
 
 
 def checksum_of(path: Path, offset: int) -> int:
-    """`model.key.checksum` of the keys of all rows of an adopted file. Raises DamagedFile."""
+    """`model.key.checksum` of the keys of all rows of an imported file. Raises DamagedFile."""
     total = row = 0
     for some in dues(path):
         total += checksum_of_rows(some, offset, row)
@@ -73,7 +73,7 @@ def _sound(path: Path) -> Iterator[None]:
         raise DamagedFile(f"delay file {path} is missing or damaged: {error}") from error
 
 
-class AdoptedFile:
+class ImportedFile:
     """A file opened to be read, as a `DelayFile` is. All methods raise DamagedFile; they block.
 
     `about`: what the shard's table says of it. `ids`: issues the ids of its messages.
@@ -157,7 +157,7 @@ class AdoptedFile:
         with _sound(self.path), self.path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.about.content:
-            raise DamagedFile(f"delay file {self.path} is not what was adopted: its SHA-256 is {found}")
+            raise DamagedFile(f"delay file {self.path} is not what was imported: its SHA-256 is {found}")
         yield from self.parts()
 
     def close(self) -> None:

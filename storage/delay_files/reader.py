@@ -94,7 +94,7 @@ class FarReader:
     """
 
     def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:
-        """`ids`: issues the ids of messages in adopted files."""
+        """`ids`: issues the ids of messages in imported files."""
         self._folder, self._ids = folder, ids
         self._lock = Lock()
         self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)

@@ -65,7 +65,7 @@ def perform(job: Job) -> Iterator[Any]:
 
 
 def _ids(job: Job) -> IdCodec:
-    """What issues the ids of adopted messages: their rows are made of the files here."""
+    """What issues the ids of imported messages: their rows are made of the files here."""
     return IdCodec(bytes.fromhex(job["secret"]))
 
 

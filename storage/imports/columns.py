@@ -128,7 +128,7 @@ def has_form(schema: pa.Schema) -> bool:
 
 
 def is_normal(file: pq.ParquetFile) -> bool:
-    """Whether a reader of adopted files can do with this one as it is."""
+    """Whether a reader of imported files can do with this one as it is."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     return has_form(file.schema_arrow) and all(
         group.num_rows <= ROWS_PER_GROUP

@@ -2,7 +2,7 @@
 
     python -m duemq.storage.imports.import_process
 
-The job is a line of JSON on standard input (storage/jobs/child.py): `limits` (see `AdoptLimits`), `folders` and
+The job is a line of JSON on standard input (storage/jobs/child.py): `limits` (see `ImportLimits`), `folders` and
 `prefixes` (of URIs), from which files may be taken, `store` (see `ObjectStore`), and `files`, each with `source`,
 `target`, `shard`, `offset`, `window`, `rows`, `size`, `sha256`, `link`. A `source` is a path, or the URI of an object,
 which is copied beside the target first. For each file, in order, one line of JSON: `about` and `checksum` of what is
@@ -10,7 +10,7 @@ there now, or the `reason` why it is not, and whether that is `final`; with `awa
 that was not tried again, and with `trace` where the reason was not foreseen.
 
 A job with `inspect`, the path of a file, has that file validated: its line says what is in it, or the `reason` why it
-cannot be adopted, with `row` and `column` where one is at fault.
+cannot be imported, with `row` and `column` where one is at fault.
 
 Between these lines come others, `{"done": rows}`, about once a second as long as something is read. Who hears nothing
 for long knows that a disk or a mount hangs.
@@ -30,14 +30,14 @@ from typing import Any
 
 import orjson
 
-from duemq.model.adoption import cut
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.fault import Fault, no_fault
+from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.delay_files.imported_file import checksum_of
 from duemq.storage.imports.importer import Intake, inspect, kept, take_in
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetched, is_object, name_of
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import job_of_parent
 
 _TELL_S = 1.0
@@ -73,7 +73,7 @@ class _Places:
 
 def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault = no_fault) -> None:
     """Do a job, and tell of each file."""
-    limits = AdoptLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
+    limits = ImportLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
     folders, store = [Path(folder) for folder in job["folders"]], ObjectStore(**job.get("store", {}))
     places, progress = _Places(folders, job.get("prefixes", []), store), _Progress(tell)
     if "inspect" in job:
@@ -90,7 +90,7 @@ def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault 
         tell(answer)
 
 
-def _inspected(source: str, limits: AdoptLimits, places: _Places, progress: _Progress) -> Answer:
+def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> Answer:
     try:
         if not is_object(source):
             return asdict(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
@@ -105,7 +105,9 @@ def _inspected(source: str, limits: AdoptLimits, places: _Places, progress: _Pro
         return {"reason": cut(str(error)), "away": True}
 
 
-def _answer(file: Mapping[str, Any], limits: AdoptLimits, places: _Places, progress: _Progress, fault: Fault) -> Answer:
+def _answer(
+    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, fault: Fault
+) -> Answer:
     target = Path(file["target"])
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
@@ -130,7 +132,7 @@ def _answer(file: Mapping[str, Any], limits: AdoptLimits, places: _Places, progr
 
 
 def _taken_in(
-    file: Mapping[str, Any], target: Path, limits: AdoptLimits, places: _Places, progress: _Progress, fault: Fault
+    file: Mapping[str, Any], target: Path, limits: ImportLimits, places: _Places, progress: _Progress, fault: Fault
 ) -> Intake:
     source, window, size = file["source"], file["window"], file["size"]
     take = partial(
@@ -148,7 +150,7 @@ def _taken_in(
 
 
 def _not_as_said(file: Mapping[str, Any], found: Intake) -> str | None:
-    """How a file differs from what its command says of it; a file that was exchanged meanwhile is not adopted."""
+    """How a file differs from what its command says of it; a file that was exchanged meanwhile is not imported."""
     for name in ("sha256", "size", "rows"):
         if (has := getattr(found, name)) != file[name]:
             return f"{file['source']} has {name} {has}, its command says {file[name]}"

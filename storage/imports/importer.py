@@ -28,11 +28,11 @@ from duemq.model.timing import window_of
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.fsync import make_folder, sync_folder
 from duemq.storage.imports.columns import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
-from duemq.storage.imports.row_rules import AdoptLimits, Rules
+from duemq.storage.imports.row_rules import ImportLimits, Rules
 from duemq.storage.imports.source import Source, readable
 
 FORMAT = 1
-_ABOUT = b"duemq-adopted"
+_ABOUT = b"duemq-adopted"  # as in files of format 1
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
 _PROBED_GROUPS, _PROBED_ROWS = 8, 64
@@ -55,7 +55,7 @@ class Intake:
     content: str = ""
 
     def about(self, shard: int, offset: int) -> About:
-        """What the table of a shard says of it that adopted it with the command at `offset`."""
+        """What the table of a shard says of it that imported it with the command at `offset`."""
         first, last = make_key(self.first_due, offset, 0), make_key(self.last_due, offset, self.rows - 1)
         return About(shard, self.window, self.rows, first.hex(), last.hex(), self.content, offset=offset)
 
@@ -70,7 +70,7 @@ def _still() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a command has to say of a file (see `Adopt`)."""
+    """What a command has to say of a file (see `Import`)."""
 
     sha256: str
     size: int
@@ -93,7 +93,7 @@ def glance(path: Path) -> Glance:
 
 def inspect(
     path: Path,
-    limits: AdoptLimits,
+    limits: ImportLimits,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
     folders: Sequence[Path] | None = None,
@@ -113,7 +113,7 @@ def take_in(
     path: Path,
     target: Path,
     window: int,
-    limits: AdoptLimits,
+    limits: ImportLimits,
     *,
     size: int | None = None,
     folders: Sequence[Path] | None = None,
@@ -299,7 +299,7 @@ def kept(
     target: Path,
     window: int,
     sha256: str,
-    limits: AdoptLimits,
+    limits: ImportLimits,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
 ) -> Intake | None:

@@ -1,4 +1,4 @@
-"""Which files of messages may be adopted, and how long and how often one is looked for."""
+"""Which files of messages may be imported, and how long and how often one is looked for."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from duemq.storage.imports import object_store
 from duemq.storage.imports.object_store import ObjectStore, is_object
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.imports.source import outside
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptPolicy:
+class ImportPolicy:
     """`folders`, `prefixes`: where files may be taken from, as paths and as URIs in `store`. `limits`: of the messages.
 
     `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a file
     that is not there. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a
-    file before it is adopted.
+    file before it is imported.
     """
 
     folders: tuple[Path, ...] = ()
-    limits: AdoptLimits = field(default_factory=AdoptLimits)
+    limits: ImportLimits = field(default_factory=ImportLimits)
     lead_ms: int = 120_000
     patience_ms: int = 60_000
     furthest_ms: int = 10 * 365 * 86_400_000

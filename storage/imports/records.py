@@ -1,4 +1,4 @@
-"""The files a shard was asked to adopt, as its store keeps them: wanted, adopted or refused.
+"""The files a shard was asked to import, as its store keeps them: wanted, imported or refused.
 
 They follow from the logs alone, so that every replica has the same; only the files themselves are each replica's own.
 """
@@ -13,47 +13,57 @@ from typing import Protocol
 
 import orjson
 
-from duemq.model.adoption import Adopt
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import Adopted
+from duemq.model.import_command import ImportCommand
+from duemq.model.ledger import FileDecision
 from duemq.storage.delay_files.sealed_file import About
-from duemq.storage.shard.keyspace import ADOPTION, CONTENT, U64
+from duemq.storage.shard.keyspace import CONTENT, IMPORT, U64
 
-WANTED, ADOPTED, REFUSED = "wanted", "adopted", "refused"
+PENDING, IMPORTED, REJECTED = "pending", "imported", "rejected"
+
+# In the store these have the names of its format 1: folders of that format are still read.
+_STORED_STATES = {PENDING: "wanted", IMPORTED: "adopted", REJECTED: "refused"}
+_STATES = {stored: state for state, stored in _STORED_STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class ImportRecord:
     """What became of a command at `offset`, as of the cycle at `at` ms. `reason`: why it was refused."""
 
     offset: int
-    adopt: Adopt
+    import_command: ImportCommand
     state: str
     at: int
     reason: str = ""
 
-    def settled(self, said: Adopted, at: int) -> Adoption:
-        return replace(self, state=REFUSED if said.reason else ADOPTED, at=at, reason=said.reason)
+    def settled(self, said: FileDecision, at: int) -> ImportRecord:
+        return replace(self, state=REJECTED if said.reason else IMPORTED, at=at, reason=said.reason)
 
     @property
     def row(self) -> tuple[bytes, bytes]:
         """Key and value in the store."""
-        said = asdict(self)
-        return ADOPTION + U64.pack(said.pop("offset")), orjson.dumps(said)
+        document = {
+            "adopt": asdict(self.import_command), "state": _STORED_STATES[self.state], "at": self.at,
+            "reason": self.reason,
+        }  # fmt: skip
+        return IMPORT + U64.pack(self.offset), orjson.dumps(document)
 
     @property
     def content(self) -> tuple[bytes, bytes]:
         """Key and value of the entry that finds it by its content; there as long as it is not refused."""
-        return CONTENT + bytes.fromhex(self.adopt.sha256), U64.pack(self.offset)
+        return CONTENT + bytes.fromhex(self.import_command.sha256), U64.pack(self.offset)
 
     @staticmethod
-    def decode(key: bytes, raw: bytes) -> Adoption:
+    def decode(key: bytes, raw: bytes) -> ImportRecord:
         """Raises CorruptStore."""
         try:
-            said = orjson.loads(raw)
-            return Adoption(U64.unpack(key)[0], Adopt(**said.pop("adopt")), **said)
+            document = orjson.loads(raw)
+            command = ImportCommand(**document["adopt"])
+            return ImportRecord(
+                U64.unpack(key)[0], command, _STATES[document["state"]], document["at"], document["reason"]
+            )
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptStore(f"not an adoption: {raw[:200]!r}") from error
+            raise CorruptStore(f"not an import: {raw[:200]!r}") from error
 
 
 class _Rows(Protocol):
@@ -61,38 +71,38 @@ class _Rows(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
 
-class Adoptions:
-    """Those of one store. `wanted`: what is neither adopted nor refused yet, by offset, in the order of the log."""
+class ImportRecords:
+    """Those of one store. `wanted`: what is neither imported nor refused yet, by offset, in the order of the log."""
 
     def __init__(self, store: _Rows) -> None:
         self._store = store
-        self.wanted: dict[int, Adoption] = {one.offset: one for one in self.all() if one.state == WANTED}
+        self.wanted: dict[int, ImportRecord] = {one.offset: one for one in self.all() if one.state == PENDING}
 
-    def all(self) -> Iterator[Adoption]:
-        for key, raw in self._store.each(ADOPTION):
-            yield Adoption.decode(key, raw)
+    def all(self) -> Iterator[ImportRecord]:
+        for key, raw in self._store.each(IMPORT):
+            yield ImportRecord.decode(key, raw)
 
-    def part(self, after: int, most: int) -> list[Adoption]:
+    def part(self, after: int, most: int) -> list[ImportRecord]:
         """The next `most` of all behind the one at the offset `after`."""
-        rows = self._store.each(ADOPTION, U64.pack(after + 1))
-        return [Adoption.decode(key, raw) for key, raw in islice(rows, most)]
+        rows = self._store.each(IMPORT, U64.pack(after + 1))
+        return [ImportRecord.decode(key, raw) for key, raw in islice(rows, most)]
 
-    def get(self, offset: int) -> Adoption | None:
+    def get(self, offset: int) -> ImportRecord | None:
         key = U64.pack(offset)
-        (raw,) = self._store.get_many([ADOPTION + key])
-        return None if raw is None else Adoption.decode(key, raw)
+        (raw,) = self._store.get_many([IMPORT + key])
+        return None if raw is None else ImportRecord.decode(key, raw)
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
         """The offsets of the commands that brought these contents (sha256 in hex)."""
         found = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
         return [None if raw is None else U64.unpack(raw)[0] for raw in found]
 
-    def changes(self, wanted: dict[int, Adopt], settled: Sequence[Adopted], at: int) -> Changes:
-        """What a cycle committed at `at` ms does: files newly wanted, and files adopted or refused."""
-        new = [Adoption(offset, adopt, WANTED, at) for offset, adopt in wanted.items()]
+    def changes(self, wanted: dict[int, ImportCommand], settled: Sequence[FileDecision], at: int) -> Changes:
+        """What a cycle committed at `at` ms does: files newly wanted, and files imported or refused."""
+        new = [ImportRecord(offset, import_command, PENDING, at) for offset, import_command in wanted.items()]
         ended = [self.wanted[said.offset].settled(said, at) for said in settled]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
-        return Changes(new, ended, puts, [one.content[0] for one in ended if one.state == REFUSED])
+        return Changes(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
     def note(self, changes: Changes) -> None:
         """They are in the store."""
@@ -113,9 +123,9 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a cycle does to the adoptions of a store. Puts and deletes carry their prefixes."""
+    """What a cycle does to the imports of a store. Puts and deletes carry their prefixes."""
 
-    new: Sequence[Adoption]
-    ended: Sequence[Adoption]
+    new: Sequence[ImportRecord]
+    ended: Sequence[ImportRecord]
     puts: list[tuple[bytes, bytes]]
     deletes: list[bytes]

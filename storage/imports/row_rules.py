@@ -28,7 +28,7 @@ _LABEL = f"^(?:{LABEL_TEXT.pattern})$"
 
 
 @dataclass(frozen=True)
-class AdoptLimits:
+class ImportLimits:
     """What one message may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
 
     max_payload_bytes: int = 1 << 20
@@ -49,7 +49,7 @@ class Wrong(NamedTuple):
 class Rules:
     """Checks the batches of one file, in order. `window`: its start, ms; None takes that of the first row."""
 
-    def __init__(self, limits: AdoptLimits, window: int | None) -> None:
+    def __init__(self, limits: ImportLimits, window: int | None) -> None:
         self.window, self._limits = window, limits
         self.rows, self.first_due, self.last_due = 0, 0, 0
         self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None

@@ -14,7 +14,7 @@ f window | number         -> what a delay file says of itself: its rows are in i
 d key                     -> (nothing): in a delay file, and cancelled, moved or dead since
 c window                  -> how many of its keys are among those
 g window                  -> (nothing): the files of this window are being loaded
-a offset                  -> a file that is to be adopted, by the offset of its command, and what became of it
+a offset                  -> a file that is to be imported, by the offset of its command, and what became of it
 y sha256                  -> the offset of the command that brought this content
 s                         -> position: the last ledger entry and where the next one is to be found
 """
@@ -28,7 +28,7 @@ from duemq.model.ledger import START, Entry
 
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
 LAST_END, ENDED_IN = b"l", b"z"
-ADOPTION, CONTENT = b"a", b"y"
+IMPORT, CONTENT = b"a", b"y"
 FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
 POSITION = b"s"
 

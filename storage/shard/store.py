@@ -20,7 +20,7 @@ from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.model.rocksdb_errors import translated
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import FarFiles
-from duemq.storage.imports.records import Adoptions
+from duemq.storage.imports.records import ImportRecords
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import (
     APPLIED,
@@ -68,7 +68,7 @@ class ShardStore:
     """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
 
     def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
-        """`ids`: issues the ids of adopted messages; a store that has none needs none."""
+        """`ids`: issues the ids of imported messages; a store that has none needs none."""
         self.path = path
         self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
         self._options = without_log()
@@ -76,18 +76,18 @@ class ShardStore:
         raw = self._get(POSITION)
         self.position = Position() if raw is None else Position.decode(raw)
         dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
-        self.adoptions = Adoptions(self)
+        self.imports = ImportRecords(self)
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
         """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
-        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_adopted)
+        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_imported)
         self._journals: list[Journal] = []
         self._compacting = threading.Lock()
         self._closing = False
 
-    def _may_be_adopted(self, offset: int) -> bool:
-        """Whether the file of an adopt command may still be needed that is in no table: the logs lead to it again."""
-        return offset >= self.position.entry.applied or offset in self.adoptions.wanted
+    def _may_be_imported(self, offset: int) -> bool:
+        """Whether the file of an import command may still be needed that is in no table: the logs lead to it again."""
+        return offset >= self.position.entry.applied or offset in self.imports.wanted
 
     def _get(self, key: bytes) -> bytes | None:
         with translated(self.path):
@@ -159,7 +159,7 @@ class ShardStore:
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
         """The offsets of the commands by which files of these contents (sha256, hex) were wanted; None for new ones."""
-        return self.adoptions.contents(sums)
+        return self.imports.contents(sums)
 
     def delivered_at(self, key: bytes, offset: int) -> int:
         """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.

@@ -36,7 +36,7 @@ from tests.support.spark.spark_site import spark_tests
 pytestmark = [*spark_tests, pytest.mark.slow]
 
 Capsys = pytest.CaptureFixture[str]
-SEALED, ADOPTED, NEAR = 600, 200, 30
+SEALED, IMPORTED, NEAR = 600, 200, 30
 
 
 class World(NamedTuple):
@@ -60,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     start = (int(time.time() * 1000) // WINDOW_MS + 8) * WINDOW_MS
     due: Counter[tuple[str, int]] = Counter()
     ids: dict[str, tuple[str, int]] = {}
-    with Server(folder / "data", *options, "--set", f"far.adopt_from={folder / 'shared'}") as server:
+    with Server(folder / "data", *options, "--set", f"far.import_from={folder / 'shared'}") as server:
         server.start()
 
         def send(topic: str, dues: list[int]) -> list[str]:
@@ -73,10 +73,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
         sealed = send("orders", [start + n * 997 for n in range(SEALED)])
         wait_for(lambda: sealed_in(server) == SEALED, "delay files of both shards")
-        drafts = [Draft("letters", b"y", start + WINDOW_MS + n // 50) for n in range(ADOPTED)]
+        drafts = [Draft("letters", b"y", start + WINDOW_MS + n // 50) for n in range(IMPORTED)]
         write_messages(folder / "shared" / "a.parquet", drafts)
-        adopted = run("adopt", folder / "shared", url=server.url)
-        assert adopted.returncode == 0, adopted.stderr
+        imported = run("import", folder / "shared", url=server.url)
+        assert imported.returncode == 0, imported.stderr
         due.update((draft.topic, draft.due or 0) for draft in drafts)
         near = send("orders", [start - WINDOW_MS + n * 60_000 for n in range(NEAR)])  # too few to be sealed
         late = send("late", [start + 5, start + 5])  # into a window that is sealed already
@@ -219,7 +219,7 @@ def test_the_command_tells_all_of_it(
     assert said["beyond"] == due.total() - said["counted"] == 12
     assert said["overdue"] == sum(count for (_, at), count in due.items() if at < world.start) == NEAR - 2
     hottest = said["hot"][0]
-    letters = ADOPTED - 8
+    letters = IMPORTED - 8
     assert (hottest["second_ms"], hottest["messages"]) == (world.start + WINDOW_MS, letters)
     assert hottest["topics"] == [["letters", letters]]
     assert hottest["late_ms"] == (letters - 2) / 2 * 1_000

@@ -35,19 +35,19 @@ def shared(tmp_path: Path) -> Path:
     return tmp_path / "shared"
 
 
-def test_adopted_messages_are_messages(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.adopt_from={shared}").start()
+def test_imported_messages_are_messages(new_server: Callable[..., Server], shared: Path) -> None:
+    server = new_server("--set", f"far.import_from={shared}").start()
     window = window_ahead(5)
     write_messages(shared / "a.parquet", drafts(window))
-    answer = server.call("POST", "/v1/adoptions", {"path": str(shared / "a.parquet")})
-    assert (answer.status_code, answer.json()["state"], answer.json()["rows"]) == (202, "wanted", COUNT)
+    answer = server.call("POST", "/v1/imports", {"path": str(shared / "a.parquet")})
+    assert (answer.status_code, answer.json()["state"], answer.json()["rows"]) == (202, "pending", COUNT)
     where = answer.url.join(answer.headers["Location"]).path
-    wait_for(lambda: server.call("GET", where).json().get("state") == "adopted", "the adoption")
+    wait_for(lambda: server.call("GET", where).json().get("state") == "imported", "the import")
     (shared / "a.parquet").unlink()
     server.kill()
     server.start()
 
-    assert server.call("GET", where).json()["state"] == "adopted"
+    assert server.call("GET", where).json()["state"] == "imported"
     listed = server.call("GET", f"/v1/messages?topic={TOPIC}&label=of-1&limit=1000").json()["messages"]
     assert len(listed) == 1_000
     ids = [message["id"] for message in listed]
@@ -72,37 +72,37 @@ def test_adopted_messages_are_messages(new_server: Callable[..., Server], shared
 
 
 def test_the_command_line_hands_files_over(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.adopt_from={shared}").start()
+    server = new_server("--set", f"far.import_from={shared}").start()
     window = window_ahead(3)
     for number in range(3):
         write_messages(shared / f"{number}.parquet", drafts(window + number * WINDOW_MS))
-    done = run("adopt", shared, url=server.url)
+    done = run("import", shared, url=server.url)
     assert done.returncode == 0, done.stderr
-    assert f"{3 * COUNT:,} messages in 3 files adopted" in done.stdout
-    again = run("adopt", shared, "--json", url=server.url)
+    assert f"{3 * COUNT:,} messages in 3 files imported" in done.stdout
+    again = run("import", shared, "--json", url=server.url)
     assert again.returncode == 0, again.stderr
-    assert [one["state"] for one in orjson.loads(again.stdout)["adoptions"]] == ["adopted"] * 3
+    assert [one["state"] for one in orjson.loads(again.stdout)["imports"]] == ["imported"] * 3
     assert server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == 3 * COUNT
 
     write_messages(shared / "wrong" / "w.parquet", [*drafts(window), Draft("no topic", b"", window + COUNT)])
-    refused = run("adopt", shared / "wrong", url=server.url)
+    refused = run("import", shared / "wrong", url=server.url)
     assert refused.returncode == 7
     assert f"row {COUNT}, column topic" in refused.stderr
-    told = server.call("POST", "/v1/adoptions", {"path": str(shared / "wrong" / "w.parquet")}).json()
+    told = server.call("POST", "/v1/imports", {"path": str(shared / "wrong" / "w.parquet")}).json()
     assert (told["code"], told["row"], told["field"]) == ("bad_delay_file", COUNT, "topic")
-    nobody = run("adopt", shared / "nothing", url=server.url)
+    nobody = run("import", shared / "nothing", url=server.url)
     assert nobody.returncode == 2 and "there is no file" in nobody.stderr
 
 
-def test_what_cannot_be_adopted_is_refused_by_its_field(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.adopt_from={shared}").start()
+def test_what_cannot_be_imported_is_refused_by_its_field(new_server: Callable[..., Server], shared: Path) -> None:
+    server = new_server("--set", f"far.import_from={shared}").start()
     near = shared / "near.parquet"
     write_messages(near, drafts(window_ahead(0)))
     write_messages(shared / "far.parquet", drafts(window_ahead(24 * 2 * 365 * 20)))
     (shared / "text.parquet").write_text("no")
 
     def code(body: object) -> tuple[str, str]:
-        problem = server.call("POST", "/v1/adoptions", body).json()
+        problem = server.call("POST", "/v1/imports", body).json()
         return problem["code"], problem["field"]
 
     assert code({"path": str(near)}) == ("past_due", "path")
@@ -115,40 +115,40 @@ def test_what_cannot_be_adopted_is_refused_by_its_field(new_server: Callable[...
     assert code({"path": str(near), "link": 1}) == ("bad_field", "link")
     assert code({"path": str(near), "rows": 5}) == ("bad_field", "sha256")
     assert code({"path": str(near), "colour": 5}) == ("unknown_field", "colour")
-    assert server.call("GET", "/v1/adoptions/0-99").json()["code"] == "unknown_adoption"
-    assert server.call("GET", "/v1/adoptions/x").json()["code"] == "unknown_adoption"
-    assert server.call("GET", "/v1/adoptions?state=old").json()["code"] == "bad_query"
-    assert server.call("GET", "/v1/adoptions").json() == {"adoptions": []}
+    assert server.call("GET", "/v1/imports/0-99").json()["code"] == "unknown_import"
+    assert server.call("GET", "/v1/imports/x").json()["code"] == "unknown_import"
+    assert server.call("GET", "/v1/imports?state=old").json()["code"] == "bad_query"
+    assert server.call("GET", "/v1/imports").json() == {"imports": []}
 
 
-def test_nothing_is_adopted_where_no_folder_is_named(new_server: Callable[..., Server], shared: Path) -> None:
+def test_nothing_is_imported_where_no_folder_is_named(new_server: Callable[..., Server], shared: Path) -> None:
     server = new_server().start()
     write_messages(shared / "a.parquet", drafts(window_ahead(5)))
-    refused = run("adopt", shared, url=server.url)
-    assert refused.returncode == 7 and "far.adopt_from" in refused.stderr
+    refused = run("import", shared, url=server.url)
+    assert refused.returncode == 7 and "far.import_from" in refused.stderr
 
 
-def test_files_are_adopted_once_although_the_server_is_killed_again_and_again(
+def test_files_are_imported_once_although_the_server_is_killed_again_and_again(
     new_server: Callable[..., Server], shared: Path
 ) -> None:
-    server = new_server("--set", f"far.adopt_from={shared}").start()
+    server = new_server("--set", f"far.import_from={shared}").start()
     window, files, seed = window_ahead(4), 24, random.Random(7)
     for number in range(files):
         write_messages(shared / f"{number:02d}.parquet", drafts(window + number % 3 * WINDOW_MS)[number:])
     total = sum(COUNT - number for number in range(files))
 
-    def adopted() -> int:
-        return len(server.call("GET", "/v1/adoptions?state=adopted").json()["adoptions"])
+    def imported() -> int:
+        return len(server.call("GET", "/v1/imports?state=imported").json()["imports"])
 
     for _ in range(6):
-        done = run("adopt", "--no-wait", shared, url=server.url)
+        done = run("import", "--no-wait", shared, url=server.url)
         assert done.returncode == 0, done.stderr
         time.sleep(seed.random())
         server.kill()
         server.start()
-    wait_for(lambda: adopted() == files, "all adoptions")
+    wait_for(lambda: imported() == files, "all imports")
     assert server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == total
-    assert server.call("GET", "/v1/adoptions?state=refused").json() == {"adoptions": []}
+    assert server.call("GET", "/v1/imports?state=rejected").json() == {"imports": []}
     assert server.stop() == 0, server.log
     names = sorted(path.name for path in (server.data / "shards" / "000" / "far").rglob("*.*"))
     assert len(names) == files and all(name.startswith("a") for name in names)

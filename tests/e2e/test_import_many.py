@@ -19,22 +19,22 @@ from tests.support.shard.import_schedule import write_messages
 @pytest.mark.slow
 def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, own_kafka: KafkaServers) -> None:
     shared, window = tmp_path / "shared", window_ahead(4)
-    server = new_server("--set", f"far.adopt_from={shared}", "--kafka", own_kafka.bootstrap).start()
+    server = new_server("--set", f"far.import_from={shared}", "--kafka", own_kafka.bootstrap).start()
     files = []
     for number in range(5):
         made = drafts(window + number % 2 * WINDOW_MS)[number:]
         said = asdict(write_messages(shared / f"{number}.parquet", made))
         files.append({name: value for name, value in said.items() if name != "link"})
     with Client(server.url) as client:
-        first = client.adopt_all(files[:2], link=True)
-        second = client.adopt_all(files, link=True)
+        first = client.import_files(files[:2], link=True)
+        second = client.import_files(files, link=True)
         assert [one.id for one in second[:2]] == [one.id for one in first]
         assert [one.duplicate for one in second] == [True, True, False, False, False]
-        wait_for(lambda: len(client.adoptions("adopted")) == 5, "all adoptions")
-        ids = client.adopted_ids(second[4].id, COUNT - 6, 100)
+        wait_for(lambda: len(client.imports("imported")) == 5, "all imports")
+        ids = client.imported_ids(second[4].id, COUNT - 6, 100)
         assert [client.get(id_).state.payload for id_ in ids] == [b"far %d" % (COUNT - 2), b"far %d" % (COUNT - 1)]
         assert client.cancel_many(ids).counts["cancelled"] == 2
         server.kill()
         server.start()
-        assert client.adopted_ids(second[4].id, COUNT - 6, 100) == ids
-        assert [one.duplicate for one in client.adopt_all(files)] == [True] * 5
+        assert client.imported_ids(second[4].id, COUNT - 6, 100) == ids
+        assert [one.duplicate for one in client.import_files(files)] == [True] * 5

@@ -47,7 +47,7 @@ _METHODS = [
 ]
 _TARGETS = [
     b"/v1/messages", b"/v1/messages:batch", b"/v1/messages:cancel", b"/v1/messages:move", b"/v1/messages/name-1",
-    b"/v1/topics", b"/v1/topics/t/records?wait=1ms", b"/v1/topics/t/consumers/c", b"/v1/dlq", b"/v1/adoptions",
+    b"/v1/topics", b"/v1/topics/t/records?wait=1ms", b"/v1/topics/t/consumers/c", b"/v1/dlq", b"/v1/imports",
     b"/v1/messages/%00", b"/v1/%0Ax", b"/v1/messages?limit=1&status=x", b"/healthz", b"/readyz", b"/metrics",
     b"/v1/cluster",
     b"/openapi.json", b"*", b"", b"http://x/healthz", b"//v1", b"/%ff", b"/\xff", b"a:1",
@@ -57,8 +57,8 @@ _CALLS = [
     b"POST /v1/messages", b"POST /v1/messages", b"POST /v1/messages:batch", b"POST /v1/messages:cancel",
     b"POST /v1/messages:move", b"PUT /v1/messages/name-1", b"PATCH /v1/messages/name-1", b"DELETE /v1/messages/name-1",
     b"GET /v1/messages/name-1", b"POST /v1/messages/name-1:deliver-now", b"PUT /v1/topics/t/consumers/c",
-    b"GET /v1/topics/t/records?wait=10ms", b"POST /v1/adoptions", b"POST /v1/adoptions:batch",
-    b"GET /v1/messages?limit=2", b"GET /v1/adoptions", b"GET /v1/dlq", b"GET /metrics",
+    b"GET /v1/topics/t/records?wait=10ms", b"POST /v1/imports", b"POST /v1/imports:batch",
+    b"GET /v1/messages?limit=2", b"GET /v1/imports", b"GET /v1/dlq", b"GET /metrics",
 ]  # fmt: skip
 _VERSIONS = [b"HTTP/1.1"] * 8 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1 ", b"HTTX/1.1", b""]
 _TAME = [b"content-type: application/json"] * 3 + [

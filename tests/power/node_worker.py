@@ -1,4 +1,4 @@
-"""A node under load that seals, rewrites, loads and adopts delay files, to be killed at any moment.
+"""A node under load that seals, rewrites, loads and imports delay files, to be killed at any moment.
 
     python node_worker.py DATA LOG SOURCES AHEAD_MS FIRST
 
@@ -25,7 +25,7 @@ from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.election.single import SingleElection
-from duemq.model.adoption import Adopt
+from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import WINDOW_MS, window_of
@@ -34,12 +34,12 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.importer import glance
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.records import ADOPTED
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import IMPORTED
 
 TOPIC, SHARDS = "orders", 2
 FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
-_NEAR, _FAR, _ADOPTED = 10, 80, 10  # messages of a turn
+_NEAR, _FAR, _IMPORTED = 10, 80, 10  # messages of a turn
 
 
 def say(*words: object) -> None:
@@ -63,7 +63,7 @@ class Load:
             await self._send([self.now() + 50 * at for at in range(_NEAR)])
             self._far += await self._send([window + 100 * at for at in range(_FAR)])
             if turn % 4 == 1:
-                await self._adopt(window + 3 * WINDOW_MS)
+                await self._import_file(window + 3 * WINDOW_MS)
             for kind, word, due in ((CANCEL, "cancel", 0), (MOVE, "move", 300), (DELIVER_NOW, "hurry", 0)):
                 chosen = [self._far.pop(0 if turn % 2 else -1) for _ in range(6)]
                 say(word, "wanted", *(payload for payload, _ in chosen))
@@ -80,9 +80,9 @@ class Load:
         say("sent", "done", *(payload for payload, _ in given))
         return given
 
-    async def _adopt(self, window: int) -> None:
-        """Have a file adopted, and remove it once that is said: nobody needs it any more."""
-        payloads = [next(self._numbers) for _ in range(_ADOPTED)]
+    async def _import_file(self, window: int) -> None:
+        """Have a file imported, and remove it once that is said: nobody needs it any more."""
+        payloads = [next(self._numbers) for _ in range(_IMPORTED)]
         source = self._sources / f"{payloads[0]}.parquet"
         rows = [
             {"due_ms": window + at, "topic": TOPIC, "payload": b"%d" % number} for at, number in enumerate(payloads)
@@ -90,10 +90,12 @@ class Load:
         nullable = pa.schema([field.with_nullable(True) for field in SCHEMA])
         pq.write_table(pa.Table.from_pylist(rows, nullable), source)
         about = glance(source)
-        given = await self._gateway.adopt(Adopt(str(source), about.sha256, about.size, about.window, about.rows))
+        given = await self._gateway.import_file(
+            ImportCommand(str(source), about.sha256, about.size, about.window, about.rows)
+        )
         while True:
-            found = await self._gateway.adoption(given.id)
-            if found is not None and found.adoption is not None and found.adoption.state == ADOPTED:
+            found = await self._gateway.import_record(given.id)
+            if found is not None and found.import_record is not None and found.import_record.state == IMPORTED:
                 break
             await asyncio.sleep(0.02)
         say("sent", "done", *payloads)
@@ -108,7 +110,7 @@ class Load:
 
 async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) -> None:
     folder = Folder.open(data, SHARDS)
-    options = NodeOptions(far=FAR, flush_interval_s=0.3, marks=NEVER, adopting=AdoptPolicy((sources,)))
+    options = NodeOptions(far=FAR, flush_interval_s=0.3, marks=NEVER, importing=ImportPolicy((sources,)))
     bus, election = (lambda: EmbeddedBus.open(log)), SingleElection(SHARDS)
 
     def now() -> int:

@@ -20,7 +20,7 @@ _OF_CHANGES: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answ
 POSSIBLE: Final[Mapping[str, tuple[Answer, ...]]] = {
     "schedule": (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT),
     "cancel": _OF_CHANGES, "move": _OF_CHANGES, "deliver_now": _OF_CHANGES, "redrive": (*_OF_CHANGES, Answer.NOT_DEAD),
-    "adopt": (Answer.WANTED, Answer.KNOWN),
+    "import": (Answer.FILE_PENDING, Answer.FILE_DUPLICATE),
     "malformed": (),
 }  # fmt: skip
 """Beside MALFORMED. A schedule without a name has no answer."""
@@ -52,8 +52,8 @@ def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, window
     strays = others.where(within).drop("known_from", "applied", "whole")
     unnamed = strays.join(inside.select(*narrow), ["shard", "offset"], "left")
     kinds = answered.withColumn("strange", F.lit(False)).unionByName(unnamed.withColumn("strange", F.lit(True)))
-    first = commands.where("kind = 'adopt'").join(
-        answers.where(F.col("answer") == int(Answer.WANTED)).select("shard", "offset"), ["shard", "offset"]
+    first = commands.where("kind = 'import'").join(
+        answers.where(F.col("answer") == int(Answer.FILE_PENDING)).select("shard", "offset"), ["shard", "offset"]
     )
     originals = first.groupBy("shard", "sha256").agg(F.min("offset").alias("original"))
     holders = changes.where("NOT by_id").select(

@@ -25,14 +25,14 @@ NO_PART: Final = -1
 
 
 def pending_keys(
-    commands: DataFrame, answers: DataFrame, adopted: DataFrame, summary: DataFrame, windows: DataFrame
+    commands: DataFrame, answers: DataFrame, imported: DataFrame, summary: DataFrame, windows: DataFrame
 ) -> DataFrame:
     """The keys that are pending after the last entry of each shard: `shard`, `due`, `offset`, `row`."""
     refused = answers.where(F.col("answer") != int(Answer.ACCEPTED)).select("shard", "offset")
     schedules = commands.where("kind = 'schedule'").select(
         "shard", "due", "offset", F.lit(0).cast("bigint").alias("row")
     )
-    files = adopted.where("NOT counted").select("shard", "due", "offset", "row")
+    files = imported.where("NOT counted").select("shard", "due", "offset", "row")
     shards = F.broadcast(windows.select("shard", "applied", "cursor_due", "cursor_offset", "cursor_row"))
     waits = F.struct("due", "offset", "row") > F.struct("cursor_due", "cursor_offset", "cursor_row")
 
@@ -115,10 +115,10 @@ def of_entries(
     return found
 
 
-def of_files(adopted: DataFrame, entries: DataFrame) -> list[Finding]:
+def of_files(imported: DataFrame, entries: DataFrame) -> list[Finding]:
     """Where the checksum or number of rows that the ledger gives of a file is not that of the rows that are in it."""
-    keys = adopted.where("NOT counted").select("shard", F.col("offset").alias("part"), "due", "offset", "row")
-    said = entries.select("shard", "n", F.explode("adopted").alias("one")).where("one.reason = ''")
+    keys = imported.where("NOT counted").select("shard", F.col("offset").alias("part"), "due", "offset", "row")
+    said = entries.select("shard", "n", F.explode("imported").alias("one")).where("one.reason = ''")
     told = said.select("shard", "n", F.col("one.offset").alias("part"), "one.checksum", "one.rows")
     wrong = []
     for row in sums(keys).join(told, ["shard", "part"]).orderBy("shard", "part").collect():

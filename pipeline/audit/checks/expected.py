@@ -31,7 +31,7 @@ def missing_ids(
     expected: DataFrame,
     commands: DataFrame,
     answers: DataFrame,
-    adopted: DataFrame,
+    imported: DataFrame,
     deliveries: DataFrame,
     windows: DataFrame,
     anywhere_from: int | None,
@@ -55,7 +55,7 @@ def missing_ids(
         .join(refused, ["shard", "offset"], "left_anti")
         .select("shard", "offset", first.alias("row"), "due", none.alias("mac"))
     )
-    files = adopted.select(
+    files = imported.select(
         "shard", "offset", "row", F.when(~F.col("counted"), F.col("due")).alias("due"), none.alias("mac")
     )
     records = deliveries.where("shard IS NOT NULL").select(

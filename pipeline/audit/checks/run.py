@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
-from duemq.pipeline.audit.adopted import AdoptedFile
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
+from duemq.pipeline.audit.imported import ImportedFile
 from duemq.pipeline.audit.window import Finding
 from duemq.pipeline.sources.logs import BUFFER
 
@@ -44,7 +44,7 @@ class CheckResult:
 
 
 def check(
-    judged: Judged, gathered: Gathered, files: Sequence[AdoptedFile], ids: DataFrame | None = None
+    judged: Judged, gathered: Gathered, files: Sequence[ImportedFile], ids: DataFrame | None = None
 ) -> CheckResult:
     """`ids`: a table with a column `id`, of messages that should be in the logs. Raises BadInput."""
     frames, extent = gathered.frames, gathered.extent
@@ -66,16 +66,16 @@ def check(
     doubts = {"answers": answers.doubtful(verdicts).select("shard", "offset").unionByName(unknown_ids)}
     if ids is not None:
         missing = expected.missing_ids(
-            ids, frames.commands, judged.answers, judged.adopted, frames.deliveries, windows, extent.anywhere_from
+            ids, frames.commands, judged.answers, judged.imported, frames.deliveries, windows, extent.anywhere_from
         )
         rows.append(lambda: expected.violations(missing))
         doubts["expected"] = missing.where("unprovable")
-    pending = checksums.pending_keys(frames.commands, judged.answers, judged.adopted, judged.summary, windows)
+    pending = checksums.pending_keys(frames.commands, judged.answers, judged.imported, judged.summary, windows)
     unread = {file.shard for file in files if file.why_not}
 
     def findings() -> list[Finding]:
         found = checksums.of_entries(pending, judged.entries, extent.windows, unread)
-        return found + (checksums.of_files(judged.adopted, judged.entries) if files else [])
+        return found + (checksums.of_files(judged.imported, judged.entries) if files else [])
 
     return CheckResult(rows, doubts, findings)
 

@@ -33,7 +33,7 @@ def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) 
     figures = Figures()
     world = World(cluster, cluster.shape, figures, f"hour.{account.seed}", account.seed)
     audits = Audits(world.bootstrap, cluster.folder / "audit")
-    files = Files(world, cluster.folder / "adopt")
+    files = Files(world, cluster.folder / "import")
     world.before_forgetting = audits.slice
 
     async def breakages(world: World) -> None:
@@ -59,7 +59,7 @@ def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) 
     finally:
         account.requests = dict(world.load.done)
         account.messages, account.probes = len(world.load.messages), len(world.probe.sent)
-        account.files, account.slices = files.adopted, len(audits.slices)
+        account.files, account.slices = files.imported, len(audits.slices)
         account.accepted, account.fates = audits.accepted, dict(audits.fates)
         account.violations, account.pauses = dict(audits.violations), figures.values
 

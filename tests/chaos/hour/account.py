@@ -51,7 +51,7 @@ class Account:
             "messages of the senders": self.messages,
             "messages of Kafka clients": self.probes,
             **{f"requests: {name}": self.requests.get(name, 0) for name in changes},
-            "files adopted": self.files,
+            "files imported": self.files,
             "requests without an answer": sum(
                 count
                 for name, count in self.requests.items()

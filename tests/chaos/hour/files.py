@@ -1,4 +1,4 @@
-"""Files of messages that are adopted while everything breaks, and what is done to their messages then."""
+"""Files of messages that are imported while everything breaks, and what is done to their messages then."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Files:
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder
-        self.adopted = self.refused = 0
+        self.imported = self.refused = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         number = 0
@@ -54,7 +54,7 @@ class Files:
         load.messages |= {
             payload: Message(payload, {ABSENT, State(Kind.HELD, window + row)}) for row, payload in enumerate(payloads)
         }
-        wanted = await self._answer("POST", "/v1/adoptions", {"path": str(path)}, also=400)
+        wanted = await self._answer("POST", "/v1/imports", {"path": str(path)}, also=400)
         if wanted.get("code") == "past_due":  # the servers were away until the window was too near
             self.refused += 1
             return
@@ -63,14 +63,14 @@ class Files:
 
         async def is_known() -> bool:
             nonlocal state
-            state = str((await self._answer("GET", f"/v1/adoptions/{where}"))["state"])
-            return state != "wanted"
+            state = str((await self._answer("GET", f"/v1/imports/{where}"))["state"])
+            return state != "pending"
 
-        await self._world.until(is_known, f"{label} to be adopted or refused", _KNOWN_S)
-        if state != "adopted":
+        await self._world.until(is_known, f"{label} to be imported or refused", _KNOWN_S)
+        if state != "imported":
             self.refused += 1
             return
-        self.adopted += 1
+        self.imported += 1
         for row in await self._rows(label):
             message = load.messages[(await self._answer("GET", f"/v1/messages/{row['id']}"))["payload"]]
             message.accepted({"id": row["id"], "deliver_at_ms": row["deliver_at_ms"]})

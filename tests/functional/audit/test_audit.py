@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import Result, audit
-from tests.support.audit.audit_site import ADOPTED, Past
+from tests.support.audit.audit_site import IMPORTED, Past
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
@@ -29,7 +29,7 @@ def test_a_real_history_is_clean(
     assert result.account == {
         "delivered": len(history.delivered) + 2 + 1,  # two by a plain client, one redriven
         "cancelled": len(history.cancelled) + 1 + 1,  # one by a plain client, one of the file
-        "moved": len(history.moved_on), "dead": 2, "pending": len(history.pending) + ADOPTED - 2,
+        "moved": len(history.moved_on), "dead": 2, "pending": len(history.pending) + IMPORTED - 2,
         "lost": 0, "unproven": 0,
     }, said(result)  # fmt: skip
     assert result.others == {"direct": len(history.direct)}

@@ -22,7 +22,7 @@ pytestmark = spark_tests
 
 T = 1_800_000_000_000
 IDS = IdCodec(bytes(16))
-ADOPTED = "shard int, offset bigint, row bigint, due bigint, counted boolean"
+IMPORTED = "shard int, offset bigint, row bigint, due bigint, counted boolean"
 WINDOWS = "shard int, known_from bigint, read_to bigint, buffer_end bigint"
 
 SENT, REFUSED, LATER = IDS.issue(0, T, 10), IDS.issue(0, T, 11), IDS.issue(0, T, 19)
@@ -64,7 +64,7 @@ def sought(spark: SparkSession, ids: tuple[str | None, ...], anywhere_from: int 
             {"shard": 0, "offset": 11, "answer": int(Answer.DUPLICATE)},
             {"shard": 0, "offset": 10, "answer": int(Answer.ACCEPTED)},
         ]),
-        frame_of(spark, ADOPTED, [
+        frame_of(spark, IMPORTED, [
             {"shard": 0, "offset": 12, "row": 3, "due": T + 7, "counted": False},
             {"shard": 0, "offset": 13, "row": 1, "due": T + 99, "counted": True},
         ]),

@@ -1,4 +1,4 @@
-"""Adopted files as the audit reads them: from any path, of any types that duemq takes, and where they are gone."""
+"""Imported files as the audit reads them: from any path, of any types that duemq takes, and where they are gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
+from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
 from duemq.pipeline.sources.logs import commands
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
@@ -25,10 +25,10 @@ pytestmark = spark_tests
 WINDOW = 1_800_000_000_000
 
 
-def adopted(path: Path, offset: int = 7, rows: int = 3) -> AdoptedFile:
+def imported(path: Path, offset: int = 7, rows: int = 3) -> ImportedFile:
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    return AdoptedFile(2, offset, rows, WINDOW - 9, str(path), WINDOW, len(content), digest)
+    return ImportedFile(2, offset, rows, WINDOW - 9, str(path), WINDOW, len(content), digest)
 
 
 def write(path: Path, **columns: Any) -> Path:
@@ -40,14 +40,14 @@ def write(path: Path, **columns: Any) -> Path:
 
 @pytest.mark.parametrize("folder", ["plain", "a stage", "gr[1]", "50%25", "a+b", "{x,y}", "*", "ümläut", "q?#"])
 def test_paths_of_all_kinds(spark: SparkSession, tmp_path: Path, folder: str) -> None:
-    file = adopted(write(tmp_path / folder / "x.parquet"))
+    file = imported(write(tmp_path / folder / "x.parquet"))
     assert looked_at(spark, [file]) == [file]
     rows = sorted(tuple(row) for row in rows_of(spark, [file]).drop("content", "metadata").collect())
     assert rows == [(2, 7, n, WINDOW + n, WINDOW - 9, topic, False) for n, topic in enumerate(("a", "b", "a"))]
 
 
-def test_files_that_are_not_what_was_adopted(spark: SparkSession, tmp_path: Path) -> None:
-    files = [adopted(write(tmp_path / f"{n}.parquet"), n) for n in range(4)]
+def test_files_that_are_not_what_was_imported(spark: SparkSession, tmp_path: Path) -> None:
+    files = [imported(write(tmp_path / f"{n}.parquet"), n) for n in range(4)]
     Path(files[1].path).unlink()
     Path(files[2].path).write_bytes(b"short")
     raw = bytearray(Path(files[3].path).read_bytes())
@@ -63,7 +63,7 @@ def test_files_that_are_not_what_was_adopted(spark: SparkSession, tmp_path: Path
 
 
 def test_files_that_are_gone_are_one_frame(spark: SparkSession, tmp_path: Path) -> None:
-    gone = replace(adopted(write(tmp_path / "x.parquet")), why_not="gone")
+    gone = replace(imported(write(tmp_path / "x.parquet")), why_not="gone")
     files = [replace(gone, offset=n, rows=n % 3, window=WINDOW + n * WINDOW_MS) for n in range(400)]
     frame = rows_of(spark, files)
     plan = str(frame._jdf.queryExecution().analyzed())
@@ -93,7 +93,7 @@ def test_what_goes_with_a_payload_is_hashed_as_that_of_a_command(
 ) -> None:
     keys = pa.array(["k", None, ""]) if kind == "text" else pa.array([b"k", None, b""])
     topics = pa.array(["a", "b", "a"]).dictionary_encode() if kind == "map" else ["a", "b", "a"]
-    file = adopted(write(
+    file = imported(write(
         tmp_path / "x.parquet", topic=topics, key=keys, headers=headers_as(kind), labels=[["x", "ü"], None, []],
         payload=pa.array(["1", "", "3"]) if kind == "text" else [b"1", b"", b"3"],
     ))  # fmt: skip

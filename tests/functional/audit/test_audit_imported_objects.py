@@ -1,4 +1,4 @@
-"""Adopted files in an object store: the audit reads them there, and says in words what it cannot read."""
+"""Imported files in an object store: the audit reads them there, and says in words what it cannot read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.message import Draft
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit import adopted
-from duemq.pipeline.audit.adopted import AdoptedFile, looked_at, rows_of
+from duemq.pipeline.audit import imported
+from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
 from duemq.pipeline.files.s3a import store_of
 from duemq.storage.imports.object_store import ObjectStore
@@ -49,10 +49,10 @@ def settings(spark: SparkSession, s3: S3Site) -> Iterator[SparkSession]:
         spark.conf.unset(name)
 
 
-def taken(s3: S3Site, key: str, path: Path, offset: int = 7) -> AdoptedFile:
+def taken(s3: S3Site, key: str, path: Path, offset: int = 7) -> ImportedFile:
     """An object with the content of a file, as the log tells of it."""
     content = path.read_bytes()
-    return AdoptedFile(
+    return ImportedFile(
         2, offset, 3, WINDOW - 9, s3.put(key, content), WINDOW, len(content), hashlib.sha256(content).hexdigest()
     )
 
@@ -70,7 +70,7 @@ def test_an_object_is_read_as_a_file_is(settings: SparkSession, s3: S3Site, tmp_
     assert SECRET_KEY not in plan and "s3" not in plan, "the plan is on Spark's pages and in its logs"
 
 
-def test_objects_that_are_not_what_was_adopted(settings: SparkSession, s3: S3Site, tmp_path: Path) -> None:
+def test_objects_that_are_not_what_was_imported(settings: SparkSession, s3: S3Site, tmp_path: Path) -> None:
     path, bucket = write(tmp_path / "x.parquet"), s3.bucket()
     files = [taken(s3, f"{bucket}/{n}.parquet", path, n) for n in range(4)]
     s3.files().delete_file(f"{bucket}/1.parquet")
@@ -94,15 +94,15 @@ def test_a_store_that_is_away_is_asked_once(
     settings.conf.set("spark.hadoop.fs.s3a.bucket.away.endpoint", f"http://{HOST}:{free_port()}")
     away = [replace(files[0], offset=n, path=f"s3://away/{n}.parquet") for n in range(10, 30)]
     asked: list[str] = []
-    reasons = adopted._reasons
+    reasons = imported._reasons
 
     def counting(
-        spark: SparkSession, some: list[AdoptedFile], stores: dict[str, ObjectStore]
+        spark: SparkSession, some: list[ImportedFile], stores: dict[str, ObjectStore]
     ) -> dict[tuple[int, int], str]:
         asked.extend(file.path for file in some)
         return reasons(spark, some, stores)
 
-    monkeypatch.setattr(adopted, "_reasons", counting)
+    monkeypatch.setattr(imported, "_reasons", counting)
     told = looked_at(settings, [*files, *away])
     settings.conf.unset("spark.hadoop.fs.s3a.bucket.away.endpoint")
     assert [file.why_not for file in told[:3]] == ["", "", ""]
@@ -160,7 +160,7 @@ def test_the_messages_of_an_object_are_judged_like_others(settings: SparkSession
     s3.files().delete_file(path.removeprefix("s3://"))
     gone = conclude(settings, read, tmp_path / "out")
     assert gone.notes == [
-        f"{path} cannot be read as it was adopted (no such object): its 2 messages are counted, and when and where "
+        f"{path} cannot be read as it was imported (no such object): its 2 messages are counted, and when and where "
         "they were due is not known"
     ]
     assert of_file(gone) == [] and gone.account == by_path.account
@@ -175,7 +175,7 @@ def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
     window = (time.time_ns() // 1_000_000 // WINDOW_MS + 4) * WINDOW_MS
     write_messages(tmp_path / "a.parquet", [Draft("orders", b"far %d" % n, window + n) for n in range(40)])
     uri = s3.put(f"{bucket}/jobs/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    said = {"far.adopt_from": f"s3://{bucket}/jobs", "far.s3_endpoint": s3.endpoint, "topics.partitions": 0}
+    said = {"far.import_from": f"s3://{bucket}/jobs", "far.s3_endpoint": s3.endpoint, "topics.partitions": 0}
     words = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
     with KafkaServers(tmp_path / "kafka") as kafka:
         asyncio.run(make_topics(kafka.bootstrap, {"orders": 2}))
@@ -183,8 +183,8 @@ def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
             server.environment = s3.variables
             server.start()
             with Client(server.url, timeout=120) as client:
-                file = client.adopt(uri)
-                wait_for(lambda: client.adoption(file.id).state == "adopted", "the adoption")
+                file = client.import_file(uri)
+                wait_for(lambda: client.import_record(file.id).state == "imported", "the import")
                 listed = server.call("GET", "/v1/messages?topic=orders&limit=1000").json()["messages"]
                 near, gone = [one["id"] for one in listed][10:12]
                 assert server.call("POST", f"/v1/messages/{near}:deliver-now").status_code == 200

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
 from tests.support.audit.audit_faults import FAULTS, TOGETHER, Fault
-from tests.support.audit.audit_site import ADOPTED
+from tests.support.audit.audit_site import IMPORTED
 from tests.support.audit.audit_worlds import Found, Worlds
 from tests.support.spark.spark_site import spark_tests
 
@@ -98,16 +98,16 @@ def test_a_file_that_is_gone(spark: SparkSession, real: Gathered) -> None:
             for row in table.where(F.col("shard") == file.shard).groupBy("fate").count().collect()
         }
 
-    assert counts(real.extent) == {"pending": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    assert counts(real.extent) == {"pending": IMPORTED - 2, "delivered": 1, "cancelled": 1}
     window = real.extent.windows[file.shard]
 
     def at(due: int) -> Extent:
         return replace(real.extent, windows={**real.extent.windows, file.shard: replace(window, cursor=(due, 0, 0))})
 
-    assert counts(at(file.window + 5)) == {"unproven": ADOPTED - 2, "delivered": 1, "cancelled": 1}
-    assert counts(at(file.window + WINDOW_MS)) == {"lost": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    assert counts(at(file.window + 5)) == {"unproven": IMPORTED - 2, "delivered": 1, "cancelled": 1}
+    assert counts(at(file.window + WINDOW_MS)) == {"lost": IMPORTED - 2, "delivered": 1, "cancelled": 1}
     not_all = replace(at(file.window + WINDOW_MS), anywhere_from=None)
-    assert counts(not_all) == {"unproven": ADOPTED - 2, "delivered": 1, "cancelled": 1}
+    assert counts(not_all) == {"unproven": IMPORTED - 2, "delivered": 1, "cancelled": 1}
 
 
 def test_a_file_that_is_gone_is_told(spark: SparkSession, real: Gathered, tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_a_file_that_is_gone_is_told(spark: SparkSession, real: Gathered, tmp_pa
     result = conclude(spark, worlds.gathered(spark), tmp_path / "out")
     assert result.clean, result.shown
     assert any("its 40 messages are counted" in note for note in result.notes)
-    assert result.account["pending"] >= ADOPTED - 2
+    assert result.account["pending"] >= IMPORTED - 2

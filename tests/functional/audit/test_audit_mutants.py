@@ -31,8 +31,8 @@ def behind_the_range(chosen: random.Random, world: World) -> None:
 
 
 def unknown_before_it_was_there(chosen: random.Random, world: World) -> None:
-    """No fault: a message of a file is unknown until the file is adopted."""
-    (file,) = [one for one in world.commands if one["kind"] == "adopt"]
+    """No fault: a message of a file is unknown until the file is imported."""
+    (file,) = [one for one in world.commands if one["kind"] == "import"]
     spare = [one for one in world.told("cancel", Answer.CANCELLED_BEFORE) if one["shard"] == file["shard"]]
     victim = world.take_command(chosen, spare)
     victim.update(first_due=file["window"] + 7, first_offset=file["offset"], first_row=7)

@@ -52,7 +52,7 @@ def entry(n: int, applied: int, cursor: tuple[int, int, int], at: int, pending: 
     plain = {
         "shard": 0, "ledger_offset": 2 * n, "written": at, "n": n, "applied": applied, "cursor_due": cursor[0],
         "cursor_offset": cursor[1], "cursor_row": cursor[2], "at": at, "pending": pending, "checksum": "0",
-        "cancelled": 0, "horizon": 0, "end_horizon": 0, "deferred": [], "adopted": [],
+        "cancelled": 0, "horizon": 0, "end_horizon": 0, "deferred": [], "imported": [],
     }  # fmt: skip
     return plain | more
 
@@ -78,7 +78,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
         {"shard": 0, "offset": 9, "at": T, "kind": "malformed", "plain": True, "content": 0},
         schedule(10, T + 2_000, 14), schedule(11, T + 6_000, 15),
         {
-            "shard": 0, "offset": 12, "at": T - 10**7, "kind": "adopt", "plain": True, "path": str(file),
+            "shard": 0, "offset": 12, "at": T - 10**7, "kind": "import", "plain": True, "path": str(file),
             "sha256": sha256, "size": file.stat().st_size, "window": T, "rows": 2, "content": 0,
         },
         schedule(13, T + 7_000, 16), schedule(14, T + 8_000, 17),
@@ -91,8 +91,8 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
             (1, int(answer.ACCEPTED)), (2, int(answer.ACCEPTED)), (4, int(answer.UNKNOWN)), (6, int(answer.DELIVERED)),
         ]),
         entry(1, 15, (T + 7_500, LAST, 0), T + 10**9, 3, accepted=11, delivered=7, dead=1, checksum=f"{pending:016x}",
-            answers=[(9, int(answer.MALFORMED)), (10, int(answer.MALFORMED)), (12, int(answer.WANTED))],
-            deferred=[(T + 7_000, 13, 0, None, None, None, 3, "expired")], adopted=[(12, 2, "", f"{of_file:016x}")],
+            answers=[(9, int(answer.MALFORMED)), (10, int(answer.MALFORMED)), (12, int(answer.FILE_PENDING))],
+            deferred=[(T + 7_000, 13, 0, None, None, None, 3, "expired")], imported=[(12, 2, "", f"{of_file:016x}")],
         ),
     ]  # fmt: skip
     deliveries = [
@@ -127,7 +127,7 @@ def test_each_of_them_is_found(spark: SparkSession, tmp_path: Path) -> None:
         ("false_answer", 5),  # a cancel answered "already delivered" before the delivery
         ("unanswered", 8),  # a cancel that never got an answer
         ("overdue", 14),  # due long before the last entry, and the cursor never reaches it
-        ("altered", 12), ("altered", 12), ("altered_headers", 12), ("altered_headers", 12),  # of an adopted file
+        ("altered", 12), ("altered", 12), ("altered_headers", 12), ("altered_headers", 12),  # of an imported file
         ("wrong_due", 11), ("wrong_attempt", 11),
         ("altered_letter", 13),  # a redrive would deliver it
     ])  # fmt: skip

@@ -88,7 +88,7 @@ class History:
             "shard": shard, "ledger_offset": 0, "written": END, "n": 0, "applied": applied, "cursor_due": END,
             "cursor_offset": 2**63 - 1, "cursor_row": 2**32 - 1, "at": END, "pending": pending,
             "checksum": f"{waiting:016x}",
-            **counts, "horizon": 0, "answers": sorted(answers), "deferred": deferred, "adopted": [],
+            **counts, "horizon": 0, "answers": sorted(answers), "deferred": deferred, "imported": [],
         })  # fmt: skip
 
     def _cancel(self, sent: Row, answers: list[tuple[int, int]]) -> None:

@@ -25,7 +25,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.server import Server
 from duemq.storage.imports.columns import is_normal
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.spark.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests
 
@@ -59,7 +59,7 @@ def test_rows_become_messages_of_several_shards_with_ids_that_join(
             assert opened.metadata.row_group(0).num_rows <= 4_096
             span = opened.read(columns=["due_ms"])["due_ms"].to_numpy()
             assert span[-1] - span[0] > WINDOW_MS // 2, "a file of a large window must span it"
-        found = inspect(path, AdoptLimits())
+        found = inspect(path, ImportLimits())
         assert (found.sha256, found.rows, found.size, found.window) == (file.sha256, file.rows, file.size, file.window)
         assert path.stat().st_nlink == 2, "it was not linked"
     ids = done.ids.cache()
@@ -177,7 +177,7 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
     large = rows(spark, 40, 2, "large").withColumn(
         "body", F.when(F.col("rank") == -1, F.repeat(F.lit("x"), 2 << 20)).otherwise("x")
     )
-    lax = Rules(AdoptLimits(max_payload_bytes=4 << 20))
+    lax = Rules(ImportLimits(max_payload_bytes=4 << 20))
     with pytest.raises(JobFailed) as failed:
         schedule(large, COLUMNS, "refused", Options(stage), Server(url), rules=lax)
     assert "the server refused 1 of 2 files" in str(failed.value) and "the limit is 1048576" in str(failed.value)
@@ -191,7 +191,7 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
     with pytest.raises(JobFailed, match="is not there any more"):
         schedule(gone, COLUMNS, "gone", Options(stage), Server(url), fault=remove)
     with Client(url) as client:
-        assert not [one for one in client.adoptions() if "/gone/" in one.path]
+        assert not [one for one in client.imports() if "/gone/" in one.path]
 
 
 def test_rows_whose_window_has_come_too_near_while_they_were_written_are_rejected(

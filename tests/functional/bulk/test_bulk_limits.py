@@ -30,7 +30,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     folder = tmp_path_factory.mktemp("tight")
     stage = folder / "stage"
     stage.mkdir()
-    said = (f"far.adopt_from={stage}", "topics.allowed=orders", "limits.max_payload_bytes=10", "limits.max_delay=150m")
+    said = (f"far.import_from={stage}", "topics.allowed=orders", "limits.max_payload_bytes=10", "limits.max_delay=150m")
     with Process(folder / "data", *(word for one in said for word in ("--set", one))) as server:
         server.start()
         yield server.url, stage
@@ -54,16 +54,16 @@ def test_rows_that_the_server_would_refuse_are_rejects(spark: SparkSession, tigh
     assert "the limit is 10" in reasons["eleven byte"]
     assert "is more than 9000000 ms after" in reasons["late"]
     with Client(url) as client:
-        assert [one.state for one in client.adoptions()] == ["adopted"]
+        assert [one.state for one in client.imports()] == ["imported"]
 
 
 def test_a_strict_job_of_such_rows_schedules_nothing(spark: SparkSession, tight: tuple[str, Path]) -> None:
     url, stage = tight
     with Client(url) as client:
-        before = len(client.adoptions())
+        before = len(client.imports())
         with pytest.raises(RowsRejected):
             schedule(table(spark), COLUMNS, "strict", Options(stage, strict=True), Server(url), source="a table")
-        assert len(client.adoptions()) == before
+        assert len(client.imports()) == before
 
 
 def test_a_lead_below_the_servers_is_refused() -> None:

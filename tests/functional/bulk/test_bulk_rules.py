@@ -22,7 +22,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.migrate import divided, from_csv
 from duemq.storage.imports.columns import SCHEMA as FORM
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA, rows
 from tests.support.spark.spark_site import spark_tests
 
@@ -270,7 +270,10 @@ def test_a_row_is_accepted_by_spark_if_and_only_if_the_server_takes_it(spark: Sp
     made = rows(WINDOW, 1_500)
     frame = spark.createDataFrame(made, SCHEMA).coalesce(1)
     told = judged(frame, ALL, Rules(LIMITS), NOW).select(OWN + REASON).collect()
-    path, limits = tmp_path / "one.parquet", AdoptLimits(**{n: getattr(LIMITS, n) for n in LIMITS.__dataclass_fields__})
+    path, limits = (
+        tmp_path / "one.parquet",
+        ImportLimits(**{n: getattr(LIMITS, n) for n in LIMITS.__dataclass_fields__}),
+    )
     nullable = pa.schema([field.with_nullable(True) for field in FORM])
     counts = [0, 0]
     for (due, topic, body, key, headers, labels, expires), (reason,) in zip(made, told, strict=True):

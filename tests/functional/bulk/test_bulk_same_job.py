@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client.http.errors import PastDue
-from duemq.client.http.values import Adoption
+from duemq.client.http.values import FileImport
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.files import DelayFile
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
 from duemq.pipeline.bulk_schedule.plans import plan_of
-from duemq.pipeline.bulk_schedule.server import adopted, hand_over
+from duemq.pipeline.bulk_schedule.server import hand_over, imported
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.tables import fingerprint, read_table
@@ -54,7 +54,7 @@ def test_equal_rows_in_several_files_are_all_scheduled(
     done = schedule(alike, COLUMNS, "alike", Options(site.stage), site.server, source="s")
     assert done.manifest.accepted == 40_000 and len(done.manifest.files) == 4
     assert len({file.sha256 for file in done.manifest.files}) == 4
-    # Nodes say that a file is adopted; a proxy counts what is pending by the ledger, which it reads a moment later.
+    # Nodes say that a file is imported; a proxy counts what is pending by the ledger, which it reads a moment later.
     wait_for(lambda: site.pending() - before == 40_000, "all rows are pending")
     found = done.ids.select("id")
     assert (found.count(), found.distinct().count()) == (40_000, 40_000)
@@ -148,22 +148,22 @@ def test_a_table_that_was_replaced_is_another_one_on_any_file_system(
 class Forgetful:
     """A server that knows these files, and refuses all others as too late."""
 
-    def __init__(self, *known: DelayFile, state: str = "adopted") -> None:
+    def __init__(self, *known: DelayFile, state: str = "imported") -> None:
         self.known, self.state, self.given = known, state, list[Any]()
 
-    def adoptions(self, state: str | None = None) -> list[Adoption]:
+    def imports(self, state: str | None = None) -> list[FileImport]:
         return [
-            Adoption.from_json({
+            FileImport.from_json({
                 "id": f"0-{number}", "path": f"/x/{file.path}", "state": self.state, "sha256": file.sha256,
                 "size": 1, "window": 0, "rows": 3, "duplicate": False, "reason": "it was wrong",
             })
             for number, file in enumerate(self.known)
         ]  # fmt: skip
 
-    def count_adoptions(self, state: str, below: str = "") -> int:
+    def count_imports(self, state: str, below: str = "") -> int:
         return 0
 
-    def adopt_all(self, said: Any, link: bool) -> None:
+    def import_files(self, said: Any, link: bool) -> None:
         self.given.append(said)
         raise PastDue("past_due", "file 0: its window begins in less than 120 s")
 
@@ -189,18 +189,18 @@ def test_what_was_handed_over_and_is_forgotten_is_not_handed_over_again(tmp_path
     assert given(server, folder, manifest) == {"0.parquet", "1.parquet"} and not server.given
     assert folder.handed_at() == 1_800_000_000_000
     client: Any = server
-    found = adopted(client, manifest, folder, Silent(), frozenset({"0.parquet", "1.parquet"}))
+    found = imported(client, manifest, folder, Silent(), frozenset({"0.parquet", "1.parquet"}))
     assert found == {"0.parquet": None, "1.parquet": None}
 
 
 def test_a_file_that_is_known_says_that_all_were_handed_over(tmp_path: Path) -> None:
-    """`resumed_late.py` of the review: the one is adopted and delivered and forgotten, the other one is adopted."""
+    """`resumed_late.py` of the review: the one is imported and delivered and forgotten, the other one is imported."""
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
     server = Forgetful(manifest.files[1])
     assert given(server, folder, manifest) == {"0.parquet"} and not server.given
     assert folder.handed_at() is not None
     client: Any = server
-    found = adopted(client, manifest, folder, Silent(), frozenset({"0.parquet"}))
+    found = imported(client, manifest, folder, Silent(), frozenset({"0.parquet"}))
     assert found == {"0.parquet": None, "1.parquet": "0-0"}
 
 
@@ -228,7 +228,7 @@ def test_what_was_refused_and_has_come_too_late_is_told(tmp_path: Path, monkeypa
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
     folder.handed(1)
     with pytest.raises(JobFailed, match="3 of 6 rows of job late are not scheduled") as failed:
-        given(Forgetful(manifest.files[0], state="refused"), folder, manifest)
+        given(Forgetful(manifest.files[0], state="rejected"), folder, manifest)
     assert "0.parquet" in str(failed.value) and "another job id" not in str(failed.value)
 
 
@@ -242,7 +242,7 @@ def test_a_driver_that_dies_after_the_hand_over_is_succeeded(spark: SparkSession
     with pytest.raises(RuntimeError, match="the driver died"):
         schedule(frame, COLUMNS, f"died-{step}", Options(site.stage), site.server, fault=die)
     folder = JobFolder(site.stage, f"died-{step}")
-    assert (folder.handed_at() is None) == (step == "accepted") and folder.adoptions() is None
+    assert (folder.handed_at() is None) == (step == "accepted") and folder.imports() is None
     done = schedule(frame, COLUMNS, f"died-{step}", Options(site.stage), site.server, teller=told)
     assert done.ids.count() == 30 and done.forgotten == 0
     wait_for(lambda: site.pending() - before == 30, "all rows are pending, each once")

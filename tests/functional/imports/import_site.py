@@ -35,8 +35,8 @@ async def master_and_standby(folder: Path) -> AsyncIterator[World]:
 async def hand_over(
     world: World, drafts: list[Draft] = DRAFTS, bad: bool = False, said: dict[str, Any] | None = None
 ) -> Handed:
-    adopt = replace(write_messages(world.shared / "orders.parquet", drafts), **(said or {}))
-    handed = Handed(adopt, drafts, bad)
+    import_command = replace(write_messages(world.shared / "orders.parquet", drafts), **(said or {}))
+    handed = Handed(import_command, drafts, bad)
     await world.produce([handed])
     await world.tick(world.nodes[0])
     return handed
@@ -65,16 +65,16 @@ def others_of(*nodes: SimNode) -> Others:
     """What these nodes have of the file of the first command."""
     others = Others({})
     for node in nodes:
-        found = node.adopter.copy(0)
+        found = node.importer.copy(0)
         assert found is not None
         others.nodes[node.name], others.content = {0: found[1]}, found[0].read_bytes()
     return others
 
 
 def fate(node: SimNode, offset: int = 0) -> tuple[str, str]:
-    adoption = node.store.adoptions.get(offset)
-    assert adoption is not None
-    return adoption.state, adoption.reason
+    import_record = node.store.imports.get(offset)
+    assert import_record is not None
+    return import_record.state, import_record.reason
 
 
 def pending(node: SimNode) -> int:

@@ -1,4 +1,4 @@
-"""Adopted files from one node to another, by the real routes and the real client, over HTTP on the loopback."""
+"""Imported files from one node to another, by the real routes and the real client, over HTTP on the loopback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 TOKEN = "secret"
 CONTENT = os.urandom(2 * PART_BYTES + 12_345)
 COPY = Copy(7, 99, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
-OFFSET = 5  # of the adopt command in the buffer
+OFFSET = 5  # of the import command in the buffer
 READY = Standing(NodeState.READY)
 
 
@@ -50,7 +50,7 @@ class View:
 
 @dataclass
 class FakeShard:
-    """The files of adopt commands that a shard took in, by offset."""
+    """The files of import commands that a shard took in, by offset."""
 
     files: dict[int, tuple[Path, Copy]] = field(default_factory=dict)
     rebuilding: bool = False

@@ -1,4 +1,4 @@
-"""Adopting files: what is refused and why, what a crash leaves, and replicas that cannot get a file."""
+"""Importing files: what is refused and why, what a crash leaves, and replicas that cannot get a file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import FarCounts
 from duemq.delay.tiering.tiering_policy import FarPolicy
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import make_key
-from duemq.model.ledger import Adopted
+from duemq.model.ledger import FileDecision
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.records import ADOPTED, REFUSED, WANTED, Here
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, Here
 from duemq.storage.jobs.parent import Hanging, Job, lines_of
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, pending
 from tests.support.shard.import_schedule import write_messages
@@ -40,144 +40,144 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_a_file_is_wanted_then_adopted(world: World) -> None:
+async def test_a_file_is_wanted_then_imported(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    assert fate(node) == (WANTED, "")
+    assert fate(node) == (PENDING, "")
     assert (pending(node), node.replica.entry.pending) == (0, 0)
-    assert await node.adopter.step()
+    assert await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (ADOPTED, "")
+    assert fate(node) == (IMPORTED, "")
     assert (pending(node), node.replica.entry.pending, node.replica.entry.fates.accepted) == (10, 10, 10)
     world.check(node)
 
 
-async def test_the_same_content_is_adopted_once(world: World) -> None:
+async def test_the_same_content_is_imported_once(world: World) -> None:
     node = world.nodes[0]
     handed = await hand_over(world)
     await world.produce([handed])  # while it is wanted
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    copy = replace(handed.adopt, path=f"{handed.adopt.path}.copy")
-    await world.produce([Handed(copy, DRAFTS)])  # and when it is adopted
+    copy = replace(handed.import_command, path=f"{handed.import_command.path}.copy")
+    await world.produce([Handed(copy, DRAFTS)])  # and when it is imported
     await world.tick(node)
-    assert not await node.adopter.step()
+    assert not await node.importer.step()
     await world.tick(node)
     assert node.replica.entry.fates.accepted == 10
 
 
 async def test_a_process_takes_files_in(world: World) -> None:
     node = world.nodes[0]
-    adopter = Adopter(
-        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+    importer = FileImporter(
+        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     await hand_over(world)
-    assert await adopter.step()
-    (said,) = adopter.decide(world.now)
+    assert await importer.step()
+    (said,) = importer.decide(world.now)
     assert (said.offset, said.rows, said.reason) == (0, 10, "")
-    assert adopter.here(0).path.exists()
+    assert importer.here(0).path.exists()
 
 
 async def test_a_wrong_row_is_named_and_the_file_refused_as_a_whole(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world, [*DRAFTS, Draft("one", b"", WINDOW)], bad=True)
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
     state, reason = fate(node)
-    assert state == REFUSED and "row 10, column due_ms" in reason
+    assert state == REJECTED and "row 10, column due_ms" in reason
     assert pending(node) == 0
     assert not list((node.path / "far").rglob("*.parquet"))
     await hand_over(world)  # mended
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    assert fate(node, 1) == (ADOPTED, "")
+    assert fate(node, 1) == (IMPORTED, "")
 
 
 @pytest.mark.parametrize("said", [{"rows": 11}, {"sha256": "0" * 64}, {"size": 5}, {"window": WINDOW + WINDOW_MS}])
 async def test_another_file_than_the_command_says_is_refused(world: World, said: dict[str, Any]) -> None:
     node = world.nodes[0]
     await hand_over(world, bad=True, said=said)
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    assert fate(node)[0] == REFUSED
+    assert fate(node)[0] == REJECTED
     assert not list((node.path / "far").rglob("*.parquet"))
 
 
 async def test_a_file_from_another_folder_is_not_even_looked_at(world: World, tmp_path: Path) -> None:
     node = world.nodes[0]
-    adopt = write_messages(tmp_path / "elsewhere.parquet", DRAFTS)
+    import_command = write_messages(tmp_path / "elsewhere.parquet", DRAFTS)
     inside = world.shared / "link.parquet"
     world.shared.mkdir()
     inside.symlink_to(tmp_path / "elsewhere.parquet")
-    await world.produce([Handed(replace(adopt, path=str(inside)), DRAFTS, bad=True)])
+    await world.produce([Handed(replace(import_command, path=str(inside)), DRAFTS, bad=True)])
     await world.tick(node)
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
     state, reason = fate(node)
-    assert state == REFUSED and "far.adopt_from" in reason
+    assert state == REJECTED and "far.import_from" in reason
 
 
 async def test_a_window_that_begins_too_soon_is_refused(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    await node.adopter.step()
+    await node.importer.step()
     world.now = WINDOW - 119_999
     await world.tick(node)
     state, reason = fate(node)
-    assert state == REFUSED and "one by one" in reason
+    assert state == REJECTED and "one by one" in reason
     assert not list((node.path / "far").rglob("*.parquet"))
 
 
 async def test_a_file_that_is_not_there_yet_is_waited_for(world: World) -> None:
     node = world.nodes[0]
     path = world.shared / "orders.parquet"
-    adopt = write_messages(path, DRAFTS)
+    import_command = write_messages(path, DRAFTS)
     content = path.read_bytes()
     path.unlink()
-    await world.produce([Handed(adopt, DRAFTS, gone=True)])
+    await world.produce([Handed(import_command, DRAFTS, gone=True)])
     await world.tick(node)
-    await node.adopter.step()
+    await node.importer.step()
     world.now += 60_000
     await world.tick(node)
-    assert fate(node)[0] == WANTED
+    assert fate(node)[0] == PENDING
     path.write_bytes(content)
-    assert await node.adopter.step()
+    assert await node.importer.step()
     await world.tick(node)
-    assert fate(node)[0] == ADOPTED
+    assert fate(node)[0] == IMPORTED
 
 
 async def test_a_file_that_never_comes_is_refused_in_the_end(world: World) -> None:
     node = world.nodes[0]
-    adopt = write_messages(world.shared / "orders.parquet", DRAFTS)
+    import_command = write_messages(world.shared / "orders.parquet", DRAFTS)
     (world.shared / "orders.parquet").unlink()
-    await world.produce([Handed(adopt, DRAFTS, gone=True)])
+    await world.produce([Handed(import_command, DRAFTS, gone=True)])
     await world.tick(node)
-    await node.adopter.step()
+    await node.importer.step()
     world.now += 60_001
     await world.tick(node)
     state, reason = fate(node)
-    assert state == REFUSED and "No such file" in reason
+    assert state == REJECTED and "No such file" in reason
 
 
-async def test_an_adopted_file_survives_a_crash_though_its_source_is_gone(world: World) -> None:
+async def test_an_imported_file_survives_a_crash_though_its_source_is_gone(world: World) -> None:
     node = world.nodes[0]
     node.store.flush()
     handed = await hand_over(world)
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    os.unlink(handed.adopt.path)
+    os.unlink(handed.import_command.path)
     node.kill()  # nothing of all this was flushed
-    assert node.store.adoptions.get(0) is None
+    assert node.store.imports.get(0) is None
     await node.promote()
-    assert fate(node) == (ADOPTED, "")
+    assert fate(node) == (IMPORTED, "")
     world.check(node)
 
 
 async def test_what_a_crash_left_is_taken_in_again_where_it_is_damaged(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    await node.adopter.step()
+    await node.importer.step()
     (kept,) = (node.path / "far").rglob("*.parquet")
     node.store.flush()
     name = kept.relative_to(node.path)
@@ -185,16 +185,16 @@ async def test_what_a_crash_left_is_taken_in_again_where_it_is_damaged(world: Wo
     node.kill()
     await node.promote()
     assert (node.path / name).exists()
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (ADOPTED, "")
+    assert fate(node) == (IMPORTED, "")
     world.check(node)
 
 
 async def test_what_was_taken_in_for_nothing_is_removed(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    await node.adopter.step()
+    await node.importer.step()
     (kept,) = (node.path / "far").rglob("*.parquet")
     stray = kept.with_name("a000000000099.parquet")
     stray.write_bytes(kept.read_bytes())
@@ -203,7 +203,7 @@ async def test_what_was_taken_in_for_nothing_is_removed(world: World) -> None:
     node.store.flush()
     node.kill()
     names = {path.name for path in (node.path / "far").rglob("*.*")}
-    # An adopt command may still come at offset 99; the one at 0 is wanted.
+    # An import command may still come at offset 99; the one at 0 is wanted.
     assert names == {"a000000000000.parquet", "a000000000099.parquet"}
     await world.nodes[1].promote()
     await world.produce([Draft("one", b"", WINDOW) for _ in range(100)])
@@ -217,19 +217,19 @@ async def test_what_was_taken_in_for_nothing_is_removed(world: World) -> None:
 
 async def test_a_window_that_is_too_far_ahead_is_refused(world: World) -> None:
     node = world.nodes[0]
-    adopt = write_messages(world.shared / "orders.parquet", [Draft("one", b"", WINDOW + 4_000 * 86_400_000)])
-    await world.produce_unseen([Handed(adopt, [])])
+    import_command = write_messages(world.shared / "orders.parquet", [Draft("one", b"", WINDOW + 4_000 * 86_400_000)])
+    await world.produce_unseen([Handed(import_command, [])])
     assert node.master is not None
     for _ in range(2):
         await node.master.tick()
     state, reason = fate(node)
-    assert state == REFUSED and "limits.max_delay" in reason
+    assert state == REJECTED and "limits.max_delay" in reason
 
 
 async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    take_in = node.adopter._work
+    take_in = node.importer._work
 
     async def slow(job: Job) -> AsyncGenerator[bytes, None]:
         world.now = WINDOW
@@ -237,15 +237,15 @@ async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -
         async for line in take_in(job):
             yield line
 
-    node.adopter._work = slow
-    assert await node.adopter.step()
-    assert fate(node)[0] == REFUSED
+    node.importer._work = slow
+    assert await node.importer.step()
+    assert fate(node)[0] == REJECTED
     assert not list((node.path / "far").rglob("*.parquet"))
 
 
 async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_being_taken_in(world: World) -> None:
     node = world.nodes[0]
-    take_in, deadly = node.adopter._work, str(world.shared / "0.parquet")
+    take_in, deadly = node.importer._work, str(world.shared / "0.parquet")
 
     async def dying(job: Job) -> AsyncGenerator[bytes, None]:
         if any(file["source"] == deadly for file in job["files"]):
@@ -253,20 +253,20 @@ async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_bei
         async for line in take_in(job):
             yield line
 
-    node.adopter._work = dying
+    node.importer._work = dying
     for number in range(3):
         drafts = [Draft("one", b"%d" % number, WINDOW)]
-        adopt = write_messages(world.shared / f"{number}.parquet", drafts)
-        await world.produce([Handed(adopt, drafts, gone=number == 0)])
+        import_command = write_messages(world.shared / f"{number}.parquet", drafts)
+        await world.produce([Handed(import_command, drafts, gone=number == 0)])
     await world.tick(node)
     with pytest.raises(StoreFailed):
-        await node.adopter.step()
-    assert await node.adopter.step()
+        await node.importer.step()
+    assert await node.importer.step()
     await world.tick(node)
-    assert [fate(node, offset)[0] for offset in range(3)] == [WANTED, ADOPTED, ADOPTED]
+    assert [fate(node, offset)[0] for offset in range(3)] == [PENDING, IMPORTED, IMPORTED]
     world.now += 60_001
     await world.tick(node)
-    assert fate(node) == (REFUSED, "it ended with exit code -11")
+    assert fate(node) == (REJECTED, "it ended with exit code -11")
     world.check(node)
 
 
@@ -275,26 +275,26 @@ async def test_a_crash_while_a_file_is_taken_in(world: World, step: str) -> None
     node = world.nodes[0]
     await hand_over(world)
     node.store.flush()
-    node.adopt_fault = step
+    node.import_fault = step
     with pytest.raises(Killed):
-        await node.adopter.step()
+        await node.importer.step()
     node.kill()
     await node.promote()
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (ADOPTED, "")
+    assert fate(node) == (IMPORTED, "")
     world.check(node)
 
 
 async def test_a_follower_compares_the_file_with_the_ledger(world: World) -> None:
     master, standby = world.nodes
     await hand_over(world)
-    await master.adopter.step()
+    await master.importer.step()
     await world.tick(master)
     await standby.follow(ledger_end=1)
-    await standby.adopter.step()
-    here = standby.adopter.here(0)
-    standby.adopter._found[0] = Here(here.about, here.checksum + 1, here.path)
+    await standby.importer.step()
+    here = standby.importer.here(0)
+    standby.importer._found[0] = Here(here.about, here.checksum + 1, here.path)
     with pytest.raises(CorruptStore, match="checksum"):
         await standby.follow()
 
@@ -302,32 +302,32 @@ async def test_a_follower_compares_the_file_with_the_ledger(world: World) -> Non
 async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(world: World) -> None:
     master, standby = world.nodes
     handed = await hand_over(world)
-    await master.adopter.step()
+    await master.importer.step()
     await world.tick(master)
-    os.unlink(handed.adopt.path)
+    os.unlink(handed.import_command.path)
     await standby.follow(ledger_end=1)
     clock = world.now
-    adopter = Adopter(
-        SHARD, lambda: standby.replica, AdoptPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
+    importer = FileImporter(
+        SHARD, lambda: standby.replica, ImportPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"), peers=Others({"silent": {}}),
     )  # fmt: skip
-    (said,) = master.replica.entry.adopted
-    waiting = asyncio.create_task(adopter.have(Adopted(0, said.rows, said.checksum)))
-    await adopter.step()
+    (said,) = master.replica.entry.imported
+    waiting = asyncio.create_task(importer.have(FileDecision(0, said.rows, said.checksum)))
+    await importer.step()
     assert not waiting.done()
-    assert "No such file" in (adopter.waiting() or "")
+    assert "No such file" in (importer.waiting() or "")
     clock += 60_001
-    await adopter.step()
+    await importer.step()
     with pytest.raises(Behind, match="No such file"):
         await waiting
 
 
 @pytest.mark.parametrize("work", ["loaded", "rewritten"])
-async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World, work: str) -> None:
+async def test_a_file_that_is_imported_while_its_window_is_worked_on(world: World, work: str) -> None:
     """What was taken in before is loaded or rewritten again together with it; nothing of it is lost."""
     node = world.nodes[0]
     await hand_over(world)
-    await node.adopter.step()
+    await node.importer.step()
     await world.tick(node)
     if work == "rewritten":
         world.far = FarPolicy(windows=1, rewrite_share=0.1, rewrite_rows=1)
@@ -338,17 +338,17 @@ async def test_a_file_that_is_adopted_while_its_window_is_worked_on(world: World
         world.now = WINDOW - 600_000
     node.far = node.keeper()
 
-    async def adopt_more(node: SimNode) -> None:
+    async def import_more(node: SimNode) -> None:
         world.meanwhile = None
         more = [Draft("one", b"more %d" % n, WINDOW + n) for n in range(5)]
-        adopt = write_messages(world.shared / "more.parquet", more)
-        await world.produce([Handed(adopt, more)])
+        import_command = write_messages(world.shared / "more.parquet", more)
+        await world.produce([Handed(import_command, more)])
         while await world.tick(node) == 0:
             pass
-        assert await node.adopter.step()
+        assert await node.importer.step()
         await world.tick(node)
 
-    world.meanwhile = adopt_more
+    world.meanwhile = import_more
     assert await node.far.step()
     assert world.meanwhile is None
     world.check(node)
@@ -378,29 +378,29 @@ async def test_a_pipe_a_device_and_a_circle_of_links_are_refused_at_once(world: 
             [Handed(replace(sample, path=path, sha256=name.encode().hex().ljust(64, "0")), [], gone=True)]
         )
     await world.tick(node)
-    assert await node.adopter.step()
-    assert "no regular file" in node.adopter.why_wanted(0)
-    assert "symbolic links" in node.adopter.why_wanted(1)
+    assert await node.importer.step()
+    assert "no regular file" in node.importer.why_wanted(0)
+    assert "symbolic links" in node.importer.why_wanted(1)
 
 
 async def test_long_names_make_no_long_reasons(world: World) -> None:
     """Nor do they end anything: a column whose name has a megabyte once ended the process of each node."""
     node = world.nodes[0]
-    adopter = Adopter(
-        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+    importer = FileImporter(
+        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     path = world.shared / "wide.parquet"
-    adopt = write_messages(path, DRAFTS)
+    import_command = write_messages(path, DRAFTS)
     table = pq.read_table(path).append_column("x" * 1_200_000, pa.array([1] * len(DRAFTS)))
     pq.write_table(table, path)
     raw = path.read_bytes()
-    adopt = replace(adopt, sha256=hashlib.sha256(raw).hexdigest(), size=len(raw))
-    await world.produce_unseen([Handed(adopt, DRAFTS)])
+    import_command = replace(import_command, sha256=hashlib.sha256(raw).hexdigest(), size=len(raw))
+    await world.produce_unseen([Handed(import_command, DRAFTS)])
     assert node.master is not None
     await node.master.tick()
-    assert await adopter.step()
-    (said,) = adopter.decide(world.now)
+    assert await importer.step()
+    (said,) = importer.decide(world.now)
     assert said.reason.startswith("column xxx") and len(said.reason) <= 300
 
 
@@ -418,14 +418,14 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
         pass
 
     async def sleep(seconds: float) -> None:
-        assert "nobody thought of it" in (adopter.trouble or "")
+        assert "nobody thought of it" in (importer.trouble or "")
         pauses.append(seconds)
         world.now += int(seconds * 1_000)
         if len(pauses) == 3:
             raise Ended
 
-    adopter = Adopter(
-        SHARD, lambda: node.replica, AdoptPolicy((world.shared,)), lambda: world.now, asyncio.Lock(), wrong,
+    importer = FileImporter(
+        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(), wrong,
         counts=counts,
     )  # fmt: skip
     await hand_over(world)
@@ -433,14 +433,14 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
         "duemq.delay.imports.file_importer.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
     )
     with pytest.raises(Ended):
-        await adopter.run()
+        await importer.run()
     assert counts.failures == 3 and pauses == [5, 10, 20]
-    assert "nobody thought of it" in adopter.why_wanted(0)
+    assert "nobody thought of it" in importer.why_wanted(0)
 
 
 async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> None:
     node = world.nodes[0]
-    take_in = node.adopter._work
+    take_in = node.importer._work
 
     async def hanging(job: Job) -> AsyncGenerator[bytes, None]:
         if any("/hangs/" in file["source"] for file in job["files"]):
@@ -448,15 +448,15 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
         async for line in take_in(job):
             yield line
 
-    node.adopter._work = hanging
+    node.importer._work = hanging
     for number, folder in enumerate(("hangs", "hangs", "sound")):
         drafts = [Draft("one", b"%d" % number, WINDOW)]
-        adopt = write_messages(world.shared / folder / f"{number}.parquet", drafts)
-        await world.produce([Handed(adopt, drafts, gone=folder == "hangs")])
+        import_command = write_messages(world.shared / folder / f"{number}.parquet", drafts)
+        await world.produce([Handed(import_command, drafts, gone=folder == "hangs")])
     await world.tick(node)
     with pytest.raises(Hanging):
-        await node.adopter.step()
-    assert await node.adopter.step()
+        await node.importer.step()
+    assert await node.importer.step()
     await world.tick(node)
-    assert [fate(node, offset)[0] for offset in range(3)] == [WANTED, WANTED, ADOPTED]
-    assert not await node.adopter.step()
+    assert [fate(node, offset)[0] for offset in range(3)] == [PENDING, PENDING, IMPORTED]
+    assert not await node.importer.step()

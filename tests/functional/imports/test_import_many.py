@@ -10,16 +10,16 @@ import httpx
 import pytest
 
 from duemq.client import Client
-from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownAdoption
-from duemq.model.adoption import Adopt, shard_of_content
+from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownImport
 from duemq.model.ids import peek
+from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.timing import WINDOW_MS
 from tests.functional.imports.test_import_proxy import settled, write
 from tests.support.http.proxy_site import SHARDS, proxy_site
 
 
-def said(adopt: Adopt) -> dict[str, str | int]:
-    return {name: value for name, value in asdict(adopt).items() if name != "link"}
+def said(import_command: ImportCommand) -> dict[str, str | int]:
+    return {name: value for name, value in asdict(import_command).items() if name != "link"}
 
 
 def ahead(windows: int) -> int:
@@ -31,36 +31,36 @@ def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tm
     shared, window = tmp_path / "shared", ahead(5)
     files = [write(shared / f"{n}.parquet", window + n % 2 * WINDOW_MS, str(n)) for n in range(7)]
     with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Client(url) as client:
-        found = client.adopt_all([said(one) for one in files], link=True)
+        found = client.import_files([said(one) for one in files], link=True)
         assert [one.raw["shard"] for one in found] == [shard_of_content(one.sha256, SHARDS) for one in files]
         assert len({one.raw["shard"] for one in found}) > 1, "the files of this test are of one shard"
-        assert [settled(http, one.id)["state"] for one in found] == ["adopted"] * 7
+        assert [settled(http, one.id)["state"] for one in found] == ["imported"] * 7
         assert not any(one.duplicate for one in found)
 
-        ids = client.adopted_ids(found[3].id)
+        ids = client.imported_ids(found[3].id)
         assert [peek(id_)[3] for id_ in ids] == list(range(20))
         assert [client.get(id_).state.payload for id_ in ids] == [b"%d 3" % n for n in range(20)]
-        assert client.adopted_ids(found[3].id, 17) == ids[17:]
-        assert client.adopted_ids(found[3].id, 5, 2) == ids[5:7]
-        assert client.adopted_ids(found[3].id, 20) == []
+        assert client.imported_ids(found[3].id, 17) == ids[17:]
+        assert client.imported_ids(found[3].id, 5, 2) == ids[5:7]
+        assert client.imported_ids(found[3].id, 20) == []
         client.cancel(ids[4])
-        assert client.adopted_ids(found[3].id) == ids
+        assert client.imported_ids(found[3].id) == ids
 
         more = write(shared / "more.parquet", window, "more")
-        again = client.adopt_all([said(one) for one in (files[0], more, files[0])])
+        again = client.import_files([said(one) for one in (files[0], more, files[0])])
         assert [one.duplicate for one in again] == [True, False, True]
-        assert (again[0].id, again[0].state) == (found[0].id, "adopted")
-        assert settled(http, again[1].id)["state"] == "adopted"
-        refused = client.adopt_all([said(replace(write(shared / "w.parquet", window, "w"), rows=21))])[0]
-        assert settled(http, refused.id)["state"] == "refused"
-        with pytest.raises(NoIds, match="refused"):
-            client.adopted_ids(refused.id)
-        with pytest.raises(UnknownAdoption):
-            client.adopted_ids("2-4711")
-        with pytest.raises(UnknownAdoption):
-            client.adopted_ids("77-0")
+        assert (again[0].id, again[0].state) == (found[0].id, "imported")
+        assert settled(http, again[1].id)["state"] == "imported"
+        refused = client.import_files([said(replace(write(shared / "w.parquet", window, "w"), rows=21))])[0]
+        assert settled(http, refused.id)["state"] == "rejected"
+        with pytest.raises(NoIds, match="rejected"):
+            client.imported_ids(refused.id)
+        with pytest.raises(UnknownImport):
+            client.imported_ids("2-4711")
+        with pytest.raises(UnknownImport):
+            client.imported_ids("77-0")
         for query in ("first=-1", "max=0", "max=10001", "most=1"):
-            assert http.get(f"/v1/adoptions/{found[3].id}/ids?{query}").json()["code"] == "bad_query"
+            assert http.get(f"/v1/imports/{found[3].id}/ids?{query}").json()["code"] == "bad_query"
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_one_wrong_file_refuses_all_of_them(tmp_path: Path) -> None:
 
         def refused(*wrong: object) -> tuple[str, int | None]:
             files = [said(good[0]), *wrong, said(good[2])]
-            problem = http.post("/v1/adoptions:batch", json={"files": files}).json()
+            problem = http.post("/v1/imports:batch", json={"files": files}).json()
             return problem["code"], problem.get("file")
 
         near = said(replace(good[1], window=ahead(0)))
@@ -83,12 +83,12 @@ def test_one_wrong_file_refuses_all_of_them(tmp_path: Path) -> None:
         assert refused({"path": good[1].path}) == ("bad_field", 1)
         assert refused(said(good[1]) | {"colour": 1}) == ("unknown_field", 1)
         assert refused("x") == ("bad_field", 1)
-        assert http.post("/v1/adoptions:batch", json={"files": []}).json()["code"] == "bad_field"
-        assert http.post("/v1/adoptions:batch", json={"file": []}).json()["code"] == "unknown_field"
+        assert http.post("/v1/imports:batch", json={"files": []}).json()["code"] == "bad_field"
+        assert http.post("/v1/imports:batch", json={"file": []}).json()["code"] == "unknown_field"
         many = {"files": [said(good[0])] * 20_001}
-        assert http.post("/v1/adoptions:batch", json=many).json()["code"] == "batch_too_large"
-        assert client.adoptions() == []
+        assert http.post("/v1/imports:batch", json=many).json()["code"] == "batch_too_large"
+        assert client.imports() == []
         for error, wrong in ((PastDue, near), (Forbidden, said(elsewhere))):
             with pytest.raises(error) as caught:
-                client.adopt_all([said(good[0]), wrong])
+                client.import_files([said(good[0]), wrong])
             assert isinstance(caught.value, RejectedError) and caught.value.extra["file"] == 1

@@ -1,4 +1,4 @@
-"""One shard that adopts files under random schedules: what the oracle of `test_shard_model.py` claims still holds."""
+"""One shard that imports files under random schedules: what the oracle of `test_shard_model.py` claims still holds."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from duemq.storage.shard.rocksdb import Memory
-from tests.support.shard.import_schedule import AdoptSchedule
+from tests.support.shard.import_schedule import ImportSchedule
 from tests.support.shard.seeds import SEEDS
 
 MEMORY = Memory(8 << 20, 8 << 20)
@@ -14,4 +14,4 @@ MEMORY = Memory(8 << 20, 8 << 20)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
-    asyncio.run(AdoptSchedule(seed, tmp_path, MEMORY).run())
+    asyncio.run(ImportSchedule(seed, tmp_path, MEMORY).run())

@@ -17,7 +17,7 @@ from duemq.model.timing import LAST_MS
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
 from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import Intake, inspect, take_in
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 # --- what is taken in -------------------------------------------------------------------------------------------------
@@ -31,10 +31,10 @@ def test_what_is_taken_in(tmp_path: Path) -> None:
     rows = [message(at) for at in range(10_000)] + [FULL | {"due_ms": WINDOW + 9_999, "expires_ms": LAST_MS}]
     path = file_of(tmp_path / "a.parquet", rows)
     target, seen, steps = tmp_path / "shard" / "far" / "000001.parquet", list[int](), list[str]()
-    found = take_in(path, target, WINDOW, AdoptLimits(), progress=seen.append, fault=steps.append)
+    found = take_in(path, target, WINDOW, ImportLimits(), progress=seen.append, fault=steps.append)
     sha256, content = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, target))
     assert found == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, path.stat().st_size, sha256, content)
-    assert inspect(path, AdoptLimits()) == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, found.size, sha256)
+    assert inspect(path, ImportLimits()) == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, found.size, sha256)
     assert (seen, steps) == ([10_001], ["written", "synced", "named"])
     assert [*target.parent.iterdir()] == [target]
 
@@ -65,7 +65,7 @@ def test_large_payloads_make_small_row_groups(tmp_path: Path, repeated: bool) ->
     """Also where the file holds each only once, and is small."""
     rows = [message(at, payload=b"x" * 100_000 if repeated else os.urandom(100_000)) for at in range(400)]
     path, seen = file_of(tmp_path / "a.parquet", rows, use_dictionary=repeated), list[int]()
-    take_in(path, tmp_path / "t.parquet", WINDOW, AdoptLimits(), progress=seen.append)
+    take_in(path, tmp_path / "t.parquet", WINDOW, ImportLimits(), progress=seen.append)
     assert len(seen) == 2 and seen[0] * 100_000 <= 32 << 20  # at a time
     metadata = pq.read_metadata(tmp_path / "t.parquet")
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [41] * 9 + [31]

@@ -1,4 +1,4 @@
-"""Reading adopted files: every row is the one that its message would have got as a command."""
+"""Reading imported files: every row is the one that its message would have got as a command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import row_of, without_payload
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.imported_file import AdoptedFile, checksum_of, dues
+from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, dues
 from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.importer import take_in
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.node.import_files import WINDOW, file_of, message
 
 SHARD, OFFSET = 7, 2**33 + 5
@@ -62,9 +62,9 @@ def expected(rows: list[dict[str, Any]], offset: int = OFFSET) -> dict[bytes, by
     return found
 
 
-def adopted(folder: Path, rows: list[dict[str, Any]], window: int = WINDOW) -> AdoptedFile:
-    intake = take_in(file_of(folder / "source.parquet", rows), folder / "adopted.parquet", window, AdoptLimits())
-    return AdoptedFile(folder / "adopted.parquet", intake.about(SHARD, OFFSET), IDS)
+def imported(folder: Path, rows: list[dict[str, Any]], window: int = WINDOW) -> ImportedFile:
+    intake = take_in(file_of(folder / "source.parquet", rows), folder / "imported.parquet", window, ImportLimits())
+    return ImportedFile(folder / "imported.parquet", intake.about(SHARD, OFFSET), IDS)
 
 
 def joined(parts: Any) -> dict[bytes, bytes]:
@@ -77,7 +77,7 @@ def test_every_row_is_that_of_its_command(
     tmp_path_factory: pytest.TempPathFactory, some: list[tuple[int, dict[str, Any]]], data: st.DataObject
 ) -> None:
     rows = [row | {"due_ms": WINDOW + at} for at, row in sorted(some, key=lambda each: each[0])]
-    file = adopted(tmp_path_factory.mktemp("adopted"), rows)
+    file = imported(tmp_path_factory.mktemp("imported"), rows)
     wanted = expected(rows)
     assert list(joined(file.whole()).items()) == list(wanted.items())
     assert file.rows(wanted) == wanted
@@ -93,18 +93,18 @@ def test_every_row_is_that_of_its_command(
 def test_times_that_are_shown_in_other_lengths(tmp_path: Path, window: int) -> None:
     edge = min((10**12, 10**13), key=lambda at: abs(at - window))
     rows = [message(0, due_ms=due) for due in ((0, 9, 10) if window == 0 else (edge - 1, edge, edge + 1))]
-    file = adopted(tmp_path, rows, window)
+    file = imported(tmp_path, rows, window)
     assert joined(file.whole()) == file.rows(expected(rows)) == expected(rows)
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdoptedFile, dict[bytes, bytes]]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImportedFile, dict[bytes, bytes]]:
     """Three row groups, and a due time that reaches over the end of the first."""
     rows = [message(at // 100, key=b"k" if at % 3 else None) for at in range(10_000)]
-    return adopted(tmp_path_factory.mktemp("large"), rows), expected(rows)
+    return imported(tmp_path_factory.mktemp("large"), rows), expected(rows)
 
 
-def test_look_ups(large: tuple[AdoptedFile, dict[bytes, bytes]]) -> None:
+def test_look_ups(large: tuple[ImportedFile, dict[bytes, bytes]]) -> None:
     file, wanted = large
     some = {key: wanted[key] for key in random.Random(1).sample(sorted(wanted), 300)}
     due = WINDOW + 20
@@ -120,7 +120,7 @@ def test_look_ups(large: tuple[AdoptedFile, dict[bytes, bytes]]) -> None:
 
 
 def test_a_look_up_reads_one_row_group(
-    large: tuple[AdoptedFile, dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+    large: tuple[ImportedFile, dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, wanted = large
     read, original = list[int](), file._read
@@ -135,7 +135,7 @@ def test_a_look_up_reads_one_row_group(
     assert read == [1, 0, 2]
 
 
-def test_parts(large: tuple[AdoptedFile, dict[bytes, bytes]]) -> None:
+def test_parts(large: tuple[ImportedFile, dict[bytes, bytes]]) -> None:
     file, wanted = large
     keys = sorted(wanted)
     assert [len(part) for part, _ in file.parts()] == [4_096, 4_096, 1_808]
@@ -145,7 +145,7 @@ def test_parts(large: tuple[AdoptedFile, dict[bytes, bytes]]) -> None:
         assert joined(file.parts(after)) == {key: wanted[key] for key in keys if key > after}
 
 
-def test_what_is_known_of_the_keys(large: tuple[AdoptedFile, dict[bytes, bytes]]) -> None:
+def test_what_is_known_of_the_keys(large: tuple[ImportedFile, dict[bytes, bytes]]) -> None:
     file, wanted = large
     keys = sorted(wanted)
     assert checksum_of(file.path, OFFSET) == checksum(keys)
@@ -169,10 +169,10 @@ def test_files_that_others_wrote_are_read_where_they_are_linked(tmp_path: Path) 
     with pq.ParquetWriter(tmp_path / "source.parquet", nullable, store_schema=False) as writer:
         for start, end in ((0, 1), (1, 400), (400, 1_000)):
             writer.write_table(pa.Table.from_pylist(rows[start:end], nullable))
-    target = tmp_path / "adopted.parquet"
-    intake = take_in(tmp_path / "source.parquet", target, WINDOW, AdoptLimits(), link=True)
+    target = tmp_path / "imported.parquet"
+    intake = take_in(tmp_path / "source.parquet", target, WINDOW, ImportLimits(), link=True)
     assert target.samefile(tmp_path / "source.parquet")
-    file = AdoptedFile(target, intake.about(SHARD, OFFSET), IDS)
+    file = ImportedFile(target, intake.about(SHARD, OFFSET), IDS)
     assert joined(file.whole()) == file.rows(expected(rows)) == expected(rows)
     assert [len(keys) for keys, _ in file.parts()] == [1, 399, 600]
 
@@ -183,40 +183,40 @@ def test_files_that_others_wrote_are_read_where_they_are_linked(tmp_path: Path) 
 def test_damage_is_found_before_anything_is_delivered(tmp_path: Path) -> None:
     """Any flipped bit, the footer included; and a look-up says nothing that is not so, or that the file is damaged."""
     rows = [message(at, key=b"k", labels=["l"]) for at in range(50)]
-    file = adopted(tmp_path, rows)
+    file = imported(tmp_path, rows)
     wanted, path, about = expected(rows), file.path, file.about
     sound = path.read_bytes()
     for at in range(0, len(sound), 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << at % 8]) + sound[at + 1 :])
-        with pytest.raises(CorruptStore, match=r"adopted\.parquet"):
-            next(AdoptedFile(path, about, IDS).whole())
+        with pytest.raises(CorruptStore, match=r"imported\.parquet"):
+            next(ImportedFile(path, about, IDS).whole())
         try:
-            found = AdoptedFile(path, about, IDS).rows(wanted)
+            found = ImportedFile(path, about, IDS).rows(wanted)
         except CorruptStore:
             continue
         assert found.items() <= wanted.items()
     for cut in (0, 3, len(sound) // 2, len(sound) - 1):
         path.write_bytes(sound[:cut])
-        with pytest.raises(CorruptStore, match=r"adopted\.parquet"):
-            AdoptedFile(path, about, IDS)
-        with pytest.raises(CorruptStore, match=r"adopted\.parquet"):
+        with pytest.raises(CorruptStore, match=r"imported\.parquet"):
+            ImportedFile(path, about, IDS)
+        with pytest.raises(CorruptStore, match=r"imported\.parquet"):
             checksum_of(path, OFFSET)
 
 
 def test_another_file_in_its_place(tmp_path: Path) -> None:
-    file = adopted(tmp_path, [message(at) for at in range(50)])
+    file = imported(tmp_path, [message(at) for at in range(50)])
     other = tmp_path / "other.parquet"
-    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(51)]), other, WINDOW, AdoptLimits())
+    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(51)]), other, WINDOW, ImportLimits())
     with pytest.raises(CorruptStore, match="51 rows of 50"):
-        AdoptedFile(other, file.about, IDS)
-    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(1, 51)]), other, WINDOW, AdoptLimits())
-    with pytest.raises(CorruptStore, match="is not what was adopted"):
-        next(AdoptedFile(other, file.about, IDS).whole())
+        ImportedFile(other, file.about, IDS)
+    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(1, 51)]), other, WINDOW, ImportLimits())
+    with pytest.raises(CorruptStore, match="is not what was imported"):
+        next(ImportedFile(other, file.about, IDS).whole())
     other.unlink()
     with pytest.raises(CorruptStore, match="is missing or damaged"):
-        AdoptedFile(other, file.about, IDS)
+        ImportedFile(other, file.about, IDS)
 
 
 def test_sealed_files_are_not_for_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a sealed file"):
-        AdoptedFile(tmp_path / "x", About(1, 2, 3, "", "", ""), IDS)
+        ImportedFile(tmp_path / "x", About(1, 2, 3, "", "", ""), IDS)

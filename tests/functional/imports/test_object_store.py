@@ -17,7 +17,7 @@ from duemq.client import Client
 from duemq.client.http.errors import BadDelayFile as Refused
 from duemq.client.http.errors import BadField, Forbidden
 from duemq.client.http.errors import Unavailable as Away
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.errors import BadDelayFile
 from duemq.model.timing import WINDOW_MS
@@ -25,8 +25,8 @@ from duemq.storage.imports import import_process
 from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import glance
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetched, outside, wrong_uri
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.parent import lines_of
 from tests.e2e.server import Server, wait_for
 from tests.functional.imports.import_site import DRAFTS, master_and_standby
@@ -42,7 +42,7 @@ def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> dic
     seen = glance(path)
     file = {"source": uri, "target": str(target), "shard": 0, "offset": 7, "link": False} | asdict(seen)
     places = {"folders": [], "prefixes": [uri.rpartition("/")[0]], "store": asdict(site.store)}
-    return {"limits": asdict(AdoptLimits()), **places, "files": [file | said]}
+    return {"limits": asdict(ImportLimits()), **places, "files": [file | said]}
 
 
 def told(job: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_what_is_wrong_with_an_object_is_said_of_it(s3: S3Site, tmp_path: Path) 
         )["reason"]
     )
     elsewhere = told(job | {"prefixes": [f"s3://{bucket}/job"]})
-    assert elsewhere["final"] and "far.adopt_from" in elsewhere["reason"]
+    assert elsewhere["final"] and "far.import_from" in elsewhere["reason"]
     assert not list(target.parent.iterdir())
 
 
@@ -103,7 +103,7 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     assert ["skipped" in one for one in tried] == [False, True, True] and len({one["reason"] for one in tried}) == 1
     with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
         pass
-    with pytest.raises(BadDelayFile, match=r"far\.adopt_from"), fetched(uri, tmp_path / "copy", s3.store, []):
+    with pytest.raises(BadDelayFile, match=r"far\.import_from"), fetched(uri, tmp_path / "copy", s3.store, []):
         pass
     assert not (tmp_path / "copy").exists()
 
@@ -123,7 +123,7 @@ def test_a_prefix_is_one_of_whole_parts() -> None:
         assert wrong_uri(prefix, prefix=True) is None
         assert outside("s3://bucket/jobs/1/a.parquet", [prefix]) is None
     for elsewhere in ("s3://bucket/jobs2/a", "s3://bucket2/jobs/a", "s3://bucket/a"):
-        assert "far.adopt_from" in (outside(elsewhere, ["s3://bucket/jobs"]) or "")
+        assert "far.import_from" in (outside(elsewhere, ["s3://bucket/jobs"]) or "")
 
 
 # --- a shard ----------------------------------------------------------------------------------------------------------
@@ -139,35 +139,35 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: World, s3: S3Site) -> None:
     """A file that is not there is refused after `patience`; one whose store is away is not."""
     node, path = world.nodes[0], world.shared / "a.parquet"
-    adopt = write_messages(path, DRAFTS)
+    import_command = write_messages(path, DRAFTS)
     bucket = s3.bucket()
     uri = s3.put(f"{bucket}/a.parquet", path.read_bytes())
     nobody = replace(s3.store, endpoint=f"http://{HOST}:{free_port()}")
-    policy = AdoptPolicy(prefixes=(f"s3://{bucket}",), store=nobody)
+    policy = ImportPolicy(prefixes=(f"s3://{bucket}",), store=nobody)
     clock = world.now
 
-    def adopter() -> Adopter:
-        made = Adopter(
+    def importer() -> FileImporter:
+        made = FileImporter(
             SHARD, lambda: node.replica, policy, lambda: clock, asyncio.Lock(),
             lines_of("duemq.storage.imports.import_process", 30.0),
         )  # fmt: skip
         made.lead()
         return made
 
-    await world.produce([Handed(replace(adopt, path=uri), DRAFTS, gone=True)])
+    await world.produce([Handed(replace(import_command, path=uri), DRAFTS, gone=True)])
     await world.tick(node)
-    taking = adopter()
+    taking = importer()
     for _ in range(3):
         await taking.step()
         clock += 90_000
         assert taking.decide(clock) == []
     assert "cannot be had of its store" in taking.why_wanted(0)
-    near = adopt.window - policy.lead_ms + 1
+    near = import_command.window - policy.lead_ms + 1
     (said,) = taking.decide(near)
     assert "one by one" in said.reason and "cannot be had of its store" in said.reason
 
     policy = replace(policy, store=s3.store)  # it is back
-    taking = adopter()
+    taking = importer()
     assert await taking.step()
     (said,) = taking.decide(clock)
     assert (said.rows, said.reason) == (len(DRAFTS), "")
@@ -177,7 +177,7 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
 
 
 def options(site: S3Site, *places: str) -> list[str]:
-    said = (f"far.adopt_from={','.join(places)}", f"far.s3_endpoint={site.endpoint}")
+    said = (f"far.import_from={','.join(places)}", f"far.s3_endpoint={site.endpoint}")
     return [word for one in said for word in ("--set", one)]
 
 
@@ -197,26 +197,26 @@ def test_a_server_takes_files_in_from_a_store_that_comes_and_goes(own_s3: S3Site
         server.environment = own_s3.variables
         server.start()
         with Client(server.url, timeout=120) as client:
-            assert client.limits().adopts_files
-            with pytest.raises(Forbidden, match=r"far\.adopt_from"):
-                client.adopt(f"s3://{bucket}/other/a.parquet")
+            assert client.limits().imports_files
+            with pytest.raises(Forbidden, match=r"far\.import_from"):
+                client.import_file(f"s3://{bucket}/other/a.parquet")
             with pytest.raises(BadField, match=r"empty, \. or \.\."):
-                client.adopt(f"s3://{bucket}/jobs/../a.parquet")
+                client.import_file(f"s3://{bucket}/jobs/../a.parquet")
             with pytest.raises(Refused, match="no such object"):
-                client.adopt(f"s3://{bucket}/jobs/b.parquet")
-            first = client.adopt(uri)  # read before the answer
-            wait_for(lambda: client.adoption(first.id).state == "adopted", "the first to be adopted")
+                client.import_file(f"s3://{bucket}/jobs/b.parquet")
+            first = client.import_file(uri)  # read before the answer
+            wait_for(lambda: client.import_record(first.id).state == "imported", "the first to be imported")
             own_s3.process.pause()
             other = file_of(tmp_path / "b.parquet", [message(at) for at in range(50)])
             said = asdict(glance(other))
-            away = client.adopt(f"s3://{bucket}/jobs/b.parquet", **said)
+            away = client.import_file(f"s3://{bucket}/jobs/b.parquet", **said)
             with pytest.raises(Away):
-                client.adopt(f"s3://{bucket}/jobs/c.parquet")
-            wait_for(lambda: client.adoption(away.id).reason, "the reason why it is not here")
-            assert client.adoption(away.id).state == "wanted"
+                client.import_file(f"s3://{bucket}/jobs/c.parquet")
+            wait_for(lambda: client.import_record(away.id).reason, "the reason why it is not here")
+            assert client.import_record(away.id).state == "pending"
             own_s3.process.resume()
             own_s3.put(f"{bucket}/jobs/b.parquet", other.read_bytes())
-            wait_for(lambda: client.adoption(away.id).state == "adopted", "the second to be adopted")
+            wait_for(lambda: client.import_record(away.id).state == "imported", "the second to be imported")
             assert sum(shard.pending or 0 for shard in client.cluster().shards) == 150
         assert "tests-secret" not in server.log
         assert server.stop() == 0

@@ -18,11 +18,11 @@ from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
 from duemq.storage.imports.columns import OWN, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 
-def refusal(path: Path, limits: AdoptLimits = LIMITS) -> BadDelayFile:
+def refusal(path: Path, limits: ImportLimits = LIMITS) -> BadDelayFile:
     with pytest.raises(BadDelayFile) as looked_at:
         inspect(path, limits)
     target = path.with_name("target.parquet")
@@ -88,7 +88,7 @@ def test_a_row_at_its_limits(tmp_path: Path, change: dict[str, Any]) -> None:
 
 def test_names_of_headers_are_measured_in_characters(tmp_path: Path) -> None:
     path = file_of(tmp_path / "good.parquet", [message(0, headers=[header("ä" * 256, b"")])])
-    assert inspect(path, AdoptLimits()).rows == 1
+    assert inspect(path, ImportLimits()).rows == 1
 
 
 def test_the_first_wrong_row_wins(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_file_of_another_window(tmp_path: Path) -> None:
 
 def test_topics_that_are_not_delivered_to(tmp_path: Path) -> None:
     path = file_of(tmp_path / "f.parquet", [message(0, topic=name) for name in ("mail", "orders.eu", "order")])
-    assert inspect(path, AdoptLimits(topics=("mail", "order*"))).rows == 3
-    error = refusal(path, AdoptLimits(topics=("mail", "orders.*")))
+    assert inspect(path, ImportLimits(topics=("mail", "order*"))).rows == 3
+    error = refusal(path, ImportLimits(topics=("mail", "orders.*")))
     assert (error.row, error.column) == (2, "topic")
     assert "order is not among the topics this server delivers to" in str(error)
 
@@ -234,7 +234,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 # --- the same rules as by HTTP ----------------------------------------------------------------------------------------
 
 GATE = Ingress(Limits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*")))
-SAME = AdoptLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*"))
+SAME = ImportLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*"))
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
     ["duemq-x", "DUEMQ-", "duemq", "a,b", "\x7f", "\u2028", "x" * 128, "x" * 129, "n" * 256, "é" * 257]
@@ -288,7 +288,7 @@ def test_the_example_in_the_docs_writes_what_is_taken_in(tmp_path: Path, monkeyp
     program = PAGE.partition("### pyarrow\n\n```python\n")[2].partition("```")[0]
     exec(program, {})
     files = sorted(tmp_path.glob("*.parquet"))
-    found = [inspect(file, AdoptLimits()) for file in files]
+    found = [inspect(file, ImportLimits()) for file in files]
     assert [f"{one.window}.parquet" for one in found] == [file.name for file in files]
     assert len(files) == 4 and sum(one.rows for one in found) == 20_000
 

@@ -16,8 +16,8 @@ from duemq.storage.imports.source import Source
 SECRET = b"of somebody else"
 
 
-class AdoptFolder:
-    """A folder that files are adopted from, with one file in a subfolder; `other` lies outside of it."""
+class ImportFolder:
+    """A folder that files are imported from, with one file in a subfolder; `other` lies outside of it."""
 
     def __init__(self, root: Path) -> None:
         self.allowed, self.other = root / "allowed", root / "other"
@@ -49,17 +49,18 @@ class AdoptFolder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> AdoptFolder:
-    return AdoptFolder(tmp_path.resolve())
+def folder(tmp_path: Path) -> ImportFolder:
+    return ImportFolder(tmp_path.resolve())
 
 
-SWAPS: list[Callable[[AdoptFolder], None]] = [
-    AdoptFolder.link_file, AdoptFolder.link_folder, AdoptFolder.make_pipe, AdoptFolder.make_folder, AdoptFolder.remove,
+SWAPS: list[Callable[[ImportFolder], None]] = [
+    ImportFolder.link_file, ImportFolder.link_folder, ImportFolder.make_pipe, ImportFolder.make_folder,
+    ImportFolder.remove,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
-def test_swapped_before_it_is_looked_at(folder: AdoptFolder, swap: Callable[[AdoptFolder], None]) -> None:
+def test_swapped_before_it_is_looked_at(folder: ImportFolder, swap: Callable[[ImportFolder], None]) -> None:
     swap(folder)
     with pytest.raises(BadDelayFile), Source.open(folder.file, [folder.allowed]):
         pass
@@ -67,7 +68,7 @@ def test_swapped_before_it_is_looked_at(folder: AdoptFolder, swap: Callable[[Ado
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
 def test_swapped_between_the_look_and_the_opening(
-    folder: AdoptFolder, swap: Callable[[AdoptFolder], None], monkeypatch: pytest.MonkeyPatch
+    folder: ImportFolder, swap: Callable[[ImportFolder], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = os.open
 
@@ -83,7 +84,7 @@ def test_swapped_between_the_look_and_the_opening(
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
-def test_swapped_while_it_is_open(folder: AdoptFolder, swap: Callable[[AdoptFolder], None]) -> None:
+def test_swapped_while_it_is_open(folder: ImportFolder, swap: Callable[[ImportFolder], None]) -> None:
     """What was opened is what is read, linked and taken in."""
     with Source.open(folder.file, [folder.allowed]) as source:
         kept = folder.allowed / "kept"
@@ -93,7 +94,7 @@ def test_swapped_while_it_is_open(folder: AdoptFolder, swap: Callable[[AdoptFold
     assert kept.read_bytes() == b"whole"
 
 
-def test_a_link_within_the_allowed_folders_is_followed(folder: AdoptFolder) -> None:
+def test_a_link_within_the_allowed_folders_is_followed(folder: ImportFolder) -> None:
     link = folder.allowed / "latest.parquet"
     link.symlink_to(folder.file)
     with Source.open(link, [folder.allowed]) as source:

@@ -25,7 +25,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.backup.backups import Backups, Made
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import read_info
-from duemq.storage.imports.records import ADOPTED, WANTED
+from duemq.storage.imports.records import IMPORTED, PENDING
 from tests.support.node.backup_world import NOW, delivered, nothing, now, running, send, wrong
 from tests.support.shard.import_schedule import write_messages
 
@@ -90,29 +90,29 @@ async def test_the_log_reaches_as_far_as_the_stores_and_still_has_what_they_need
         assert {state.id for state in found} == set(held[10:])  # the log was linked after the first ten were delivered
 
 
-async def test_a_file_that_is_adopted_meanwhile_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the stores were linked and before the log is: what the log says was adopted is not to be had any more."""
+async def test_a_file_that_is_imported_meanwhile_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the stores were linked and before the log is: what the log says was imported is not to be had any more."""
     data, shared = tmp_path / "data", tmp_path / "shared"
     due = (now() // WINDOW_MS + 6) * WINDOW_MS
-    async with running(data, adopts=shared) as (node, gateway):
+    async with running(data, import_commands=shared) as (node, gateway):
 
-        async def adopt() -> None:
-            given = await gateway.adopt(
+        async def import_file() -> None:
+            given = await gateway.import_file(
                 write_messages(shared / "f.parquet", [Draft("t", b"x", due + n) for n in range(9)])
             )
             while (  # noqa: ASYNC110  # nobody tells
-                (found := await gateway.adoption(given.id)) is None
-                or found.adoption is None
-                or (found.adoption.state == WANTED)
+                (found := await gateway.import_record(given.id)) is None
+                or found.import_record is None
+                or (found.import_record.state == PENDING)
             ):
                 await asyncio.sleep(0.02)
-            assert found.adoption.state == ADOPTED, found.adoption.reason
+            assert found.import_record.state == IMPORTED, found.import_record.reason
             shutil.rmtree(shared)
 
         async def nothing_more() -> None:
             pass
 
-        monkeypatch.setattr(node.bus, "checkpoint", Meanwhile(node, adopt, nothing_more).checkpoint)
+        monkeypatch.setattr(node.bus, "checkpoint", Meanwhile(node, import_file, nothing_more).checkpoint)
         await freeze(node, tmp_path / "frozen")
         made = await asyncio.to_thread(make, node, tmp_path / "frozen", tmp_path / "into")
     restore(made.path, tmp_path / "restored", nothing)

@@ -25,7 +25,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
-from duemq.storage.imports.records import ADOPTED
+from duemq.storage.imports.records import IMPORTED
 from duemq.storage.shard.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -161,26 +161,26 @@ def test_a_lost_record_is_found(copy: Path) -> None:
     assert any(check.what == "records: every delivered message is there" for check in wrong(copy))
 
 
-def test_a_file_that_was_adopted_since_the_last_flush_is_verified(tmp_path: Path) -> None:
+def test_a_file_that_was_imported_since_the_last_flush_is_verified(tmp_path: Path) -> None:
     """The ledger says so, the file is there, and the store knows nothing of it yet."""
     data, shared, killed = tmp_path / "data", tmp_path / "shared", tmp_path / "killed"
     due = (now() // WINDOW_MS + 6) * WINDOW_MS
 
-    async def adopt() -> None:
-        async with running(data, adopts=shared) as (_, gateway):
+    async def import_file() -> None:
+        async with running(data, import_commands=shared) as (_, gateway):
             drafts = [Draft("t", b"x", due + number) for number in range(9)]
-            given = await gateway.adopt(write_messages(shared / "f.parquet", drafts))
+            given = await gateway.import_file(write_messages(shared / "f.parquet", drafts))
             while (  # noqa: ASYNC110  # nobody tells
-                (found := await gateway.adoption(given.id)) is None
-                or found.adoption is None
-                or found.adoption.state != ADOPTED
+                (found := await gateway.import_record(given.id)) is None
+                or found.import_record is None
+                or found.import_record.state != IMPORTED
             ):
                 await asyncio.sleep(0.02)
             shutil.rmtree(shared)
             shutil.copytree(data, killed, ignore=shutil.ignore_patterns("control.sock"))
 
-    asyncio.run(adopt())
+    asyncio.run(import_file())
     lost = shutil.copytree(killed, tmp_path / "lost")
     assert wrong(killed) == []
     next(lost.rglob("a*.parquet")).unlink()
-    assert any("was adopted, but is not here" in check.found for check in wrong(lost))
+    assert any("was imported, but is not here" in check.found for check in wrong(lost))

@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.key import make_key
-from duemq.model.ledger import Adopted, Answer, Entry
+from duemq.model.ledger import Answer, Entry, FileDecision
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
 from duemq.model.record import pack_record
 from duemq.model.row import dead_frame, frame_in, row_of
@@ -78,12 +78,13 @@ def test_dead_letters_in_a_topic_of_another_name_are_no_deliveries(spark: SparkS
 
 
 def test_what_entries_tell_of_is_known_before_they_are_looked_into(spark: SparkSession) -> None:
-    def entry(n: int, answers: dict[int, Answer], *files: Adopted) -> bytes:
-        return entry_frame(Entry(n, 8, KEY, NOW, answers, adopted=files))
+    def entry(n: int, answers: dict[int, Answer], *files: FileDecision) -> bytes:
+        return entry_frame(Entry(n, 8, KEY, NOW, answers, imported=files))
 
     records = [
         record("duemq.ledger", 2, 50, NOW, entry(4, {3: Answer.ACCEPTED, 9: Answer.OK, 5: Answer.DUPLICATE})),
-        record("duemq.ledger", 2, 51, NOW, entry(5, {7: Answer.UNKNOWN}, Adopted(6, 30, 1), Adopted(8, 0, 0, "large"))),
+        record("duemq.ledger", 2, 51, NOW, 
+            entry(5, {7: Answer.UNKNOWN}, FileDecision(6, 30, 1), FileDecision(8, 0, 0, "large"))),
         record("duemq.ledger", 2, 52, NOW, pack_record(None, (), b"nothing")),
         record("duemq.ledger", 2, 53, NOW, pack_record(None, (), b"")),
         record("duemq.ledger", 1, 9, NOW, entry(4, {1: Answer.ACCEPTED})),
@@ -93,7 +94,7 @@ def test_what_entries_tell_of_is_known_before_they_are_looked_into(spark: SparkS
     assert tuple(quiet) == (1, 0, None, None, 0, 0, None, None)
     assert tuple(busy)[:7] == (2, 3, 5, 9, 2, 2, 52) and busy.problem
     sound = entries.where("problem is null")
-    assert rows.answered(sound).count() == 3 and rows.adopted(sound).count() == 2
+    assert rows.answered(sound).count() == 3 and rows.imported(sound).count() == 2
 
 
 def test_the_fate_of_each_answer(spark: SparkSession) -> None:
@@ -104,9 +105,9 @@ def test_the_fate_of_each_answer(spark: SparkSession) -> None:
     ]  # fmt: skip
     answers = {
         0: Answer.OK, 1: Answer.OK, 2: Answer.CANCELLED_BEFORE, 3: Answer.ACCEPTED, 4: Answer.DUPLICATE,
-        5: Answer.OK, 6: Answer.MALFORMED, 7: Answer.WANTED,
+        5: Answer.OK, 6: Answer.MALFORMED, 7: Answer.FILE_PENDING,
     }  # fmt: skip
-    entry = Entry(4, 8, KEY, NOW + 1, answers, adopted=(Adopted(7, 30, 1), Adopted(8, 0, 0, "too large")))
+    entry = Entry(4, 8, KEY, NOW + 1, answers, imported=(FileDecision(7, 30, 1), FileDecision(8, 0, 0, "too large")))
     entries = logs.entries(kafka_frame(spark, [record("duemq.ledger", 2, 50, NOW + 2, entry_frame(entry))]))
     records = [record("duemq.buffer", 2, n, NOW, frame) for n, frame in enumerate(asked)]
     # Another shard's command has the same offset.
@@ -127,8 +128,8 @@ def test_the_fate_of_each_answer(spark: SparkSession) -> None:
             )
         ],
     )  # fmt: skip
-    assertDataFrameEqual(rows.adopted(entries).select("fate", "command", "messages", "reason"), [
-        Row(fate="adopted", command=7, messages=30, reason=None),
+    assertDataFrameEqual(rows.imported(entries).select("fate", "command", "messages", "reason"), [
+        Row(fate="imported", command=7, messages=30, reason=None),
         Row(fate="file_refused", command=8, messages=0, reason="too large"),
     ])  # fmt: skip
 

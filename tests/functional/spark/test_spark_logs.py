@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.adoption import Adopt, adopt_frame
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
+from duemq.model.import_command import ImportCommand, import_frame
 from duemq.model.key import KEY, last_key_at, make_key
-from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
 from duemq.model.message import (
     CANCEL,
     COMMAND_BODY,
@@ -190,19 +190,19 @@ def test_plain_clients(spark: SparkSession) -> None:
         (("duemq-cancel", id_),), (("duemq-move", b"a"), ("duemq-deliver-at", b"2040-01-01T00:00:00Z")),
         (("duemq-topic", b"orders"),), (("duemq-cancel", IDS.issue_bytes(2, NOW, 5)),),
     ]  # fmt: skip
-    adopt = Adopt("/shared/x.parquet", "ab" * 32, 10, 1_800_000_000_000, 3)
-    frames = [pack_record(b"k", headers, b"v") for headers in said] + [adopt_frame(adopt)]
+    import_command = ImportCommand("/shared/x.parquet", "ab" * 32, 10, 1_800_000_000_000, 3)
+    frames = [pack_record(b"k", headers, b"v") for headers in said] + [import_frame(import_command)]
     records = [record("b", 1, n, NOW, frame) for n, frame in enumerate(frames)]
     records.append(record("b", 1, 6, NOW, schedule_frame(Draft("mixed", b"v"), NOW)))
     found = sorted(rows_of(commands(kafka_frame(spark, records))), key=lambda row: row["offset"])
-    kinds = ["schedule", "cancel", "move", "malformed", "cancel", "adopt", "schedule"]
+    kinds = ["schedule", "cancel", "move", "malformed", "cancel", "import", "schedule"]
     assert [row["kind"] for row in found] == kinds
     assert [row["plain"] for row in found] == [*[True] * 6, False]
     assert (found[0]["due"], found[0]["topic"], found[0]["name"]) == (NOW + 90_000, "orders", "n:a")
     assert (found[1]["first_due"], found[1]["first_offset"], found[1]["name"]) == (NOW, 5, None)
     assert (found[2]["name"], found[2]["due"], found[2]["first_offset"]) == ("n:a", 2_208_988_800_000, None)
     assert found[4]["name"] is not None, "an id of another shard may be a name: the ledger's answer tells"
-    assert (found[5]["path"], found[5]["rows"], found[5]["window"]) == (adopt.path, 3, adopt.window)
+    assert (found[5]["path"], found[5]["rows"], found[5]["window"]) == (import_command.path, 3, import_command.window)
     assert found[6]["topic"] == "mixed"
 
 
@@ -213,7 +213,7 @@ def test_ledger_entries(spark: SparkSession) -> None:
         (
             Deferred(KEY.pack(1, 2, 3), KEY.pack(4, 2, 3), 1, "unknown_topic"),
             Deferred(KEY.pack(9, 9, 0), None, 2, "expired"),
-        ), 4, 5, Fates(6, 1, 1, 0), 8, (Adopted(7, 2, 3), Adopted(8, 0, 0, "no")),
+        ), 4, 5, Fates(6, 1, 1, 0), 8, (FileDecision(7, 2, 3), FileDecision(8, 0, 0, "no")),
     )  # fmt: skip
     values = [first.encode(), second.encode(), b"{}"]
     frames = [pack_record(None, (), value) for value in values]
@@ -226,7 +226,7 @@ def test_ledger_entries(spark: SparkSession) -> None:
     assert [(d["due"], d["offset"], d["row"], d["to_due"], d["reason"]) for d in two["deferred"]] == [
         (1, 2, 3, 4, "unknown_topic"), (9, 9, 0, None, "expired"),
     ]  # fmt: skip
-    assert two["adopted"] == [
+    assert two["imported"] == [
         {"offset": 7, "rows": 2, "reason": "", "checksum": f"{3:016x}"},
         {"offset": 8, "rows": 0, "reason": "no", "checksum": f"{0:016x}"},
     ]

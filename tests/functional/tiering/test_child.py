@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import StoreFailed
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import ORPHANED
 from duemq.storage.jobs.parent import Hanging, lines_of
 
@@ -30,7 +30,7 @@ def endless(folder: Path) -> dict[str, Any]:
     """A job that takes hours: its source has a terabyte, most of it a hole."""
     with (folder / "source").open("wb") as source:
         source.truncate(1 << 40)
-    return {"inspect": str(folder / "source"), "limits": asdict(AdoptLimits()), "folders": [str(folder)]}
+    return {"inspect": str(folder / "source"), "limits": asdict(ImportLimits()), "folders": [str(folder)]}
 
 
 def test_a_child_ends_when_its_pipe_is_closed(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
              "rows": 1, "size": 1, "sha256": "0" * 64, "link": False, "note": "x" * 4_000}
             for n in range(100)
         ]  # fmt: skip
-        job = {"files": files, "limits": asdict(AdoptLimits()), "folders": []}
+        job = {"files": files, "limits": asdict(ImportLimits()), "folders": []}
         async with aclosing(lines_of(INTAKE)(job)) as lines:
             return [line async for line in lines]
 

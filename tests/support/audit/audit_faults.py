@@ -16,12 +16,12 @@ from tests.support.audit.audit_record_faults import (
     after_cancel,
     after_death,
     altered,
-    altered_adopted,
     altered_headers,
-    altered_headers_of_an_adopted_one,
+    altered_headers_of_an_imported_one,
+    altered_imported,
     altered_letter,
     drop,
-    drop_an_adopted_one,
+    drop_an_imported_one,
     early,
     early_copy,
     forged_due,
@@ -158,8 +158,8 @@ def known_without_a_first(chosen: random.Random, world: World) -> list[Found]:
     """A file was called known, and nobody has handed it over before."""
     victim = world.take_command(chosen, world.told("cancel", Answer.CANCELLED_BEFORE))
     none: Record = dict.fromkeys(("first_due", "first_offset", "first_row"))
-    victim.update(none | {"kind": "adopt", "plain": True, "sha256": "ab" * 32, "path": "/x", "rows": 1, "window": 0})
-    world.answer((victim["shard"], victim["offset"]), Answer.KNOWN)
+    victim.update(none | {"kind": "import", "plain": True, "sha256": "ab" * 32, "path": "/x", "rows": 1, "window": 0})
+    world.answer((victim["shard"], victim["offset"]), Answer.FILE_DUPLICATE)
     return [of_command("false_answer", victim)]
 
 
@@ -293,8 +293,8 @@ def wrong_checksum(chosen: random.Random, world: World) -> list[Found]:
 
 
 def wrong_checksum_of_a_file(chosen: random.Random, world: World) -> list[Found]:
-    (entry,) = [one for one in world.entries if one["adopted"]]
-    entry["adopted"][0]["checksum"] = f"{int(entry['adopted'][0]['checksum'], 16) ^ 1 << chosen.randrange(64):016x}"
+    (entry,) = [one for one in world.entries if one["imported"]]
+    entry["imported"][0]["checksum"] = f"{int(entry['imported'][0]['checksum'], 16) ^ 1 << chosen.randrange(64):016x}"
     return [of_shard(entry["shard"])]
 
 
@@ -322,9 +322,9 @@ def _cursors(world: World) -> dict[tuple[int, int], tuple[int, int, int]]:
 
 
 FAULTS: tuple[Fault, ...] = (
-    drop, drop_an_adopted_one, repeat, repeat_a_direct_one, early, early_copy, after_cancel, after_death,
+    drop, drop_an_imported_one, repeat, repeat_a_direct_one, early, early_copy, after_cancel, after_death,
     unknown_offset, unknown_row, unknown_shard, forged_due, replaced, of_a_repeat, no_id, wrong_topic, altered,
-    altered_adopted, altered_headers, altered_headers_of_an_adopted_one, wrong_partition, out_of_order, wrong_due,
+    altered_imported, altered_headers, altered_headers_of_an_imported_one, wrong_partition, out_of_order, wrong_due,
     wrong_due_after_a_move, wrong_attempt, lost_letter, stray_letter, letter_of_a_stranger, letter_of_another_shard,
     altered_letter, letter_for_another_topic, delivered_though_it_waits, unknown_though_it_waits, dead_though_it_waits,
     cancelled_though_it_waits, delivered_before_it_was, unknown_though_it_was_delivered, cancelled_twice,

@@ -18,8 +18,8 @@ def drop(chosen: random.Random, world: World) -> list[Found]:
     return [found("lost", victim)]
 
 
-def drop_an_adopted_one(chosen: random.Random, world: World) -> list[Found]:
-    victim = world.take(chosen, _adopted(world))
+def drop_an_imported_one(chosen: random.Random, world: World) -> list[Found]:
+    victim = world.take(chosen, _imported(world))
     world.deliveries.remove(victim)
     return [found("lost", victim)]
 
@@ -125,8 +125,8 @@ def altered(chosen: random.Random, world: World) -> list[Found]:
     return [found("altered", victim)]
 
 
-def altered_adopted(chosen: random.Random, world: World) -> list[Found]:
-    victim = world.take(chosen, _adopted(world))
+def altered_imported(chosen: random.Random, world: World) -> list[Found]:
+    victim = world.take(chosen, _imported(world))
     victim["content"] += 1
     return [found("altered", victim)]
 
@@ -137,8 +137,8 @@ def altered_headers(chosen: random.Random, world: World) -> list[Found]:
     return [found("altered_headers", victim)]
 
 
-def altered_headers_of_an_adopted_one(chosen: random.Random, world: World) -> list[Found]:
-    victim = world.take(chosen, _adopted(world))
+def altered_headers_of_an_imported_one(chosen: random.Random, world: World) -> list[Found]:
+    victim = world.take(chosen, _imported(world))
     victim["metadata"] -= 1
     return [found("altered_headers", victim)]
 
@@ -191,8 +191,8 @@ def _unkeyed(world: World) -> list[Record]:
     return [one for one in world.plain() if one["key_hash"] is None]
 
 
-def _adopted(world: World) -> list[Record]:
-    (file,) = [one for one in world.commands if one["kind"] == "adopt"]
+def _imported(world: World) -> list[Record]:
+    (file,) = [one for one in world.commands if one["kind"] == "import"]
     place = file["shard"], file["offset"]
     return [one for one in world.deliveries if (one["shard"], one["first_offset"]) == place and place not in world.used]
 

@@ -26,7 +26,7 @@ from tests.support.servers.real_servers import need_servers
 from tests.support.shard.import_schedule import write_messages
 
 SHARDS = 2
-ADOPTED = 40
+IMPORTED = 40
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Site:
         self._changes()
         self._plain()
         self._dead()
-        self._adopt()
+        self._import_file()
         self._settle()
         assert self.server.stop() == 0, self.server.log
         return self.history
@@ -196,15 +196,15 @@ class Site:
         self._call("POST", f"/v1/dlq/{id_}:redrive")
         wait_for(partial(self._is, "lost-0", "delivered"), "the redriven message")
 
-    def _adopt(self) -> None:
+    def _import_file(self) -> None:
         window = (now_ms() // WINDOW_MS + 4) * WINDOW_MS
         self.history.file = self.shared / "a.parquet"
-        rows = [Draft("orders", b"far %d" % n, window + n) for n in range(ADOPTED)]
+        rows = [Draft("orders", b"far %d" % n, window + n) for n in range(IMPORTED)]
         write_messages(self.history.file, rows)
-        answer = self.server.call("POST", "/v1/adoptions", {"path": str(self.history.file)})
+        answer = self.server.call("POST", "/v1/imports", {"path": str(self.history.file)})
         assert answer.status_code == 202, answer.text
         where = answer.url.join(answer.headers["Location"]).path
-        wait_for(lambda: self.server.call("GET", where).json()["state"] == "adopted", "the adoption")
+        wait_for(lambda: self.server.call("GET", where).json()["state"] == "imported", "the import")
         listed = self.server.call("GET", "/v1/messages?topic=orders&limit=1000").json()["messages"]
         near, gone = [one["id"] for one in listed if one["deliver_at_ms"] >= window + 10][:2]
         self._call("POST", f"/v1/messages/{near}:deliver-now")
@@ -230,7 +230,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     with KafkaServers(folder / "kafka") as kafka:
         settings = {
             "topics.partitions": 0, "delivery.max_attempts": 2, "delivery.retry_delays": "100ms",
-            "far.adopt_from": shared,
+            "far.import_from": shared,
         }  # fmt: skip
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with Server(folder / "data", "--kafka", kafka.bootstrap, "--shards", str(SHARDS), *options) as server:

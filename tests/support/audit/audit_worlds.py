@@ -1,7 +1,7 @@
 """Many copies of one history, each with other shards, so that one audit judges all of them and each by itself.
 
 A world is the rows of all logs of the history, read once from a real Kafka, to be changed by a fault. World `n` has the
-shards `2n` and `2n + 1`, names that belong there, and a copy of the adopted file.
+shards `2n` and `2n + 1`, names that belong there, and a copy of the imported file.
 """
 
 from __future__ import annotations

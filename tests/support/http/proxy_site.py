@@ -34,7 +34,7 @@ from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.data_folder import Folder
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.settings import HttpSettings
 
 TOKEN = "between us"
@@ -59,9 +59,9 @@ def bound() -> tuple[socket.socket, str]:
     return listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def adopting(folder: Path) -> AdoptPolicy:
-    """Files may be adopted from `shared`, beside the data folder."""
-    return AdoptPolicy((folder.resolve().with_name("shared"),))
+def importing(folder: Path) -> ImportPolicy:
+    """Files may be imported from `shared`, beside the data folder."""
+    return ImportPolicy((folder.resolve().with_name("shared"),))
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def running_node(
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(gathering=Gathering(least_s), marks=NEVER, adopting=adopting(folder))
+    options = NodeOptions(gathering=Gathering(least_s), marks=NEVER, importing=importing(folder))
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")
@@ -104,7 +104,7 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
                 RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
             gateway, ingress = CommandGateway(backend, answer_s=_ANSWER_S), Ingress(Limits(), backend.why_clock_out)
-            app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, adopting(folder))
+            app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, importing(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")
             while backend.why_not_ready() is not None or not front.started or not door.started:  # noqa: ASYNC110

@@ -23,7 +23,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.backup.backups import Backups, Made
 from duemq.storage.backup.manifest import Backup, check
 from duemq.storage.data_folder import Folder, read_info
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
 
 NOW = 1_795_255_200_000
@@ -40,19 +40,22 @@ def nothing(done: int, total: int) -> None:
 
 @asynccontextmanager
 async def running(
-    path: Path, shards: int = 1, open_bus: Callable[[], Awaitable[Bus]] | None = None, adopts: Path | None = None
+    path: Path,
+    shards: int = 1,
+    open_bus: Callable[[], Awaitable[Bus]] | None = None,
+    import_commands: Path | None = None,
 ) -> AsyncIterator[tuple[Node, CommandGateway]]:
     """A node that seals far windows of 20 messages, and flushes only when it is told to; on its own log if no other.
 
-    `adopts`: where it may take files from.
+    `imports`: where it may take files from.
     """
 
     async def own() -> Bus:
         return await EmbeddedBus.open(path / "bus")
 
     folder = Folder.open(path, shards)
-    adopting = AdoptPolicy(() if adopts is None else (adopts,))
-    options = NodeOptions(far=FAR, flush_interval_s=3600, adopting=adopting)
+    importing = ImportPolicy(() if import_commands is None else (import_commands,))
+    options = NodeOptions(far=FAR, flush_interval_s=3600, importing=importing)
     node = Node(folder, open_bus or own, SingleElection(shards), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     work = asyncio.create_task(node.run(stop))

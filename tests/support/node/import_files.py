@@ -1,4 +1,4 @@
-"""Small files as somebody would write them to have them adopted."""
+"""Small files as somebody would write them to have them imported."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.columns import SCHEMA
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 
 WINDOW = 1_000_000 * WINDOW_MS
 """Its start, ms: in the year 2027."""
 
 
-LIMITS = AdoptLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5)
+LIMITS = ImportLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5)
 
 
 def message(at: int, **more: Any) -> dict[str, Any]:

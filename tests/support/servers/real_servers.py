@@ -38,7 +38,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[KafkaServers]:
-    """One broker for one test that adopts files: a duemq that came later would have to follow those adoptions."""
+    """One broker for one test that imports files: a duemq that came later would have to follow those imports."""
     need_servers()
     with KafkaServers(tmp_path / "kafka") as servers:
         yield servers

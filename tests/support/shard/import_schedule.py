@@ -1,4 +1,4 @@
-"""Random histories of one shard that also adopts files, with kills at every step."""
+"""Random histories of one shard that also imports files, with kills at every step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duemq.model.adoption import Adopt
+from duemq.model.import_command import ImportCommand
 from duemq.model.message import Draft
 from duemq.model.record import pack_headers, unpack_headers
 from duemq.model.timing import WINDOW_MS
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
-def write_messages(path: Path, drafts: list[Draft]) -> Adopt:
+def write_messages(path: Path, drafts: list[Draft]) -> ImportCommand:
     """A file of these messages, all of one window, and what its command says."""
     rows = [
         {
@@ -44,12 +44,12 @@ def write_messages(path: Path, drafts: list[Draft]) -> Adopt:
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=max(3, len(drafts) // 4))
     content = path.read_bytes()
     first = drafts[0].due or 0
-    return Adopt(
+    return ImportCommand(
         str(path), hashlib.sha256(content).hexdigest(), len(content), first - first % WINDOW_MS, len(drafts)
     )  # fmt: skip
 
 
-class AdoptSchedule(FarSchedule):
+class ImportSchedule(FarSchedule):
     """As `FarSchedule`, with files of messages for windows up to six ahead."""
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
@@ -73,12 +73,21 @@ class AdoptSchedule(FarSchedule):
         if bad:
             drafts[-1] = drafts[-1]._replace(topic="not a topic")
         path = self.world.shared / f"{next(self.files)}.parquet"
-        adopt = write_messages(path, drafts)
+        import_command = write_messages(path, drafts)
         if gone:
             path.unlink()
         if rng.random() < 0.05:
-            adopt, bad = Adopt(adopt.path, adopt.sha256, adopt.size, adopt.window, adopt.rows + 1), True
-        self.handed.append(Handed(adopt, drafts, bad, gone))
+            import_command, bad = (
+                ImportCommand(
+                    import_command.path,
+                    import_command.sha256,
+                    import_command.size,
+                    import_command.window,
+                    import_command.rows + 1,
+                ),
+                True,
+            )
+        self.handed.append(Handed(import_command, drafts, bad, gone))
         await self.world.produce([self.handed[-1]])
 
     def _of_file(self, window: int) -> Draft:
@@ -94,34 +103,34 @@ class AdoptSchedule(FarSchedule):
 
     async def take_in(self) -> None:
         node = self.rng.choice(self.world.nodes)
-        await node.adopter.step()
+        await node.importer.step()
         if node is self.node and self.rng.random() < 0.5:
             await self.tick()
 
     async def die_taking_in(self) -> None:
         node = self.rng.choice(self.world.nodes)
-        node.adopt_fault = self.rng.choice(_STEPS)
+        node.import_fault = self.rng.choice(_STEPS)
         try:
-            await node.adopter.step()
+            await node.importer.step()
         except Killed:
             node.kill()
             if node is self.node:
                 await self.fail_over()
-        node.adopt_fault = None
+        node.import_fault = None
 
     async def lose_sources(self) -> None:
-        """Whoever handed a file over may remove it once it is adopted, and all replicas have it."""
+        """Whoever handed a file over may remove it once it is imported, and all replicas have it."""
         for handed in self.handed:
-            offset = self.world.oracle.contents.get(handed.adopt.sha256, -1)
-            if all(isinstance(node.adopter._found.get(offset), Here) for node in self.world.nodes):
-                os.unlink(handed.adopt.path)
+            offset = self.world.oracle.contents.get(handed.import_command.sha256, -1)
+            if all(isinstance(node.importer._found.get(offset), Here) for node in self.world.nodes):
+                os.unlink(handed.import_command.path)
                 self.handed.remove(handed)
                 return
 
     async def drain(self) -> None:
         self.world.now += 120_000
         while self.world.oracle.wanted or self.world.oracle.applied < len(self.world.oracle.commands):
-            await self.node.adopter.step()
+            await self.node.importer.step()
             await super().tick()
             self.world.now += 10_000
         await super().drain()

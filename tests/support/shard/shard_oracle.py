@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.limits import Pace
-from duemq.model.adoption import Adopt
 from duemq.model.ids import IdCodec
+from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
-from duemq.model.ledger import Adopted, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Partition, Record, unpack_headers
 from duemq.model.timing import window_of
 
-LEAD_MS = 120_000  # see AdoptPolicy
+LEAD_MS = 120_000  # see ImportPolicy
 PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
 
 
@@ -65,9 +65,9 @@ class Plain:
 
 @dataclass
 class Handed:
-    """A file that is to be adopted, and what is in it; `bad`: it cannot be adopted, `gone`: it may not be there."""
+    """A file that is to be imported, and what is in it; `bad`: it cannot be imported, `gone`: it may not be there."""
 
-    adopt: Adopt
+    import_command: ImportCommand
     drafts: Sequence[Draft]
     bad: bool = False
     gone: bool = False
@@ -122,7 +122,7 @@ class Oracle:
         for key in sorted(key for key in self.pending if key <= entry.cursor):
             self._leave(self.pending[key], deferred, at, entry, expected)
         assert not deferred, f"deferred without need: {deferred}"
-        for said in entry.adopted:
+        for said in entry.imported:
             self._settle(said, at)
         for offset in range(self.applied, entry.applied):
             command, _ = self.commands[offset]
@@ -169,10 +169,10 @@ class Oracle:
         if isinstance(command, Change):
             return self._change(command, offset, timestamp, entry.at)
         if isinstance(command, Handed):
-            if command.adopt.sha256 in self.contents:
-                return Answer.KNOWN, None
-            self.wanted[offset], self.contents[command.adopt.sha256] = command, offset
-            return Answer.WANTED, None
+            if command.import_command.sha256 in self.contents:
+                return Answer.FILE_DUPLICATE, None
+            self.wanted[offset], self.contents[command.import_command.sha256] = command, offset
+            return Answer.FILE_PENDING, None
         assert command.due is not None
         first = self.names.get(command.name) if command.name else None
         if first is not None and self.forgotten(first) and entry.answers.get(offset) is Answer.ACCEPTED:
@@ -223,17 +223,17 @@ class Oracle:
         self.pending[message.key] = message
         return Answer.OK, message
 
-    def _settle(self, said: Adopted, at: int) -> None:
-        """A file of an earlier entry was adopted or refused."""
+    def _settle(self, said: FileDecision, at: int) -> None:
+        """A file of an earlier entry was imported or refused."""
         handed = self.wanted.pop(said.offset)
-        window = handed.adopt.window
+        window = handed.import_command.window
         near = window < max(at, due_of(self.cursor)) + LEAD_MS
         if said.reason:
             assert handed.bad or handed.gone or near, f"refused without need: {said}"
             assert (said.rows, said.checksum) == (0, 0)
-            del self.contents[handed.adopt.sha256]
+            del self.contents[handed.import_command.sha256]
             return
-        assert not handed.bad and not near, f"adopted: {handed}"
+        assert not handed.bad and not near, f"imported: {handed}"
         keys = []
         for row, draft in enumerate(handed.drafts):
             assert draft.due is not None

@@ -18,30 +18,30 @@ from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import Pace
-from duemq.delay.imports.file_importer import Adopter
+from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica
 from duemq.delay.tiering.tiering import FarKeeper
 from duemq.delay.tiering.tiering_policy import FarPolicy
-from duemq.model.adoption import adopt_frame
 from duemq.model.ids import IdCodec
+from duemq.model.import_command import import_frame
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
-from duemq.model.ledger import Adopted, Entry
+from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, Stored, pack_record, unpack_record
 from duemq.storage.delay_files.tiering_process import Job, perform
 from duemq.storage.imports.import_process import intake
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import Here
 from duemq.storage.jobs import parent
 from duemq.storage.shard.keyspace import (
-    ADOPTION,
     APPLIED,
     CONTENT,
     CURSOR,
     ENDED,
     ENDED_IN,
+    IMPORT,
     LAST_END,
     MOVED,
     NAME,
@@ -55,7 +55,7 @@ from tests.support.shard.shard_oracle import DELIVERED, Command, Handed, Oracle,
 
 START = 1_700_000_000_000
 SHARD = 0
-KINDS = (ROW, ENDED, ENDED_IN, LAST_END, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, ADOPTION, CONTENT)
+KINDS = (ROW, ENDED, ENDED_IN, LAST_END, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW, IMPORT, CONTENT)
 
 
 class NodeBus(MemoryBus):
@@ -72,21 +72,21 @@ class NodeBus(MemoryBus):
         return records
 
 
-class Taking(Adopter):
+class Taking(FileImporter):
     """Takes files in when they are needed, in this process."""
 
     def __init__(self, node: SimNode) -> None:
         self._node, world = node, node.world
-        policy = AdoptPolicy((world.shared,))
+        policy = ImportPolicy((world.shared,))
         super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
 
     async def _take_in(self, job: parent.Job) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
-        intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._adopt_step)
+        intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._import_step)
         for answer in answers:
             yield answer
 
-    async def have(self, said: Adopted) -> None:
+    async def have(self, said: FileDecision) -> None:
         while not isinstance(self._found.get(said.offset), Here):
             self._to_look_at = [(0, offset) for offset in self._wanted()]
             assert await self.step()
@@ -114,7 +114,7 @@ class SimNode:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
-        self.adopt_fault: str | None = None  # the step of taking a file in at which it is killed
+        self.import_fault: str | None = None  # the step of taking a file in at which it is killed
         self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
         self.master: Master | None = None
         self.following = False
@@ -129,8 +129,8 @@ class SimNode:
         self.store._db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.replica.loaded = self._load
-        self.adopter = Taking(self)
-        self.replica.files = self.adopter
+        self.importer = Taking(self)
+        self.replica.files = self.importer
         self.far = self.keeper()
 
     def keeper(self) -> FarKeeper:
@@ -159,9 +159,9 @@ class SimNode:
             self.far_fault = None
             raise Killed(name)
 
-    def _adopt_step(self, name: str) -> None:
-        if name == self.adopt_fault:
-            self.adopt_fault = None
+    def _import_step(self, name: str) -> None:
+        if name == self.import_fault:
+            self.import_fault = None
             raise Killed(name)
 
     def _step(self, name: str) -> None:
@@ -172,7 +172,7 @@ class SimNode:
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
         self.master, self.fault, self.following = None, None, False
-        self.far_fault, self.adopt_fault = None, None
+        self.far_fault, self.import_fault = None, None
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -190,7 +190,7 @@ class SimNode:
         await self.follow()
         world = self.world
         context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
-        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress(), self.adopter)
+        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress(), self.importer)
 
     def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
         return {kind: list(self.store.each(kind)) for kind in KINDS}
@@ -223,7 +223,7 @@ class World:
 
     @property
     def shared(self) -> Path:
-        """Where files to adopt are."""
+        """Where files to import are."""
         return self.folder / "shared"
 
     async def add_topic(self, topic: str, partitions: int) -> None:
@@ -300,7 +300,7 @@ def _frame(command: Command) -> bytes:
     if isinstance(command, Plain):
         return pack_record(*command.record)
     if isinstance(command, Handed):
-        return adopt_frame(command.adopt)
+        return import_frame(command.import_command)
     if isinstance(command, Change):
         return change_frame(*command)
     assert isinstance(command, Draft) and command.due is not None

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 
-LIMITS = AdoptLimits(
+LIMITS = ImportLimits(
     max_payload_bytes=40, max_headers=3, max_headers_bytes=60, max_key_bytes=9, topics=("or*", "x[!y]z")
 )
 SCHEMA = T.StructType([

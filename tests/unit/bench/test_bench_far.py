@@ -54,7 +54,7 @@ def test_counts_are_numbers_with_a_letter() -> None:
         (["pending"], [("pending", 1_000_000), ("pending", 5_000_000), ("pending", 20_000_000)]),
         (["pending", "--count", "3K,4K", "--days", "2"], [("pending", 3_000), ("pending", 4_000)]),
         (["wheel"], [("wheel", 18_000_000)]),
-        (["adopt", "--count", "1M"], [("adopt", 1_000_000)]),
+        (["import", "--count", "1M"], [("import", 1_000_000)]),
     ],
 )
 def test_commands_make_their_steps(

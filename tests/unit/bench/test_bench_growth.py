@@ -106,7 +106,7 @@ def test_reports_are_made_from_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["pending", "--count", "1G"], ["pending", "--set", "x"], ["adopt", "--count", "0"], ["load", "--count", "1K,2K"]],
+    [["pending", "--count", "1G"], ["pending", "--set", "x"], ["import", "--count", "0"], ["load", "--count", "1K,2K"]],
 )
 def test_wrong_options_are_refused(command: list[str]) -> None:
     assert CliRunner().invoke(app, command).exit_code == 2

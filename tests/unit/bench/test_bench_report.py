@@ -107,7 +107,10 @@ def test_the_plans_fit_their_scenarios(quick: bool) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*"steady hot-second drain cancel-race accept cancel consume all".split(), *"pending load wheel adopt far".split()],
+    [
+        *"steady hot-second drain cancel-race accept cancel consume all".split(),
+        *"pending load wheel import far".split(),
+    ],
 )
 def test_each_command_has_the_common_options(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})

@@ -71,7 +71,7 @@ def test_samples_stay_right_when_our_clock_follows_a_step() -> None:
     site.machine.sleep(HOUR)
     site.sample(2)
     assert site.offset() > HOUR - 10
-    site.machine.clock.adopt()
+    site.machine.clock.import_file()
     assert site.offset() == 0
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from duemq.cli.run import startup
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring import log_format
-from duemq.cli.wiring.parts import adopt_policy, node_options
+from duemq.cli.wiring.parts import import_policy, node_options
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.node import cleaning_trigger
 from duemq.model.errors import BadConfig
@@ -233,9 +233,9 @@ def test_api_keys_are_never_shown(write: Any) -> None:
 @pytest.mark.parametrize(
     ("far", "said"),
     [
-        ({"adopt_from": "s3://b"}, "far.adopt_from = 's3://b': .* it must be s3://BUCKET/KEY"),
-        ({"adopt_from": "/a,s3://bucket/../x"}, r"no part of an object's key may be empty, \. or \.\."),
-        ({"adopt_from": "gs://bucket/x"}, "must be an absolute path, or s3://BUCKET/PREFIX"),
+        ({"import_from": "s3://b"}, "far.import_from = 's3://b': .* it must be s3://BUCKET/KEY"),
+        ({"import_from": "/a,s3://bucket/../x"}, r"no part of an object's key may be empty, \. or \.\."),
+        ({"import_from": "gs://bucket/x"}, "must be an absolute path, or s3://BUCKET/PREFIX"),
         ({"s3_endpoint": "minio:9000"}, "far.s3_endpoint = 'minio:9000': it must be the origin of a store"),
         ({"s3_secret_key": "hushhush"}, "s3_access_key and s3_secret_key go together"),
         ({"s3_secret_key": ["hushhush"], "s3_access_key": "k"}, "far.s3_secret_key: Input should be a valid string"),
@@ -249,13 +249,13 @@ def test_a_store_to_take_files_in_from_is_named_rightly(far: dict[str, Any], sai
 
 def test_places_to_take_files_in_from_are_folders_and_prefixes() -> None:
     own = {"s3_endpoint": "http://minio:9000", "s3_access_key": "k", "s3_secret_key": "hushhush"}
-    settings = Settings.load(overrides={"far": {"adopt_from": "/shared,s3://bucket/jobs", **own}})
-    policy = adopt_policy(settings)
+    settings = Settings.load(overrides={"far": {"import_from": "/shared,s3://bucket/jobs", **own}})
+    policy = import_policy(settings)
     assert (policy.folders, policy.prefixes) == ((Path("/shared"),), ("s3://bucket/jobs",))
     assert policy.store == ObjectStore("http://minio:9000", "", "k", "hushhush")
     assert "hushhush" not in repr(settings) + repr(policy)
     assert policy.refuse_folder("s3://bucket/jobs/1/a.parquet") is None
-    assert "far.adopt_from" in (policy.refuse_folder("s3://bucket/other") or "")
+    assert "far.import_from" in (policy.refuse_folder("s3://bucket/other") or "")
 
 
 def test_the_settings_of_cleaning_reach_the_node() -> None:

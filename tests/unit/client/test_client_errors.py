@@ -17,7 +17,7 @@ CODES = set(
     delay_too_long past_due bad_level both_payloads bad_base64 needs_key unknown_field bad_header bad_json
     unknown_message unknown_topic already_delivered already_cancelled already_dead name_conflict name_taken
     payload_too_large batch_too_large idempotency_conflict unauthorised forbidden rate_limited
-    unknown_node not_supported unknown_adoption bad_delay_file no_ids unexpected_body unsupported_media_type
+    unknown_node not_supported unknown_import bad_delay_file no_ids unexpected_body unsupported_media_type
     malformed_request head_too_large foreign_origin foreign_host""".split()
 )
 NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed"}

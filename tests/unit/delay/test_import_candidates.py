@@ -7,23 +7,23 @@ from dataclasses import replace
 
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.imports.import_candidates import Candidates
-from duemq.model.adoption import Adopt, adopt_frame
 from duemq.model.ended import Ended
 from duemq.model.ids import IdCodec
-from duemq.model.ledger import START, Adopted, Answer, Entry
+from duemq.model.import_command import ImportCommand, import_frame
+from duemq.model.ledger import START, Answer, Entry, FileDecision
 from duemq.model.record import Stored
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.policy import AdoptPolicy
-from duemq.storage.imports.records import WANTED, Adoption
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import PENDING, ImportRecord
 
 NOW = 1_000_000 * WINDOW_MS
-POLICY = AdoptPolicy(furthest_ms=100 * WINDOW_MS)
+POLICY = ImportPolicy(furthest_ms=100 * WINDOW_MS)
 
 
-def wanted(*windows: int) -> dict[int, Adoption]:
+def wanted(*windows: int) -> dict[int, ImportRecord]:
     """Files of windows so many ahead."""
     return {
-        offset: Adoption(offset, Adopt("/f", f"{offset:064x}", 1, NOW + ahead * WINDOW_MS, 1), WANTED, NOW)
+        offset: ImportRecord(offset, ImportCommand("/f", f"{offset:064x}", 1, NOW + ahead * WINDOW_MS, 1), PENDING, NOW)
         for offset, ahead in enumerate(windows)
     }
 
@@ -46,13 +46,13 @@ def test_what_is_new_is_taken_once() -> None:
     assert made.take(some) == []
 
 
-def test_a_file_is_adopted_refused_or_put_off_by_what_was_said_last() -> None:
+def test_a_file_is_imported_refused_or_put_off_by_what_was_said_last() -> None:
     made = candidates(5)
-    made.adopt(0, 10, 77)
-    assert made.decide(NOW, NOW) == [Adopted(0, 10, 77)]
+    made.import_file(0, 10, 77)
+    assert made.decide(NOW, NOW) == [FileDecision(0, 10, 77)]
     made.refuse(0, "it is gone", NOW)
     assert made.decide(NOW, NOW) == []
-    assert made.decide(NOW + 1, NOW) == [Adopted(0, 0, 0, "it is gone")]
+    assert made.decide(NOW + 1, NOW) == [FileDecision(0, 0, 0, "it is gone")]
     made.wait(0)
     assert made.decide(NOW + 1, NOW) == []
     made.drop(0)
@@ -62,7 +62,7 @@ def test_a_file_is_adopted_refused_or_put_off_by_what_was_said_last() -> None:
 def test_windows_that_are_too_near_or_too_far_are_refused_whatever_else_is_known() -> None:
     made = candidates(5, 1, 101)
     for offset in range(3):
-        made.adopt(offset, 1, 1)
+        made.import_file(offset, 1, 1)
     near, far = made.decide(NOW, NOW + 2 * WINDOW_MS)[1:]
     assert near.reason == f"{POLICY.too_near} (file 1 waits)"
     assert far.reason == POLICY.too_far
@@ -73,13 +73,13 @@ def test_an_entry_is_bounded_in_files_and_bytes() -> None:
     for offset in range(2_000):
         made.refuse(offset, "\N{SNOWMAN}" * 5_000, 0)
     decided = made.decide(NOW, NOW)
-    assert 0 < len(Entry(1, 1, START.cursor, 1, adopted=tuple(decided)).encode()) <= 48 << 10
+    assert 0 < len(Entry(1, 1, START.cursor, 1, imported=tuple(decided)).encode()) <= 48 << 10
     assert all(len(one.reason) <= 300 for one in decided)
 
 
 def test_a_decision_costs_what_there_is_to_decide() -> None:
     made = candidates(*range(3, 90), *[50] * 5_000)
-    made.adopt(4_000, 1, 1)
+    made.import_file(4_000, 1, 1)
 
     class Few(list[tuple[int, int]]):
         """At most so many of its items are looked at in one decision."""
@@ -95,7 +95,7 @@ def test_a_decision_costs_what_there_is_to_decide() -> None:
                 yield one
 
     made._by_window, made._by_time = Few(made._by_window), Few(made._by_time)
-    assert made.decide(NOW, NOW) == [Adopted(4_000, 1, 1)]
+    assert made.decide(NOW, NOW) == [FileDecision(4_000, 1, 1)]
 
 
 class Empty:
@@ -125,13 +125,15 @@ def test_many_files_in_one_cycle_are_told_apart_without_comparing_each_with_each
         __hash__ = str.__hash__
 
     count = 300
-    adopts = [Adopt("/f", f"{offset % (count - 1):064x}", 1, NOW, 1) for offset in range(count)]
+    import_commands = [ImportCommand("/f", f"{offset % (count - 1):064x}", 1, NOW, 1) for offset in range(count)]
     cycle = Cycle(START, Empty(), IdCodec(b"s" * 32), 0, 1)
-    batch = cycle.read([Stored(offset, 0, adopt_frame(adopt)) for offset, adopt in enumerate(adopts)])
-    for offset, adopt in enumerate(adopts):
-        batch.others[offset] = replace(adopt, sha256=Sum(adopt.sha256))
+    batch = cycle.read(
+        [Stored(offset, 0, import_frame(import_command)) for offset, import_command in enumerate(import_commands)]
+    )
+    for offset, import_command in enumerate(import_commands):
+        batch.others[offset] = replace(import_command, sha256=Sum(import_command.sha256))
     cycle.apply(batch)
     assert [cycle.answers[offset] for offset in (0, count - 2, count - 1)] == [
-        Answer.WANTED, Answer.WANTED, Answer.KNOWN
+        Answer.FILE_PENDING, Answer.FILE_PENDING, Answer.FILE_DUPLICATE
     ]  # fmt: skip
     assert compared <= 10 * count

@@ -7,20 +7,20 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.model.adoption import HEADER, MOST_ROWS, Adopt, adopt_frame, shard_of_content
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
+from duemq.model.import_command import HEADER, MOST_ROWS, ImportCommand, import_frame, shard_of_content
 from duemq.model.plain import Malformed, Place, command_of
 from duemq.model.record import Stored, pack_record
 from duemq.model.timing import WINDOW_MS
 
 SHA = "9f" * 32
-GOOD = Adopt("/shared/a.parquet", SHA, 10, 600_000 * WINDOW_MS, 3)
+GOOD = ImportCommand("/shared/a.parquet", SHA, 10, 600_000 * WINDOW_MS, 3)
 
 
 def test_round_trip() -> None:
-    assert Adopt.decode(GOOD.encode()) == GOOD
-    assert Adopt.decode(Adopt("/ü", SHA, 1, 0, MOST_ROWS, True).encode()).link is True
+    assert ImportCommand.decode(GOOD.encode()) == GOOD
+    assert ImportCommand.decode(ImportCommand("/ü", SHA, 1, 0, MOST_ROWS, True).encode()).link is True
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_round_trip() -> None:
 )
 def test_a_wrong_field_is_named(name: str, value: Any) -> None:
     with pytest.raises(Rejected) as refused:
-        Adopt.decode(orjson.dumps(orjson.loads(GOOD.encode()) | {name: value}))
+        ImportCommand.decode(orjson.dumps(orjson.loads(GOOD.encode()) | {name: value}))
     assert refused.value.field == name
 
 
@@ -58,13 +58,13 @@ def test_a_missing_field_is_named(name: str) -> None:
     said = orjson.loads(GOOD.encode())
     del said[name]
     with pytest.raises(Rejected, match=f"{name} is missing"):
-        Adopt.decode(orjson.dumps(said))
+        ImportCommand.decode(orjson.dumps(said))
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"null", b"\xff"])
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
     with pytest.raises(Rejected) as refused:
-        Adopt.decode(raw)
+        ImportCommand.decode(raw)
     assert refused.value.code == "bad_json"
 
 
@@ -75,13 +75,13 @@ def meant(frame: bytes, shard: int, shards: int | None) -> object:
 
 def test_a_file_belongs_to_the_shard_of_its_content() -> None:
     shard = shard_of_content(SHA, 4)
-    assert meant(adopt_frame(GOOD), shard, 4) == GOOD
-    wrong = meant(adopt_frame(GOOD), (shard + 1) % 4, 4)
+    assert meant(import_frame(GOOD), shard, 4) == GOOD
+    wrong = meant(import_frame(GOOD), (shard + 1) % 4, 4)
     assert isinstance(wrong, Malformed) and f"belongs to partition {shard}" in wrong.reason
 
 
 def test_other_headers_do_not_go_with_it() -> None:
     frame = pack_record(None, ((HEADER, GOOD.encode()), ("duemq-topic", b"orders")), b"")
     wrong = meant(frame, 0, None)
-    assert isinstance(wrong, Malformed) and "duemq-topic does not go with duemq-adopt" in wrong.reason
+    assert isinstance(wrong, Malformed) and "duemq-topic does not go with duemq-import" in wrong.reason
     assert meant(pack_record(None, ((HEADER, GOOD.encode()), ("traceparent", b"00")), b""), 0, None) == GOOD

@@ -30,7 +30,7 @@ from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.shard_router import ByKey
-from duemq.storage.imports.records import Adoption
+from duemq.storage.imports.records import ImportRecord
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 """ms; shards; the largest record (bytes) that topic `small` takes."""
@@ -71,18 +71,18 @@ class Cluster:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         return None
 
-    async def adoption(self, shard: int, wanted: int, offset: int) -> Adoption | None:
+    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
         return None
 
-    async def adoption_of(self, shard: int, sha256: str, offset: int) -> Adoption | None:
+    async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
         return None
 
-    async def adoptions(
+    async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
-    ) -> tuple[int, list[Adoption]]:
+    ) -> tuple[int, list[ImportRecord]]:
         return 0, []
 
-    async def adopted_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
+    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         return None
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
@@ -292,12 +292,12 @@ def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() ->
     at_site(scenario)
 
 
-def test_an_adoption_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None:
+def test_an_import_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None:
     """Its transaction is over for the proxy that committed it, and the brokers are still writing its markers."""
 
     async def scenario(site: Site) -> None:
         await site.bus.append({(BUFFER, 0): [b"x", b"y"]})
-        assert await site.gateway.adoption("0-2") is None
+        assert await site.gateway.import_record("0-2") is None
         end = await site.bus.end_offset(BUFFER, 0)
 
         async def seen(topic: str, partition: int) -> int:
@@ -305,13 +305,13 @@ def test_an_adoption_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None
 
         site.bus.end_offset = seen  # type: ignore[method-assign]
         site.bus.sure_end = AsyncMock(return_value=end)  # type: ignore[method-assign]
-        for read in (site.gateway.adoption("0-1"), site.gateway.adopted_ids("0-1", 0, 1)):
+        for read in (site.gateway.import_record("0-1"), site.gateway.imported_ids("0-1", 0, 1)):
             with pytest.raises(Unavailable):
                 await read
-        assert await site.gateway.adoption("0-2") is None
-        assert await site.gateway.adopted_ids("0-2", 0, 1) is None
+        assert await site.gateway.import_record("0-2") is None
+        assert await site.gateway.imported_ids("0-2", 0, 1) is None
         site.bus.sure_end.side_effect = LogFailed("the brokers do not agree")
         with pytest.raises(Unavailable):
-            await site.gateway.adoption("0-2")
+            await site.gateway.import_record("0-2")
 
     at_site(scenario)

@@ -6,12 +6,12 @@ import pytest
 
 from duemq.bus.base import Batches
 from duemq.cluster.internal_topics import BUFFER
-from duemq.model.adoption import Adopt, shard_of_content
 from duemq.model.errors import Unavailable
+from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.timing import WINDOW_MS
 from tests.unit.gateway.test_gateway import SHARDS, Site, at_site
 
-FILES = [Adopt(f"/shared/{n}", f"{n * 0x1234567:08x}" + "0" * 56, 1, WINDOW_MS, 1) for n in range(12)]
+FILES = [ImportCommand(f"/shared/{n}", f"{n * 0x1234567:08x}" + "0" * 56, 1, WINDOW_MS, 1) for n in range(12)]
 
 
 async def in_log(site: Site) -> int:
@@ -22,7 +22,7 @@ def test_all_commands_are_appended_at_once_each_to_its_shard() -> None:
     seen: list[Batches] = []
 
     async def scenario(site: Site) -> None:
-        found = await site.gateway.adopt_all(FILES)
+        found = await site.gateway.import_files(FILES)
         assert [one.shard for one in found] == [shard_of_content(one.sha256, SHARDS) for one in FILES]
         assert len({one.shard for one in found}) > 1 and len({one.id for one in found}) == len(FILES)
         assert len([batches for batches in seen if any(topic == BUFFER for topic, _ in batches)]) == 1
@@ -38,7 +38,7 @@ def test_nothing_is_appended_where_the_log_refuses_a_part() -> None:
 
     async def scenario(site: Site) -> None:
         with pytest.raises(Unavailable, match="no leader"):
-            await site.gateway.adopt_all(FILES)
+            await site.gateway.import_files(FILES)
         assert await in_log(site) == 0
 
     at_site(scenario, refuse)
@@ -55,7 +55,7 @@ def test_of_two_proxies_at_once_one_is_told_to_ask_again() -> None:
 
         site.bus.committer = fenced  # type: ignore[assignment]
         with pytest.raises(Unavailable, match="nothing was accepted"):
-            await site.gateway.adopt_all(FILES)
+            await site.gateway.import_files(FILES)
         assert await in_log(site) == 0
 
     at_site(scenario)

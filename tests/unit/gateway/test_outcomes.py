@@ -119,7 +119,7 @@ def test_what_the_log_did_not_answer_is_not_known(error: Unavailable) -> None:
         armed = True
         for write in (
             site.gateway.send([later()]), site.gateway.change(CANCEL, [receipt.id]),
-            site.gateway.adopt(FILES[0]), site.gateway.adopt_all(FILES),
+            site.gateway.import_file(FILES[0]), site.gateway.import_files(FILES),
         ):  # fmt: skip
             with pytest.raises(OutcomeUnknown) as unknown:
                 await write
@@ -138,7 +138,7 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
         site.bus.committer = failing  # type: ignore[assignment]
         (receipt,) = await site.receipts(later())
         for work in (
-            site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.adopt_all(FILES),
+            site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.import_files(FILES),
         ):  # fmt: skip
             with pytest.raises(Unavailable) as refused:
                 await work

@@ -11,7 +11,7 @@ from duemq.model.timing import TimePolicy
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.sources.server import limits_of, message_limits
 from duemq.proxy.request.ingress import Limits
-from duemq.storage.imports.row_rules import AdoptLimits
+from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.http.http_site import Ask, FakeGateway, with_app
 
 OWN = Limits(10, 2, 30, 4, 50, 6000, ("orders.*", "mails"), TimePolicy(max_delay_ms=7_000_000))
@@ -23,9 +23,9 @@ def test_a_server_tells_the_limits_that_it_judges_by() -> None:
         assert answer.status_code == 200 and answer.headers["Cache-Control"] == "no-store"
         told = Told.from_json(answer.json())
         assert (told.shards, told.topics, told.max_delay_ms) == (2, ("orders.*", "mails"), 7_000_000)
-        assert message_limits(told) == AdoptLimits(10, 2, 30, 4, ("orders.*", "mails"))
+        assert message_limits(told) == ImportLimits(10, 2, 30, 4, ("orders.*", "mails"))
         assert (told.max_batch_items, told.max_batch_bytes) == (50, 6000)
-        assert (told.adopts_files, told.max_files, told.max_file_rows, told.min_lead_ms) == (
+        assert (told.imports_files, told.max_files, told.max_file_rows, told.min_lead_ms) == (
             False, 20_000, 2**31 - 1, 120_000
         )  # fmt: skip
 

@@ -206,7 +206,7 @@ def test_whatever_headers_say_they_are_taken_or_refused(headers: list[tuple[byte
 
 def test_a_small_body_of_very_many_values_is_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.proxy.request.json_body.parse_json", None)
-    for path, values in (("messages:batch", 510_000), ("messages:cancel", 60_000), ("adoptions:batch", 210_000)):
+    for path, values in (("messages:batch", 510_000), ("messages:cancel", 60_000), ("imports:batch", 210_000)):
         endpoint = next(one for one in ENDPOINTS if one.path == f"/v1/{path}")
         content = b'{"messages":[' + b",".join([b"[]"] * values) + b"]}"
         refuses(endpoint, 413, "batch_too_large", content=content, headers=JSON)

@@ -226,7 +226,7 @@ def test_the_document_knows_both_ways_to_show_a_key_and_whose_id_it_is() -> None
         parameters = document["paths"][path]["get"]["parameters"]
         return str(next(one["description"] for one in parameters if one["name"] == "id"))
 
-    assert "adoption" in id_of("/v1/adoptions/{id}") and "message" in id_of("/v1/messages/{id}")
+    assert "import" in id_of("/v1/imports/{id}") and "message" in id_of("/v1/messages/{id}")
     unsafe: list[Endpoint] = [endpoint for endpoint in ENDPOINTS if endpoint.method != "GET"]
     for endpoint in unsafe:
         assert "403" in document["paths"][endpoint.path][endpoint.method.lower()]["responses"]

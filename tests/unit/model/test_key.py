@@ -1,4 +1,4 @@
-"""The sum over keys: of an adopted file it is known without making them."""
+"""The sum over keys: of an imported file it is known without making them."""
 
 import numpy as np
 from hypothesis import given

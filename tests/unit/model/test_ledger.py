@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Adopted, Answer, Barrier, Deferred, Entry, Fates, read_ledger
+from duemq.model.ledger import START, Answer, Barrier, Deferred, Entry, Fates, FileDecision, read_ledger
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)
 deferrals = st.builds(Deferred, keys, st.none() | keys, st.integers(0, 65_535), st.text("ab ", max_size=9))
-adoptions = st.builds(Adopted, numbers, numbers, st.integers(0, 2**64 - 1), st.text("ab ", max_size=9))
+imports = st.builds(FileDecision, numbers, numbers, st.integers(0, 2**64 - 1), st.text("ab ", max_size=9))
 entries = st.builds(
     Entry, numbers, numbers, keys, numbers,
     st.dictionaries(st.integers(0, 60), st.sampled_from(Answer)).map(lambda answers: dict(sorted(answers.items()))),
     st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
     st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)), numbers,
-    st.lists(adoptions, max_size=3).map(tuple), numbers, st.none() | st.tuples(numbers, numbers), st.none() | numbers,
+    st.lists(imports, max_size=3).map(tuple), numbers, st.none() | st.tuples(numbers, numbers), st.none() | numbers,
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.adoption import Adopt
 from duemq.model.ids import DIRECT, IdCodec
+from duemq.model.import_command import ImportCommand
 from duemq.model.key import read_key
 from duemq.model.message import CANCEL, COMMAND_BODY, MOVE, Change, read_name, read_schedule
 from duemq.model.plain import ByName, Malformed, Place, command_of
@@ -42,8 +42,8 @@ def cancel(**more: Any) -> Said:
 
 BY_ID: Said = {"first_due": AT + 5, "first_offset": 2**33 + 77, "first_row": 9}
 MALFORMED: Said = {"kind": "malformed"}
-ADOPT: Said = {
-    "kind": "adopt", "path": "/s/a.parquet", "sha256": "5d" * 32, "size": 9, "window": 1830297600000, "rows": 7
+IMPORT: Said = {
+    "kind": "import", "path": "/s/a.parquet", "sha256": "5d" * 32, "size": 9, "window": 1830297600000, "rows": 7
 }  # fmt: skip
 
 RECORDS: list[tuple[Pairs, Said]] = [
@@ -107,9 +107,9 @@ RECORDS: list[tuple[Pairs, Said]] = [
     ((("duemq-move", b"order-42"), ("DELAY", b"3")), {"kind": "move", "due": AT + 10_000, "name": "n:order-42"}),
     ((("duemq-move", b"order-42"), ("duemq-deliver-at", b"5")), {"kind": "move", "due": AT, "name": "n:order-42"}),
     # Files.
-    ((("duemq-adopt", FILE),), ADOPT),
-    ((("duemq-adopt", FILE), ("mine", b"1")), ADOPT),
-    ((("duemq-adopt", FILE.replace(b"}", b', "link": true}')),), ADOPT),
+    ((("duemq-import", FILE),), IMPORT),
+    ((("duemq-import", FILE), ("mine", b"1")), IMPORT),
+    ((("duemq-import", FILE.replace(b"}", b', "link": true}')),), IMPORT),
     # Refused: the topic.
     ((), MALFORMED),
     ((NOW,), MALFORMED),
@@ -163,15 +163,15 @@ RECORDS: list[tuple[Pairs, Said]] = [
     ((("duemq-move", b"order-42"),), MALFORMED),
     ((("duemq-move", b"order-42"), NOW, ("x-delay", b"1")), MALFORMED),
     ((("duemq-move", b"order-42"), NOW, ("duemq-cancel", b"order-42")), MALFORMED),
-    ((("duemq-adopt", FILE), TO), MALFORMED),
-    ((("duemq-adopt", b"{}"),), MALFORMED),
-    ((("duemq-adopt", b"[]"),), MALFORMED),
-    ((("duemq-adopt", b"not JSON"),), MALFORMED),
-    ((("duemq-adopt", FILE.replace(b'"rows": 7', b'"rows": 0')),), MALFORMED),
-    ((("duemq-adopt", FILE.replace(b'"rows": 7', b'"rows": 7.0')),), MALFORMED),
-    ((("duemq-adopt", FILE.replace(b"1830297600000", b"1830297600001")),), MALFORMED),
-    ((("duemq-adopt", FILE.replace(b"5d5d", b"5D5d", 1)),), MALFORMED),
-    ((("duemq-adopt", FILE.replace(b"}", b', "more": 1}')),), MALFORMED),
+    ((("duemq-import", FILE), TO), MALFORMED),
+    ((("duemq-import", b"{}"),), MALFORMED),
+    ((("duemq-import", b"[]"),), MALFORMED),
+    ((("duemq-import", b"not JSON"),), MALFORMED),
+    ((("duemq-import", FILE.replace(b'"rows": 7', b'"rows": 0')),), MALFORMED),
+    ((("duemq-import", FILE.replace(b'"rows": 7', b'"rows": 7.0')),), MALFORMED),
+    ((("duemq-import", FILE.replace(b"1830297600000", b"1830297600001")),), MALFORMED),
+    ((("duemq-import", FILE.replace(b"5d5d", b"5D5d", 1)),), MALFORMED),
+    ((("duemq-import", FILE.replace(b"}", b', "more": 1}')),), MALFORMED),
 ]
 
 
@@ -219,9 +219,9 @@ def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | N
     match meant:
         case Malformed():
             return Meaning("malformed", reason=meant.reason)
-        case Adopt():
+        case ImportCommand():
             return Meaning(
-                "adopt", path=meant.path, sha256=meant.sha256, size=meant.size, window=meant.window, rows=meant.rows
+                "import", path=meant.path, sha256=meant.sha256, size=meant.size, window=meant.window, rows=meant.rows
             )
         case ByName():
             return Meaning(kinds[meant.kind], due=meant.due or None, name=meant.name.decode())
@@ -256,9 +256,9 @@ def test_the_table_has_each_header_and_each_kind() -> None:
     assert len(RECORDS) > 100
     assert {name for pairs, _ in RECORDS for name, _ in pairs if name.startswith(("duemq-", "x-", "DELAY"))} >= {
         "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", "duemq-deliver-at", "duemq-delay",
-        "x-delay", "DELAY", "duemq-cancel", "duemq-move", "duemq-adopt",
+        "x-delay", "DELAY", "duemq-cancel", "duemq-move", "duemq-import",
     }  # fmt: skip
-    assert {said["kind"] for _, said in RECORDS} == {"schedule", "cancel", "move", "adopt", "malformed"}
+    assert {said["kind"] for _, said in RECORDS} == {"schedule", "cancel", "move", "import", "malformed"}
 
 
 @pytest.mark.parametrize("id_", [IDS.issue_bytes(SHARD ^ 1, AT, 3), IDS.issue_bytes(DIRECT, AT, 3), b"B" * 32])

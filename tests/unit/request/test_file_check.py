@@ -13,7 +13,7 @@ import pytest
 
 from duemq.model.errors import OutcomeUnknown, Rejected, StoreFailed, Unavailable
 from duemq.proxy.request.file_check import Inspector
-from duemq.storage.imports.policy import AdoptPolicy
+from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.jobs.parent import Job
 from tests.support.http.http_site import FakeGateway, app_over
 
@@ -53,14 +53,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_one_file_is_read_at_a_time_and_a_few_wait(folder: Path) -> None:
     async def scenario() -> None:
-        reading, policy, path = Reading(), AdoptPolicy((folder,)), str(folder / "a.parquet")
+        reading, policy, path = Reading(), ImportPolicy((folder,)), str(folder / "a.parquet")
         inspector = Inspector(2, reading.lines)
         tasks = [asyncio.create_task(inspector.inspect(path, False, policy)) for _ in range(4)]
         (refused,), waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(Unavailable, match="are being read"):
             refused.result()
         reading.go.set()
-        assert [adopt.path for adopt in await asyncio.gather(*waiting)] == [path] * 3
+        assert [import_command.path for import_command in await asyncio.gather(*waiting)] == [path] * 3
         assert (reading.most, reading.ended) == (1, 3)
         reading.error = StoreFailed("the process ended with exit code -9")
         with pytest.raises(Unavailable, match="exit code -9") as unread:
@@ -73,7 +73,7 @@ def test_one_file_is_read_at_a_time_and_a_few_wait(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["missing.parquet", "folder", "x" * 300])
 def test_what_is_not_there_starts_no_process(folder: Path, name: str) -> None:
     async def scenario() -> None:
-        reading, policy = Reading(), AdoptPolicy((folder,))
+        reading, policy = Reading(), ImportPolicy((folder,))
         with pytest.raises(Rejected) as refused:
             await Inspector(2, reading.lines).inspect(str(folder / name), False, policy)
         assert (refused.value.code, refused.value.field, reading.most) == ("bad_delay_file", "path", 0)
@@ -83,10 +83,10 @@ def test_what_is_not_there_starts_no_process(folder: Path, name: str) -> None:
 
 def test_the_reading_ends_when_its_client_goes(folder: Path) -> None:
     async def scenario() -> None:
-        reading, policy = Reading(), AdoptPolicy((folder,))
+        reading, policy = Reading(), ImportPolicy((folder,))
         app: Any = app_over(FakeGateway())
         service = app._service
-        object.__setattr__(service, "adopting", policy)
+        object.__setattr__(service, "importing", policy)
         object.__setattr__(service, "inspector", Inspector(2, reading.lines))
         gone = asyncio.Event()
         body = [orjson.dumps({"path": str(folder / "a.parquet")})]
@@ -101,7 +101,7 @@ def test_the_reading_ends_when_its_client_goes(folder: Path) -> None:
             raise AssertionError("nobody is there to be answered")
 
         headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": "/v1/adoptions", "headers": headers, "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": "/v1/imports", "headers": headers, "query_string": b""}
         asking = asyncio.create_task(app(scope, receive, send))
         await reading.begun.wait()
         gone.set()
@@ -110,7 +110,7 @@ def test_the_reading_ends_when_its_client_goes(folder: Path) -> None:
 
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
-            answer = await http.post("/v1/adoptions", json={"path": str(folder / "b.parquet")})
+            answer = await http.post("/v1/imports", json={"path": str(folder / "b.parquet")})
             assert (answer.status_code, answer.json()["code"]) == (422, "bad_delay_file")
 
     asyncio.run(scenario())

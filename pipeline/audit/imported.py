@@ -1,6 +1,6 @@
-"""The messages of adopted files: row `i` of a file is the message `due | offset of the command | i`.
+"""The messages of imported files: row `i` of a file is the message `due | offset of the command | i`.
 
-The rows are read from the file, where it is still what was adopted. Where it is gone, so many messages are known by
+The rows are read from the file, where it is still what was imported. Where it is gone, so many messages are known by
 their numbers: they were due in the file's window, and nobody can say more. Files are looked at and read by executors,
 which see them under the names that duemq saw them under: a path, or an object (`s3://`) that each executor reads from
 its store, by pyarrow, which is on every executor anyway.
@@ -56,7 +56,7 @@ _READ_SCHEMA: Final = pa.schema([
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptedFile:
+class ImportedFile:
     """`offset`: of its command; `at`: when its messages were accepted; `why_not`: why its rows cannot be read."""
 
     shard: int
@@ -74,23 +74,23 @@ Stores = Mapping[str, ObjectStore]
 """By bucket."""
 
 
-def adopted_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[AdoptedFile]:
-    """The files that were adopted in the range by commands of the range."""
-    said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("adopted").alias("one")).where(
+def imported_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[ImportedFile]:
+    """The files that were imported in the range by commands of the range."""
+    said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("imported").alias("one")).where(
         "one.reason = ''"
     )
     taken = said.select("shard", "taken_at", "one.offset", F.col("one.rows").alias("taken"))
-    wanted = commands.where("kind = 'adopt'").join(
-        answers.where(F.col("answer") == int(Answer.WANTED)), ["shard", "offset"]
+    wanted = commands.where("kind = 'import'").join(
+        answers.where(F.col("answer") == int(Answer.FILE_PENDING)), ["shard", "offset"]
     )
     found = wanted.join(taken, ["shard", "offset"]).orderBy("shard", "offset").collect()
     return [
-        AdoptedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)
+        ImportedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)
         for one in found
     ]
 
 
-def looked_at(spark: SparkSession, files: Sequence[AdoptedFile]) -> list[AdoptedFile]:
+def looked_at(spark: SparkSession, files: Sequence[ImportedFile]) -> list[ImportedFile]:
     """The same files with `why_not`, each read for its checksum by an executor."""
     stores = _stores(spark, files)
     # Each request to a store that does not answer waits for a time-out: ask it once, however many files it has.
@@ -103,16 +103,16 @@ def looked_at(spark: SparkSession, files: Sequence[AdoptedFile]) -> list[Adopted
     return [replace(file, why_not=why[_command(file)]) for file in files]
 
 
-def _command(file: AdoptedFile) -> tuple[int, int]:
+def _command(file: ImportedFile) -> tuple[int, int]:
     return file.shard, file.offset
 
 
-def _stores(spark: SparkSession, files: Iterable[AdoptedFile]) -> dict[str, ObjectStore]:
+def _stores(spark: SparkSession, files: Iterable[ImportedFile]) -> dict[str, ObjectStore]:
     buckets = {bucket_of(file.path) for file in files if is_object(file.path)}
     return {bucket: store_of(spark, bucket) for bucket in sorted(buckets)}
 
 
-def _reasons(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) -> dict[tuple[int, int], str]:
+def _reasons(spark: SparkSession, files: Sequence[ImportedFile], stores: Stores) -> dict[tuple[int, int], str]:
     """`why_not` of each file, by shard and offset of its command."""
     if not files:
         return {}
@@ -120,17 +120,17 @@ def _reasons(spark: SparkSession, files: Sequence[AdoptedFile], stores: Stores) 
     return {(row.shard, row.offset): row.why_not for row in reasons.collect()}
 
 
-def _frame(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+def _frame(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
     """A row per file, spread over tasks."""
     rows = spark.createDataFrame([astuple(file) for file in files], _FILES)
     return rows.repartition(tasks_for(spark, len(files)))
 
 
-def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[AdoptedFile]:
-    names = [one.name for one in fields(AdoptedFile)]
+def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[ImportedFile]:
+    names = [one.name for one in fields(ImportedFile)]
     for batch in batches:
         for row in batch.to_pylist():
-            yield AdoptedFile(**{name: row[name] for name in names})
+            yield ImportedFile(**{name: row[name] for name in names})
 
 
 def _look(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +140,7 @@ def _look(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist([why], schema)
 
 
-def why_unreadable(file: AdoptedFile, stores: Stores) -> str:
+def why_unreadable(file: ImportedFile, stores: Stores) -> str:
     """Why the rows of a file cannot be taken from where it was, in a few words; empty where they can."""
     try:
         with _opened(file.path, stores) as content:
@@ -175,7 +175,7 @@ def _connected(store: ObjectStore) -> S3FileSystem:
     return store.connect(_ATTEMPTS)
 
 
-def rows_of(spark: SparkSession, files: Iterable[AdoptedFile]) -> DataFrame:
+def rows_of(spark: SparkSession, files: Iterable[ImportedFile]) -> DataFrame:
     """One row per message: `shard`, `offset`, `row`, `due`, `at`, `topic`, and `counted` where it is known by its
     number alone: `due` is then the last millisecond of its window. `content`, `metadata`: see `logs.commands`; null
     where it is known by its number."""
@@ -190,7 +190,7 @@ def rows_of(spark: SparkSession, files: Iterable[AdoptedFile]) -> DataFrame:
     return found
 
 
-def _counted(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+def _counted(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
     none = F.lit(None)
     return _frame(spark, files).select(
         "shard", "offset", F.explode(F.sequence(F.lit(0).cast("bigint"), F.col("rows") - 1)).alias("row"),
@@ -199,7 +199,7 @@ def _counted(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
     )  # fmt: skip
 
 
-def _read(spark: SparkSession, files: Sequence[AdoptedFile]) -> DataFrame:
+def _read(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
     # By Python's Parquet: a path is a path there, while Spark takes it for a pattern and gives it back quoted, and
     # columns may have several types.
     read = _frame(spark, files).mapInArrow(partial(_rows, _stores(spark, files)), _READ)
@@ -219,7 +219,7 @@ def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
                 first += part.num_rows
 
 
-def _messages(file: AdoptedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
+def _messages(file: ImportedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
     size = part.num_rows
     columns = [
         pa.repeat(pa.scalar(file.shard, pa.int32()), size), pa.repeat(pa.scalar(file.offset, pa.int64()), size),

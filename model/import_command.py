@@ -1,7 +1,7 @@
-"""Adopting a file of many messages: what the command says, and the words for what becomes of it.
+"""Importing a file of many messages: what the command says, and the words for what becomes of it.
 
 Whoever has written such a file (docs/delay-files.md) appends one record for it to a partition of the buffer topic. Its
-only header of ours is `duemq-adopt`, a JSON object with the fields of `Adopt`:
+only header of ours is `duemq-import`, a JSON object with the fields of `ImportCommand`:
 
     {"path": "/shared/orders.parquet", "sha256": "5d1c…", "size": 81234567, "window": 1795264200000, "rows": 1000000}
 
@@ -21,7 +21,8 @@ from duemq.model.errors import Rejected
 from duemq.model.record import pack_record
 from duemq.model.timing import LAST_MS, WINDOW_MS, shown
 
-HEADER = "duemq-adopt"
+HEADER = "duemq-import"
+FORMER_HEADER = "duemq-adopt"  # logs of format 1 have it; it is still read
 MOST_ROWS = 2**31 - 1  # a key has 32 bits for the row
 MOST_FILES = 20_000  # of one batch: a year has 17,520 windows
 REASON_CHARACTERS = 300
@@ -30,8 +31,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
-    """A file that is to be adopted. `window`: its start in ms; `size` in bytes; `sha256` in hex.
+class ImportCommand:
+    """A file that is to be imported. `window`: its start in ms; `size` in bytes; `sha256` in hex.
 
     `link`: the file may be linked in place of being copied: nobody changes it any more.
     """
@@ -47,7 +48,7 @@ class Adopt:
         return orjson.dumps(asdict(self))
 
     @staticmethod
-    def decode(raw: bytes) -> Adopt:
+    def decode(raw: bytes) -> ImportCommand:
         """Raises Rejected `bad_json`, and as `of` does."""
         try:
             said = orjson.loads(raw)
@@ -55,19 +56,21 @@ class Adopt:
             raise Rejected("bad_json", f"{HEADER} is not JSON: {error}", HEADER) from error
         if type(said) is not dict:
             raise Rejected("bad_json", f"{HEADER} must be a JSON object", HEADER)
-        return Adopt.of(said)
+        return ImportCommand.of(said)
 
     @staticmethod
-    def of(said: Mapping[str, Any]) -> Adopt:
+    def of(said: Mapping[str, Any]) -> ImportCommand:
         """Raises Rejected `bad_field` or `unknown_field`, which names the field."""
         for name in ("path", "sha256", "size", "window", "rows"):
             if name not in said:
                 raise Rejected("bad_field", f"{name} is missing", name)
-        adopt = Adopt(said["path"], said["sha256"], said["size"], said["window"], said["rows"], said.get("link", False))
-        adopt._check()
-        if unknown := sorted(said.keys() - asdict(adopt).keys()):
-            raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a file to adopt", unknown[0][:80])
-        return adopt
+        import_command = ImportCommand(
+            said["path"], said["sha256"], said["size"], said["window"], said["rows"], said.get("link", False)
+        )
+        import_command._check()
+        if unknown := sorted(said.keys() - asdict(import_command).keys()):
+            raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a file to import", unknown[0][:80])
+        return import_command
 
     def _check(self) -> None:
         if type(self.path) is not str or not 0 < len(self.path.encode(errors="replace")) <= _PATH_BYTES:
@@ -93,10 +96,10 @@ def cut(reason: str) -> str:
 
 
 def shard_of_content(sha256: str, shards: int) -> int:
-    """The shard that decides about a file: the same for the same content, so that it is adopted once."""
+    """The shard that decides about a file: the same for the same content, so that it is imported once."""
     return int(sha256[:8], 16) % shards
 
 
-def adopt_frame(adopt: Adopt) -> bytes:
+def import_frame(import_command: ImportCommand) -> bytes:
     """The frame of the command."""
-    return pack_record(None, ((HEADER, adopt.encode()),), b"")
+    return pack_record(None, ((HEADER, import_command.encode()),), b"")
