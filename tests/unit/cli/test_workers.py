@@ -73,7 +73,7 @@ run_workers(2, run)
 
 def test_a_signal_before_all_of_them_are_there_reaches_all() -> None:
     done = parent("""
-from duemq.proxy import workers
+from duemq.cli.wiring import workers
 fork = os.fork
 def told_at_once():
     child = fork()
