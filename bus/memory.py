@@ -191,11 +191,11 @@ class MemoryBus:
     async def reclaim(self) -> None:
         self._check()
 
-    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return self._log.places.get((topic, consumer))
 
-    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
 

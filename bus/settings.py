@@ -11,8 +11,8 @@ from duemq.model.settings import KIB, MIB, Duration, Section, Size, Words, durat
 
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
-    tail_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
-    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 8
+    buffer_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
+    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 8
 
 
 class KafkaSettings(Section):
@@ -23,8 +23,8 @@ class KafkaSettings(Section):
     min_insync_replicas: Annotated[int, Field(ge=1, le=32)] = 1
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
     max_message_bytes: Annotated[Size, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
-    tail_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
-    gather_ms: Annotated[float, Field(ge=0, le=1000)] = 4
+    buffer_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
+    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 4
     request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
     transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"

@@ -15,7 +15,7 @@ from typing import Any
 
 LISTEN, NODE_LISTEN = "127.0.0.1:8787", "127.0.0.1:8788"  # the defaults of `listen` and `node.listen`
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-_MOST_BYTES = 64 << 10  # of an answer
+_MAX_BYTES = 64 << 10  # of an answer
 
 _EXAMPLES = """examples:
   duemq health                                  a server, proxy or node, as the settings say where it listens
@@ -105,7 +105,7 @@ def _ask(listen: str, path: str, until: float) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _left(until)) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
-            while len(answer) < _MOST_BYTES and (part := connection.recv(_MOST_BYTES)):
+            while len(answer) < _MAX_BYTES and (part := connection.recv(_MAX_BYTES)):
                 answer += part
                 connection.settimeout(_left(until))
     except ConnectionRefusedError as error:

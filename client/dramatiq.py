@@ -23,10 +23,10 @@ except ImportError as missing:
 
 from duemq.client.http.client import Client
 from duemq.client.http.values import Record
-from duemq.client.relay.command import MOST_LEASE_S, RelayOptions, run_relay
+from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
 from duemq.client.relay.deferred import AWAY, Held, Holder
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
-from duemq.client.relay.relay import MOST_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
+from duemq.client.relay.relay import MAX_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
 from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
@@ -170,10 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--loglevel", default="INFO")
     options = parser.parse_args(arguments)
-    if not 1 <= options.page <= MOST_PAGE:
-        parser.error(f"argument --page: from 1 to {MOST_PAGE}, not {options.page}")
-    if not LEAST_S <= options.lease <= MOST_LEASE_S:
-        parser.error(f"argument --lease: from {LEAST_S:g} to {MOST_LEASE_S:g}, not {options.lease}")
+    if not 1 <= options.page <= MAX_PAGE:
+        parser.error(f"argument --page: from 1 to {MAX_PAGE}, not {options.page}")
+    if not LEAST_S <= options.lease <= MAX_LEASE_S:
+        parser.error(f"argument --lease: from {LEAST_S:g} to {MAX_LEASE_S:g}, not {options.lease}")
 
     from dramatiq.cli import import_broker
 

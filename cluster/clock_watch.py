@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 _STEADY = 3  # comparisons in a row within half the bound until a clock is in bounds again
 _LONG_S = 60.0  # without a comparison
-_MOST_REASON = 300  # characters
+_MAX_REASON = 300  # characters
 
 
 class ClockWatch:
@@ -92,7 +92,7 @@ class ClockWatch:
             self._logged_s = now
             unforeseen = None if isinstance(error, DuemqError) else error
             log.warning("clock: it could not be compared: %r", error, exc_info=unforeseen, extra={"action": "clock"})
-        self._failure = (str(error) or repr(error))[:_MOST_REASON]
+        self._failure = (str(error) or repr(error))[:_MAX_REASON]
         if not self._compared:
             self._why_out = f"this machine's clock has not been compared with the brokers' yet: {self._failure}"
 

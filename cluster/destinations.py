@@ -37,10 +37,10 @@ _NEW_WAITS_MS = (500,)
 _PASSING_WAITS = 3  # the first of the pauses: an outage that is over is noticed soon
 _UNKNOWN_WAITS = 1  # a topic that somebody makes is used soon
 _SIDE_BY_SIDE = 16
-_MOST_SHOWN = 16
+_MAX_SHOWN = 16
 _TRIED_MS = 2_000  # how long a try may take after which a refusal is noted again
 _DETAIL_CHARACTERS = 200
-_MOST_REFUSALS = 1_000  # names come from senders
+_MAX_REFUSALS = 1_000  # names come from senders
 _ANSWER_S = 30.0  # for so long a look-up that failed need not be made again
 
 
@@ -194,7 +194,7 @@ class Targets:
         except Exception as error:  # whatever one topic brings about ends with it
             log.exception("target %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic})
             reason, detail = "failed", repr(error)
-        if len(self._answers) >= _MOST_REFUSALS:
+        if len(self._answers) >= _MAX_REFUSALS:
             self._answers.clear()
         self._answers[topic] = reason, detail, asyncio.get_running_loop().time()
 
@@ -217,7 +217,7 @@ class Targets:
         times = before.times + 1 if before is not None and again else 1
         detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
         refusal = Refusal(reason, now + waits_ms[min(times, len(waits_ms)) - 1], times, whole, detail, absent)
-        if before is None and len(notes) >= _MOST_REFUSALS:
+        if before is None and len(notes) >= _MAX_REFUSALS:
             for name in [name for name, one in notes.items() if one.until <= now]:
                 del notes[name]
         notes[topic] = refusal
@@ -248,4 +248,4 @@ class Targets:
         return {topic: refusal.reason for topic, refusal in self._shown(now)}
 
     def _shown(self, now: int) -> list[tuple[str, Refusal]]:
-        return sorted((topic, one) for topic, one in self._refusals.items() if one.shown(now))[:_MOST_SHOWN]
+        return sorted((topic, one) for topic, one in self._refusals.items() if one.shown(now))[:_MAX_SHOWN]

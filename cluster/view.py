@@ -47,14 +47,14 @@ def cluster_json(
 
 
 def _node(member: Member, masters: Mapping[int, str]) -> dict[str, Any]:
-    standing = member.standing
+    health = member.health
     return {
         "name": member.name, "url": member.url, "rack": member.rack,
-        "state": str(standing.state), "reason": standing.reason, "watermark": standing.watermark, "full": standing.full,
+        "state": str(health.state), "reason": health.reason, "watermark": health.watermark, "full": health.full,
         "master_of": sorted(shard for shard, name in masters.items() if name == member.name),
         "holds": None if member.holds is None else sorted(member.holds),
-        "unfit": {str(shard): why for shard, why in sorted(standing.unfit.items())},
-        "lag": {str(shard): behind for shard, behind in sorted(standing.lag.items())},
+        "unfit": {str(shard): why for shard, why in sorted(health.unfit.items())},
+        "lag": {str(shard): behind for shard, behind in sorted(health.lag.items())},
     }  # fmt: skip
 
 
@@ -66,5 +66,5 @@ def _shard(number: int, master: str | None, entry: Entry | None, now: int) -> di
     return known | {
         "entry": entry.number, "entry_age_ms": max(now - entry.at, 0), "applied": entry.applied,
         "cursor_ms": cursor_ms, "cursor_age_ms": max(now - cursor_ms, 0) if cursor_ms else None,
-        "pending": entry.pending, "fates": entry.fates._asdict(),
+        "pending": entry.pending, "outcomes": entry.outcomes._asdict(),
     }  # fmt: skip

@@ -10,7 +10,7 @@ from duemq.bus.base import Bus
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.internal_topics import LEDGER
 from duemq.delay.shard.shard import Shard
-from duemq.election.base import NodeState, Standing
+from duemq.election.base import NodeHealth, NodeState
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def why_unfit(unfit: Mapping[int, str]) -> str:
     return "; ".join(why if shard in why else f"{shard}: {why}" for shard, why in sentences)
 
 
-class StandingKeeper:
+class HealthTracker:
     """Judges a node from what is seen of its shards, its log and its clock."""
 
     def __init__(self, shards: Mapping[int, Shard], clock: ClockWatch) -> None:
@@ -33,7 +33,7 @@ class StandingKeeper:
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
         self._shards, self._clock = shards, clock
-        self._told = Standing(NodeState.JOINING)
+        self._told = NodeHealth(NodeState.JOINING)
 
     def _why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
@@ -51,7 +51,7 @@ class StandingKeeper:
     def judge(
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
         targets: Mapping[str, str] | None = None,
-    ) -> Standing:  # fmt: skip
+    ) -> NodeHealth:  # fmt: skip
         """`trouble`: of the log. `watermark`, `full`, `targets`: see `Standing`."""
         unfit = self._why_unfit()
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
@@ -68,25 +68,25 @@ class StandingKeeper:
         else:
             troubles = (shard.trouble() for shard in self._shards.values())
             state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
-        return Standing(state, reason, self.lag, watermark, full, unfit, targets or {})
+        return NodeHealth(state, reason, self.lag, watermark, full, unfit, targets or {})
 
-    def worth_telling(self, standing: Standing) -> bool:
+    def worth_telling(self, health: NodeHealth) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
         # What it says of a full disk has a figure in it that changes every second.
         changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit, before.targets) != (
-            standing.state,
-            standing.reason,
-            standing.watermark,
-            bool(standing.full),
-            standing.unfit,
-            standing.targets,
+            health.state,
+            health.reason,
+            health.watermark,
+            bool(health.full),
+            health.unfit,
+            health.targets,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
-            for shard, behind in standing.lag.items()
+            for shard, behind in health.lag.items()
         )
         if changed:
-            self._told = replace(standing, lag=dict(standing.lag))
+            self._told = replace(health, lag=dict(health.lag))
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:

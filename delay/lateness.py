@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
-_LEAST_MS, _MOST_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
+_LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 
 
 class Lateness:
@@ -30,7 +30,7 @@ class Lateness:
         self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
         self.total_ms += int(lateness.sum())
         self.highest_ms = max(self.highest_ms, int(lateness.max()))
-        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MOST_MS).astype(np.int32)
+        latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MAX_MS).astype(np.int32)
         size = len(self._latest)
         if size < _SAMPLE and self._held + len(latest) > size:
             size = min(2 * (self._held + len(latest)), _SAMPLE)

@@ -49,10 +49,10 @@ class Upkeep:
         self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
         self._measure, self._monotonic = measure, monotonic
         self._one = asyncio.Lock()
-        self._cleaned_at = float("-inf")  # because of the disk
-        self._cleanings = Counter("duemq_cleanings_total", "Cleanings, by what asked", ["trigger"], registry=registry)
+        self._purged_at = float("-inf")  # because of the disk
+        self._purges = Counter("duemq_purges_total", "Cleanings, by what asked", ["trigger"], registry=registry)
         for trigger in (SCHEDULE, DISK):
-            self._cleanings.labels(trigger)
+            self._purges.labels(trigger)
 
     async def flush(self) -> None:
         for shard in list(self._shards.values()):
@@ -74,20 +74,20 @@ class Upkeep:
                         await bus.trim_older_than(info.name, before)
                 if self.level >= Level.CLEAN:
                     await bus.reclaim()
-        self._cleanings.labels(trigger).inc()
+        self._purges.labels(trigger).inc()
         if dropped:
             log.info(
                 "node dropped the forgotten history of %d shards in %.1f s (%s)", dropped,
                 self._monotonic() - started, trigger, extra={"action": "clean"},
             )  # fmt: skip
 
-    async def clean_if_full(self, bus: Bus | None, before: int) -> None:
+    async def purge_if_full(self, bus: Bus | None, before: int) -> None:
         """As `clean`, where a watermark asks for it: as soon as there is something to drop, else once a minute."""
         if self.level < Level.CLEAN or self._one.locked():
             return
-        ready = any(shard.to_clean for shard in self._shards.values())
-        if ready or self._monotonic() - self._cleaned_at >= _AGAIN_S:
-            self._cleaned_at = self._monotonic()
+        ready = any(shard.to_purge for shard in self._shards.values())
+        if ready or self._monotonic() - self._purged_at >= _AGAIN_S:
+            self._purged_at = self._monotonic()
             await self.clean(bus, before, DISK)
 
     # --- the disk -------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class Observer:
 
 
 @dataclass(slots=True)
-class FarCounts:
+class TieringCounts:
     """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened; `failures`: of
     that work, and of taking files in."""
 
@@ -177,7 +177,7 @@ class ShardGauges:
     windows: Mapping[int, int]
     sealed: int
     files: int
-    far: FarCounts
+    delay_files: TieringCounts
     stopped: bool
 
 
@@ -224,10 +224,10 @@ class NodeCollector(Collector):
         sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
         files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
         windows = CounterMetricFamily(
-            "duemq_far_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
+            "duemq_sealed_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
         )
         failures = CounterMetricFamily(
-            "duemq_far_failures", "Attempts to seal, load, rewrite or take in files that failed", labels=["shard"]
+            "duemq_tiering_failures", "Attempts to seal, load, rewrite or take in files that failed", labels=["shard"]
         )
         within = dict.fromkeys(_HORIZONS_MS, 0)
         for shard in self._shards():
@@ -243,12 +243,12 @@ class NodeCollector(Collector):
             sealed.add_metric(label, shard.sealed)
             files.add_metric(label, shard.files)
             for work, count in (
-                ("seal", shard.far.sealed),
-                ("load", shard.far.loaded),
-                ("rewrite", shard.far.rewritten),
+                ("seal", shard.delay_files.sealed),
+                ("load", shard.delay_files.loaded),
+                ("rewrite", shard.delay_files.rewritten),
             ):
                 windows.add_metric([*label, work], count)
-            failures.add_metric(label, shard.far.failures)
+            failures.add_metric(label, shard.delay_files.failures)
             for start, count in shard.windows.items():
                 for name, span in _HORIZONS_MS.items():
                     if start <= now + span:

@@ -27,15 +27,15 @@ from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Level, Watermarks
-from duemq.delay.core.limits import Pace
-from duemq.delay.core.linger import Gathering
-from duemq.delay.health import StandingKeeper, why_unfit
+from duemq.delay.core.limits import CycleLimits
+from duemq.delay.core.linger import Linger
+from duemq.delay.health import HealthTracker, why_unfit
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
 from duemq.delay.shard.shard import Shard
-from duemq.delay.tiering.tiering_policy import FarPolicy
-from duemq.election.base import Election, Member, NodeState, Standing
+from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
@@ -61,26 +61,26 @@ class NodeOptions:
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
-    `holds`: the shards it has replicas of, None = all. `clean_at`: hour and minute (UTC) of the one cleaning a day;
+    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one cleaning a day;
     None = every `clean_interval_s`.
     """
 
-    pace: Pace = field(default_factory=Pace)
+    cycle_limits: CycleLimits = field(default_factory=CycleLimits)
     alone: bool = True
     trims: bool = True
     holds: frozenset[int] | None = None
-    gathering: Gathering = field(default_factory=Gathering)
-    far: FarPolicy = field(default_factory=FarPolicy)
+    linger: Linger = field(default_factory=Linger)
+    delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     target_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
     flush_interval_s: float = 5.0
     flush_bytes: int = 32 << 20
-    clean_interval_s: float = 60.0
+    purge_interval_s: float = 60.0
     retention_s: float = 7 * 24 * 3600.0
     ledger_retention_s: float = 7 * 24 * 3600.0
-    clean_at: tuple[int, int] | None = None
+    purge_at: tuple[int, int] | None = None
     marks: Watermarks = field(default_factory=Watermarks)
     max_clock_offset_ms: int = 500
 
@@ -117,14 +117,14 @@ class Node:
         self.watch = ClockWatch(clock, options.max_clock_offset_ms)
         self.clock = self.watch.delivering
         self.ids = IdCodec(folder.info.secret)
-        self.far, self.far_turn = options.far, asyncio.Lock()
+        self.delay_files, self.tiering_turn = options.delay_files, asyncio.Lock()
         self.importing, self.import_turn = options.importing, asyncio.Lock()
         self.bus: Bus
         self.targets: Targets
         self.shards: dict[int, Shard] = {}
         self.observer = Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
-        self.standing = StandingKeeper(self.shards, self.watch)
+        self.health = HealthTracker(self.shards, self.watch)
         self.why_not_ready: str | None = "starting"
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
@@ -138,7 +138,7 @@ class Node:
         return self.targets.reasons(self.clock()) if hasattr(self, "targets") else {}
 
     def _gauges(self) -> list[ShardGauges]:
-        lag = self.standing.lag
+        lag = self.health.lag
         return [shard.gauges(lag.get(number, 0), stopped=number in self._dead) for number, shard in self.shards.items()]
 
     @property
@@ -185,7 +185,7 @@ class Node:
         self.bus = await self._open_bus()
         await create_logs(self.bus, info.shards)
         self.targets = Targets(self.bus, options.target_partitions)
-        await self.targets.learn([options.pace.dead_letter_topic])
+        await self.targets.learn([options.cycle_limits.dead_letter_topic])
         self._memory = memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         for number in sorted(range(info.shards) if options.holds is None else options.holds):
             self.shards[number] = self._shard(number, memory)
@@ -238,8 +238,8 @@ class Node:
             for task in (*masters, *others):
                 task.add_done_callback(on_end)
             scheduler.add_job(guarded(upkeep.flush), "interval", seconds=options.flush_interval_s)
-            scheduler.add_job(guarded(self.clean), cleaning_trigger(options), misfire_grace_time=_LATE_S)
-            scheduler.add_job(guarded(self.clean_if_full), "interval", seconds=1)
+            scheduler.add_job(guarded(self.clean), purge_trigger(options), misfire_grace_time=_LATE_S)
+            scheduler.add_job(guarded(self.purge_if_full), "interval", seconds=1)
             scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
             scheduler.add_job(guarded(self._watch_clock), "interval", seconds=EVERY_S)
@@ -266,7 +266,7 @@ class Node:
             shard, began = self.shards[number], loop.time()
             try:
                 with own_cancellation_only():
-                    await shard.run(self, self.options.pace, self.options.gathering)
+                    await shard.run(self, self.options.cycle_limits, self.options.linger)
                 return
             except (Unavailable, Fenced):
                 raise
@@ -300,8 +300,8 @@ class Node:
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self.why_not_ready = self.why_not_ready or "stopping"
-        self.standing.caught_up.clear()
-        self.standing.unfit.clear()
+        self.health.caught_up.clear()
+        self.health.unfit.clear()
         self._dead.clear()
         reason = Unavailable(self.why_not_ready)
         for shard in self.shards.values():
@@ -327,37 +327,37 @@ class Node:
 
     def on_ready(self, shard: int) -> None:
         """See `Surroundings`."""
-        self.standing.caught_up.add(shard)
-        self.standing.unfit.pop(shard, None)
+        self.health.caught_up.add(shard)
+        self.health.unfit.pop(shard, None)
         self._judge()
         self._look_whether_ready()
 
     def on_unfit(self, shard: int, reason: str) -> None:
         """See `Surroundings`."""
-        self.standing.caught_up.discard(shard)
-        self.standing.unfit[shard] = reason
+        self.health.caught_up.discard(shard)
+        self.health.unfit[shard] = reason
         self._judge()
 
     def _look_whether_ready(self) -> None:
-        if self.shards.keys() <= self.standing.caught_up | self.standing.unfit.keys():
+        if self.shards.keys() <= self.health.caught_up | self.health.unfit.keys():
             self.ready.set()
 
-    def _judge(self) -> Standing:
+    def _judge(self) -> NodeHealth:
         upkeep = self.upkeep
-        standing = self.standing.judge(
+        health = self.health.judge(
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
             self.targets.troubles(self.clock()),
         )  # fmt: skip
-        self._why_unfit = why_unfit(standing.unfit)
-        if self.options.alone and standing.unfit and standing.state is NodeState.READY:  # nobody else leads them
-            standing = replace(standing, state=NodeState.OUT, reason=self._why_unfit)
-        self.why_not_ready = None if standing.state in (NodeState.READY, NodeState.DRAINING) else standing.reason
-        return standing
+        self._why_unfit = why_unfit(health.unfit)
+        if self.options.alone and health.unfit and health.state is NodeState.READY:  # nobody else leads them
+            health = replace(health, state=NodeState.OUT, reason=self._why_unfit)
+        self.why_not_ready = None if health.state in (NodeState.READY, NodeState.DRAINING) else health.reason
+        return health
 
     async def _tell(self) -> None:
-        standing = self._judge()
-        if self.standing.worth_telling(standing):
-            await self.election.report(standing)
+        health = self._judge()
+        if self.health.worth_telling(health):
+            await self.election.report(health)
 
     async def _watch_election(self) -> None:
         while True:
@@ -369,12 +369,12 @@ class Node:
                 await self.election.release(number)
 
     async def _look_at_itself(self) -> None:
-        self._short = [member for member in self.election.members() if member.standing.watermark >= Level.SHORTEN]
+        self._short = [member for member in self.election.members() if member.health.watermark >= Level.SHORTEN]
         if self.options.alone:
             await self._tell()
             return
         try:
-            await self.standing.measure_lag(self.bus)
+            await self.health.measure_lag(self.bus)
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
@@ -395,7 +395,7 @@ class Node:
 
         Raises Rejected `unknown_shard`, or `not_needed` where the shard has a replica that is current.
         """
-        shard, unfit = self.shards.get(number), self.standing.unfit
+        shard, unfit = self.shards.get(number), self.health.unfit
         if shard is None:
             raise Rejected("unknown_shard", f"this node has no replica of shard {number}", "shard")
         if number not in unfit and shard.waits() is None:
@@ -408,7 +408,7 @@ class Node:
                 "shard",
             )  # fmt: skip
         for member in self.election.members():
-            if member.standing.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
+            if member.health.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
 
@@ -439,18 +439,18 @@ class Node:
         """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""
         await self.upkeep.clean(*self._own_log())
 
-    async def clean_if_full(self) -> None:
+    async def purge_if_full(self) -> None:
         """The same out of turn, where the disk asks for it."""
-        await self.upkeep.clean_if_full(*self._own_log())
+        await self.upkeep.purge_if_full(*self._own_log())
 
     def _own_log(self) -> tuple[Bus | None, int]:
         before = self.clock() - int(self.options.retention_s * 1000)
         return (self.bus if self.options.trims else None), before
 
 
-def cleaning_trigger(options: NodeOptions) -> CronTrigger | IntervalTrigger:
+def purge_trigger(options: NodeOptions) -> CronTrigger | IntervalTrigger:
     """When a node cleans, whatever its disk is like."""
-    if options.clean_at is None:
-        return IntervalTrigger(seconds=options.clean_interval_s, timezone="UTC")
-    hour, minute = options.clean_at
+    if options.purge_at is None:
+        return IntervalTrigger(seconds=options.purge_interval_s, timezone="UTC")
+    hour, minute = options.purge_at
     return CronTrigger(hour=hour, minute=minute, timezone="UTC")

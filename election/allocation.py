@@ -100,7 +100,7 @@ def allocate(strategy: StrategyName, shards: Iterable[int], members: Iterable[Me
 def _candidates(shard: int, members: Iterable[Member]) -> frozenset[str]:
     holders = [member for member in members if member.can_lead(shard)]
     for state in (NodeState.READY, NodeState.DRAINING):
-        if names := frozenset(member.name for member in holders if member.standing.state is state):
+        if names := frozenset(member.name for member in holders if member.health.state is state):
             return names
     return frozenset()
 

@@ -22,7 +22,7 @@ class NodeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeHealth:
     """What a node tells the others about itself.
 
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
@@ -52,14 +52,14 @@ class Member:
     link: str = ""
     rack: str = ""
     holds: frozenset[int] | None = None
-    standing: Standing = Standing(NodeState.JOINING)
+    health: NodeHealth = NodeHealth(NodeState.JOINING)
 
     def has(self, shard: int) -> bool:
         return self.holds is None or shard in self.holds
 
     def can_lead(self, shard: int) -> bool:
         """Whether it may be given the shard while it is ready."""
-        return self.has(shard) and shard not in self.standing.unfit
+        return self.has(shard) and shard not in self.health.unfit
 
 
 class Election(Protocol):
@@ -88,7 +88,7 @@ class Election(Protocol):
         """This node is no longer master of a shard it does not own any more: another may take it. Idempotent."""
         ...
 
-    async def report(self, standing: Standing) -> None:
+    async def report(self, health: NodeHealth) -> None:
         """Tell the others how this node is."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from duemq.election.base import Member, Standing
+from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import Changes
 
 _NAME = "local"
@@ -35,8 +35,8 @@ class SingleElection:
     async def release(self, shard: int) -> None:
         await asyncio.sleep(0)
 
-    async def report(self, standing: Standing) -> None:
-        self._me = Member(_NAME, self._me.url, standing=standing)
+    async def report(self, health: NodeHealth) -> None:
+        self._me = Member(_NAME, self._me.url, health=health)
 
     def members(self) -> Sequence[Member]:
         return [self._me]

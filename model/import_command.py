@@ -23,8 +23,8 @@ from duemq.model.timing import LAST_MS, WINDOW_MS, shown
 
 HEADER = "duemq-import"
 FORMER_HEADER = "duemq-adopt"  # logs of format 1 have it; it is still read
-MOST_ROWS = 2**31 - 1  # a key has 32 bits for the row
-MOST_FILES = 20_000  # of one batch: a year has 17,520 windows
+MAX_ROWS = 2**31 - 1  # a key has 32 bits for the row
+MAX_FILES = 20_000  # of one batch: a year has 17,520 windows
 REASON_CHARACTERS = 300
 _PATH_BYTES = 4_096
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -79,7 +79,7 @@ class ImportCommand:
             raise Rejected("bad_field", f"path must be printable, not {shown(self.path)}", "path")
         if type(self.sha256) is not str or not _SHA256.fullmatch(self.sha256):
             raise Rejected("bad_field", f"sha256 must be 64 characters of 0-9 a-f, not {shown(self.sha256)}", "sha256")
-        for name, value, most in (("size", self.size, 1 << 48), ("rows", self.rows, MOST_ROWS)):
+        for name, value, most in (("size", self.size, 1 << 48), ("rows", self.rows, MAX_ROWS)):
             if type(value) is not int or not 1 <= value <= most:
                 raise Rejected("bad_field", f"{name} must be a whole number from 1 to {most}, not {shown(value)}", name)
         window = self.window

@@ -58,7 +58,7 @@ class FileDecision(NamedTuple):
     reason: str = ""
 
 
-class Fates(NamedTuple):
+class OutcomeCounts(NamedTuple):
     """Messages since the shard began: accepted = delivered + cancelled + dead + pending."""
 
     accepted: int = 0
@@ -67,7 +67,7 @@ class Fates(NamedTuple):
     dead: int = 0
 
 
-NO_FATES = Fates()
+NO_OUTCOMES = OutcomeCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Entry:
 
     `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
     to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
-    it. `fates`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`: messages
-    that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
+    it. `outcomes`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`:
+    messages that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
     `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
     `imported`: files whose messages are pending from this entry on, and files that were refused.
 
@@ -94,7 +94,7 @@ class Entry:
     deferred: tuple[Deferred, ...] = ()
     pending: int = 0
     checksum: int = 0
-    fates: Fates = NO_FATES
+    outcomes: OutcomeCounts = NO_OUTCOMES
     horizon: int = 0
     imported: tuple[FileDecision, ...] = ()
     end_horizon: int = 0
@@ -104,7 +104,7 @@ class Entry:
     def encode(self) -> bytes:
         document: dict[str, object] = {
             "v": ENTRY_FORMAT, "n": self.number, "applied": self.applied, "cursor": self.cursor.hex(), "at": self.at,
-            "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.fates),
+            "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.outcomes),
         }  # fmt: skip
         if self.horizon:
             document["horizon"] = self.horizon
@@ -145,8 +145,8 @@ class Entry:
                 raise ValueError("cursor")
             return Entry(
                 d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                Fates(*d["fates"]), d.get("horizon", 0), imported, d.get("end_horizon", 0), _pair(d.get("lost")),
-                d.get("base"),
+                OutcomeCounts(*d["fates"]), d.get("horizon", 0), imported, d.get("end_horizon", 0),
+                _pair(d.get("lost")), d.get("base"),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error

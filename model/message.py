@@ -35,7 +35,7 @@ ENVELOPE = Struct(">BBIQQBHHBHI")
 FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
-MOST_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
+MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
 # No targets: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for themselves.
 OWN_TOPICS = (b"duemq.", b"__")
 
@@ -55,7 +55,7 @@ _TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % TOPIC_BYTES)
 CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
 NAME_TEXT = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # of such a name, without its prefix
 LABEL_TEXT = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
-MOST_LABELS = 16
+MAX_LABELS = 16
 
 Schedule = tuple[int, int, int, int, int, int, int, int, int]
 """The fields of a schedule's envelope from `its own bytes` on: size, due, expires, lengths, header count and bytes."""
@@ -127,7 +127,7 @@ def read_schedule(frame: bytes) -> Schedule | None:
     if headers or header_count or labels:
         end += COMMAND_BODY
         at = end - headers
-        if header_count > MOST_HEADERS or not are_headers(frame, at, end, header_count):
+        if header_count > MAX_HEADERS or not are_headers(frame, at, end, header_count):
             return None
         if labels and not _is_text(frame[at - labels : at]):
             return None

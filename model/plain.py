@@ -24,8 +24,8 @@ from duemq.model.message import (
     CANCEL,
     CLIENT_NAME,
     LABEL_TEXT,
-    MOST_HEADERS,
-    MOST_LABELS,
+    MAX_HEADERS,
+    MAX_LABELS,
     MOVE,
     NAME_TEXT,
     NO_KEY,
@@ -116,7 +116,7 @@ def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
         ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
         ("duemq-partition", b"%d" % shard), ("duemq-offset", b"%d" % offset),
     )  # fmt: skip
-    return pack_record(record.key, where + record.headers[:MOST_HEADERS], record.value)
+    return pack_record(record.key, where + record.headers[:MAX_HEADERS], record.value)
 
 
 def _our_headers(headers: Headers) -> dict[str, bytes]:
@@ -160,8 +160,8 @@ def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Pla
     if key is not None and len(key) >= NO_KEY:
         raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {NO_KEY - 1}")
     own = tuple((name, value) for name, value in record.headers if name not in _OURS)
-    if len(own) > MOST_HEADERS:
-        raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MOST_HEADERS}")
+    if len(own) > MAX_HEADERS:
+        raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MAX_HEADERS}")
     count, packed = pack_headers(own)
     name = _name(ours, _NAME, place) if _NAME in ours else b""
     draft = Draft(
@@ -202,8 +202,8 @@ def _level(text: str) -> int:
 def _labels(ours: dict[str, bytes]) -> tuple[str, ...]:
     text = _text(ours, _LABELS) if _LABELS in ours else ""
     labels = tuple(label.strip() for label in text.split(",")) if text else ()
-    if len(labels) > MOST_LABELS:
-        raise Rejected("bad_field", f"{_LABELS} are at most {MOST_LABELS}, not {len(labels)}")
+    if len(labels) > MAX_LABELS:
+        raise Rejected("bad_field", f"{_LABELS} are at most {MAX_LABELS}, not {len(labels)}")
     for label in labels:
         if not LABEL_TEXT.fullmatch(label):
             raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")

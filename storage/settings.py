@@ -1,4 +1,4 @@
-"""The sections `[storage]` and `[far]` of the settings."""
+"""The sections `[storage]` and `[delay_files]` of the settings."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class StorageSettings(Section):
     cache_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
     flush_interval_s: Annotated[float, Field(gt=0, le=3600)] = 5
     flush_bytes: Annotated[Size, Field(ge=64 * KIB)] = 32 * MIB
-    history_retention: Duration = duration("24h")
-    min_history: Annotated[Duration, Field(ge=60_000)] = duration("10m")
-    clean_mode: Literal["continuous", "off_peak"] = "continuous"
-    clean_at: str = "04:00"
-    clean_percent: Percent = 75
+    retention: Duration = duration("24h")
+    min_retention: Annotated[Duration, Field(ge=60_000)] = duration("10m")
+    purge_mode: Literal["continuous", "off_peak"] = "continuous"
+    purge_at: str = "04:00"
+    purge_percent: Percent = 75
     shorten_percent: Percent = 85
     refuse_percent: Percent = 90
     min_free_bytes: Size = 256 * MIB
 
-    @field_validator("clean_at")
+    @field_validator("purge_at")
     @classmethod
     def _time(cls, time: str) -> str:
         if not _TIME.fullmatch(time):
@@ -37,16 +37,16 @@ class StorageSettings(Section):
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
-        if not self.clean_percent <= self.shorten_percent <= self.refuse_percent:
+        if not self.purge_percent <= self.shorten_percent <= self.refuse_percent:
             raise ValueError(
-                f"clean_percent ({self.clean_percent}), shorten_percent ({self.shorten_percent}) and refuse_percent "
+                f"purge_percent ({self.purge_percent}), shorten_percent ({self.shorten_percent}) and refuse_percent "
                 f"({self.refuse_percent}) must not descend"
             )
         return self
 
 
-class FarSettings(Section):
-    """See `FarPolicy`."""
+class DelayFileSettings(Section):
+    """See `TieringPolicy`."""
 
     seal_rows: Annotated[int, Field(ge=1)] = 5_000
     seal_windows: Annotated[int, Field(ge=1, le=10_000)] = 2
@@ -66,7 +66,7 @@ class FarSettings(Section):
         nearest = given.data.get("seal_windows", 1) * WINDOW_MS
         if load_ahead > nearest:
             raise ValueError(
-                f"at most 30 minutes for each of far.seal_windows, here {nearest} ms: "
+                f"at most 30 minutes for each of delay_files.seal_windows, here {nearest} ms: "
                 "a window would be sealed again as soon as it was loaded"
             )
         return load_ahead

@@ -16,8 +16,8 @@ class CountMismatch(Fatal):
     """
 
     def __init__(self, start: int, level: Level, *, expected: int, left: int) -> None:
-        fate = f"{left} of them are missing from the store" if left > 0 else f"the store gave {-left} more"
-        super().__init__(f"{level.name.lower()} slot at {start} ms: {expected} rows were counted, {fate}")
+        outcome = f"{left} of them are missing from the store" if left > 0 else f"the store gave {-left} more"
+        super().__init__(f"{level.name.lower()} slot at {start} ms: {expected} rows were counted, {outcome}")
         self.start = start
         self.level = level
         self.expected = expected

@@ -14,7 +14,7 @@ from duemq.bench.clients.payloads import Payloads
 from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
 from duemq.bench.harness.workers import Link
 
-REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the fate of a message as its sender knows it; open: no answer came
+REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the outcome of a message as its sender knows it; open: no answer came
 
 TICKS_PER_S = 50
 LATE_SEND_MS = 5.0
@@ -53,7 +53,7 @@ class Job:
 class Sent:
     """What became of the messages.
 
-    By sequence number: `dues` (epoch ms), `fate`, and `ids` of every so many-th. By request: when it was answered
+    By sequence number: `dues` (epoch ms), `outcome`, and `ids` of every so many-th. By request: when it was answered
     (epoch ms), how long that took (ms), how many messages it carried. A problem is the first rejection or failure.
     """
 

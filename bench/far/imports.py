@@ -72,7 +72,7 @@ def _import_file(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tu
     written_s = time.monotonic() - began
     size = sum(path.stat().st_size for path in folder.iterdir())
     stage.site.stop()
-    stage.site.start({"far.import_from": str(folder)})
+    stage.site.start({"delay_files.import_from": str(folder)})
     empty = stage.site.bill() or ()
     imported_s = _run(stage, plan, folder, link)
     quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)

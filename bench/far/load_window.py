@@ -44,7 +44,9 @@ def load(stage: Stage, *, count: int, rate: float) -> Outcome:
     stage.site.kill()
     load_at_ms = now_ms() + (_START_S + _QUIET_S) * 1000
     ahead_ms = int(window - load_at_ms)
-    stage.site.start({"far.load_ahead": str(ahead_ms), "far.seal_windows": str(ahead_ms // WINDOW_MS + 1)})
+    stage.site.start(
+        {"delay_files.load_ahead": str(ahead_ms), "delay_files.seal_windows": str(ahead_ms // WINDOW_MS + 1)}
+    )
     stream = Stream(stage, "loading", rate)
     loaded = _watch(stage, "load", _START_S + _QUIET_S + patience_s)
     stage.sleep_until(now_ms() + _QUIET_S * 1000, "loaded")

@@ -24,7 +24,7 @@ def load_step(count: int, rate: float = 2_000) -> Step:
     """A full window."""
     title = f"load: a window of {count:,}, while {rate:,.0f} msg/s are delivered"
     # One window ahead in place of two, so that as little as possible of the half hours has to be waited for.
-    settings = {"far.seal_windows": "1", "far.seal_rows": str(max(count // 2, 1))}
+    settings = {"delay_files.seal_windows": "1", "delay_files.seal_rows": str(max(count // 2, 1))}
     return Step("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
 
 

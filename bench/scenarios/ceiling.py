@@ -6,7 +6,7 @@ from duemq.bench.harness.reconciliation import spread
 from duemq.bench.report.figures import Figure
 from duemq.dev.servers.usage import cpu_s
 
-_FEWEST, _MOST = 20_000, 200_000
+_FEWEST, _MAX = 20_000, 200_000
 _AT_MOST_S = 10.0
 
 
@@ -18,7 +18,7 @@ def throughput(stage: Stage, count: int) -> tuple[Figure, ...]:
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:
         return ()
-    count = min(max(count, _FEWEST), _MOST)
+    count = min(max(count, _FEWEST), _MAX)
     source, target = (f"{stage.topic}.plain.{name}" for name in ("in", "out"))
     stage.site.create_topic(source)
     stage.site.create_topic(target)

@@ -31,7 +31,7 @@ from duemq.bus.kafka.produce.batches import batches_of
 from duemq.bus.partitioner import partition_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY, checksum
-from duemq.model.ledger import Answer, Deferred, Entry, Fates
+from duemq.model.ledger import Answer, Deferred, Entry, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, fingerprint, schedule_frame
 from duemq.model.record import pack_record
 from duemq.model.row import changed, dead_frame, frame_in, message_key_in, row_of
@@ -87,7 +87,7 @@ class _History:
         self._shard, self._count, self._start, self._chosen = shard, count, start, chosen
         self._ids = IdCodec(_SECRET)
         self._number, self._applied, self._cursor = -1, 0, KEY.pack(0, 0, 0)
-        self._fates, self._pending, self._checksum = [0, 0, 0, 0], 0, 0
+        self._outcomes, self._pending, self._checksum = [0, 0, 0, 0], 0, 0
         self._at = start
         self._producer: Any = None
 
@@ -144,7 +144,7 @@ class _History:
                 id_ = self._ids.issue_bytes(self._shard, due, offset)
                 waiting[offset] = KEY.pack(due, offset, 0), row_of(frame, id_), topic
                 placed.append(waiting[offset][0])
-                self._fates[0] += 1
+                self._outcomes[0] += 1
                 if name:
                     answers[offset] = Answer.ACCEPTED
             else:
@@ -153,7 +153,7 @@ class _History:
                 removed.append(key)
                 if about % 2:
                     frame = change_frame(CANCEL, key)
-                    self._fates[2] += 1
+                    self._outcomes[2] += 1
                 else:
                     later = int.from_bytes(key[:8], "big") + _TICK_MS
                     frame = change_frame(MOVE, key, later)
@@ -190,8 +190,8 @@ class _History:
                 else:
                     batches.setdefault((topic, _partition(row)), []).append(frame_in(row))
             self._pending -= len(cycle)
-            self._fates[1] += len(cycle) - len(deferred)
-            self._fates[3] += len(deferred)
+            self._outcomes[1] += len(cycle) - len(deferred)
+            self._outcomes[3] += len(deferred)
             self._cursor = cycle[-1][0]
             self._checksum = (self._checksum - checksum([key for key, _, _ in cycle])) & _MASK
             await self._commit(stamp, batches, {}, deferred)
@@ -214,7 +214,7 @@ class _History:
         self._number, self._at = self._number + 1, at
         return Entry(
             self._number, self._applied, self._cursor, at, answers, tuple(deferred), self._pending, self._checksum,
-            Fates(*self._fates),
+            OutcomeCounts(*self._outcomes),
         )  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def _taken(process: Any) -> float:
     return float(spent.get().toMillis()) / 1000 if spent.isPresent() else 0.0
 
 
-def measure(bootstrap: str, memory: str, out: Path, fates: bool = False) -> dict[str, Any]:
+def measure(bootstrap: str, memory: str, out: Path, outcomes: bool = False) -> dict[str, Any]:
     """One audit in a session of its own. Raises JobFailed where the history is not found clean."""
     from duemq.pipeline.audit.job import audit as run
     from duemq.pipeline.spark.session import running
@@ -267,14 +267,14 @@ def measure(bootstrap: str, memory: str, out: Path, fates: bool = False) -> dict
     began = time.perf_counter()
     with running("duemq bench audit", kafka=True, settings={"spark.driver.memory": memory}) as spark:
         started, steps = time.perf_counter(), _Steps()
-        result = run(spark, bootstrap, out, teller=steps, fates_table=fates)
+        result = run(spark, bootstrap, out, teller=steps, outcomes_table=outcomes)
         ended = time.perf_counter()
         seconds = steps.seconds()
         java, python = _cpu(spark)
     if not result.clean:
         raise JobFailed(f"a clean history was found violated: {dict(result.found)}, {result.shown[:3]}")
     return {
-        "messages": result.accepted, "fates": dict(result.account), "driver_memory": memory,
+        "messages": result.accepted, "outcomes": dict(result.account), "driver_memory": memory,
         "spark_starts_s": round(started - began, 1), "audit_s": round(ended - started, 1), "steps_s": seconds,
         "ledger_entries": sum(one.last_n - one.base_n for one in result.shards),
         "messages_per_s": round(result.accepted / (ended - started)), "java_cpu_s": java, "python_cpu_s": python,
@@ -287,7 +287,7 @@ def audit(
     memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
     filled: Annotated[bool, typer.Option("--filled", help="The topics were filled before: only measure.")] = False,
     entries: Annotated[int, typer.Option(help="Ledger entries in which nothing happened, besides.")] = 0,
-    fates: Annotated[bool, typer.Option("--fates", help="With the table fates.")] = False,
+    outcomes: Annotated[bool, typer.Option("--outcomes", help="With the table outcomes.")] = False,
 ) -> None:
     """Fill the topics of an empty Kafka with a history, and audit it."""
     began = time.perf_counter()
@@ -296,7 +296,7 @@ def audit(
             fill(kafka, messages, entries=entries)
         fill_s = round(time.perf_counter() - began, 1)
         with tempfile.TemporaryDirectory() as folder:
-            echo_json({"fill_s": fill_s} | measure(kafka, memory, Path(folder), fates))
+            echo_json({"fill_s": fill_s} | measure(kafka, memory, Path(folder), outcomes))
 
 
 def gone(

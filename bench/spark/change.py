@@ -49,7 +49,7 @@ def mass(
     try:
         with (
             spark_session("bench", master, conf, as_json) as (spark, teller),
-            serving(folder / "data", f"far.import_from={stage}") as url,
+            serving(folder / "data", f"delay_files.import_from={stage}") as url,
             Client(url, timeout=60) as client,
         ):
             if scheduled:

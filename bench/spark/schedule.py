@@ -67,7 +67,7 @@ def _measured(
     table = spark.read.parquet(uri_of(folder / "table"))
     stage = folder / "stage"
     stage.mkdir(exist_ok=True)
-    with serving(folder / "data", f"far.import_from={stage}") as url:
+    with serving(folder / "data", f"delay_files.import_from={stage}") as url:
         teller.step("warming up")
         plain(table.limit(_WARM_ROWS), folder / "warm")
         scheduled(table.limit(_WARM_ROWS), f"warm-{start}", stage, url, teller)

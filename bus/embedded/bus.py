@@ -39,12 +39,12 @@ class EmbeddedBus:
     """
 
     def __init__(
-        self, folder: Path, db: Rdict, tail_bytes: int, clock: Callable[[], int], fault: Callable[[str], None] | None
+        self, folder: Path, db: Rdict, buffer_bytes: int, clock: Callable[[], int], fault: Callable[[str], None] | None
     ) -> None:
         self._folder, self._db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
         self._epochs: dict[str, int] = {}
-        self._tails = TailCache(tail_bytes)
+        self._tails = TailCache(buffer_bytes)
         self._history = History(db)
         self._compactor = Compactor(db)
         self._commits = GroupCommit(db, self._begin, self._publish, self._ended, fault)
@@ -57,19 +57,19 @@ class EmbeddedBus:
         cls,
         folder: Path,
         *,
-        tail_bytes: int = TAIL_BYTES,
+        buffer_bytes: int = TAIL_BYTES,
         clock: Callable[[], int] = wall_clock,
         fault: Callable[[str], None] | None = None,
     ) -> EmbeddedBus:
         """The log in this folder, made if it is not there.
 
-        `tail_bytes` bounds the memory for newest frames, `clock` gives epoch ms. Raises FolderRefused, CorruptStore,
+        `buffer_bytes` bounds the memory for newest frames, `clock` gives epoch ms. Raises FolderRefused, CorruptStore,
         DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translated(f"reading the log in {folder}"):
-                return cls(folder, db, tail_bytes, clock, fault)
+                return cls(folder, db, buffer_bytes, clock, fault)
         except BaseException:
             db.close()
             raise
@@ -178,14 +178,14 @@ class EmbeddedBus:
         self._commits.check()
         await self._compactor.now()
 
-    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
         self._commits.check()
         with translated(f"reading the place of consumer {consumer!r}"):
-            place: bytes | None = self._db.get(layout.place_key(topic, consumer))
+            place: bytes | None = self._db.get(layout.consumer_cursor_key(topic, consumer))
             return place
 
-    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
-        await self._commits.submit(lambda group: group.batch.put(layout.place_key(topic, consumer), cursor))
+    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
+        await self._commits.submit(lambda group: group.batch.put(layout.consumer_cursor_key(topic, consumer), cursor))
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()

@@ -50,5 +50,5 @@ def epoch_key(committer: str) -> bytes:
     return b"e" + committer.encode()
 
 
-def place_key(topic: str, consumer: str) -> bytes:
+def consumer_cursor_key(topic: str, consumer: str) -> bytes:
     return b"c" + topic.encode() + b"\0" + consumer.encode()

@@ -39,7 +39,7 @@ from duemq.bus.kafka.topics.consumer_offsets import Places
 from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.record import Partition, Stored
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _SOON_S, _PATIENCE = 0.005, 100
 class KafkaBus:
     """Made by `open`. It gets over brokers that go away and come back by itself; `trouble` says when they are away."""
 
-    def __init__(self, options: KafkaOptions, clock: Callable[[], int], fault: Fault = no_fault) -> None:
+    def __init__(self, options: KafkaOptions, clock: Callable[[], int], fault: Failpoint = no_failpoint) -> None:
         self._options, self._clock, self._fault = options, clock, fault
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
@@ -60,7 +60,7 @@ class KafkaBus:
         self._ends = Ends()
         self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._tails = Tails(self._wire, options.tail_bytes, self.subscriptions.grown, self._ends.known)
+        self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.grown, self._ends.known)
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
@@ -80,7 +80,7 @@ class KafkaBus:
 
     @classmethod
     async def open(
-        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, fault: Fault = no_fault
+        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, fault: Failpoint = no_failpoint
     ) -> KafkaBus:
         """Raises BadConfig where the brokers refuse us or a setting cannot work, Unavailable where they are away."""
         bus = cls(options, clock, fault)
@@ -284,11 +284,11 @@ class KafkaBus:
     async def reclaim(self) -> None:
         self._check()  # a broker's disk is its own business
 
-    async def get_place(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
         self._check()
         return await self._places.get(topic, consumer)
 
-    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         self._check()
         await self._places.put(topic, consumer, cursor)
 

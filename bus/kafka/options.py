@@ -25,7 +25,7 @@ class KafkaOptions:
     """`cluster` names this duemq on its brokers: two that share brokers need two names.
 
     `replication_factor`, `min_insync_replicas`, `retention_ms`, `max_message_bytes`: of duemq's own topics.
-    `ca`, `cert`, `key`: paths of PEM files. `tail_bytes`: frames of own topics kept in memory for their readers.
+    `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: frames of own topics kept in memory for their readers.
     Raises BadConfig for values that cannot work.
     """
 
@@ -44,7 +44,7 @@ class KafkaOptions:
     key: str | None = None
     request_timeout_ms: int = 6_000
     transaction_timeout_ms: int = 10_000
-    tail_bytes: int = 64 << 20
+    buffer_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if not all(_ADDRESS.fullmatch(address) for address in self.addresses):

@@ -40,8 +40,9 @@ def import_file(
 ) -> None:
     """Hand over Parquet files of messages, each of one 30-minute window, to be scheduled as a whole.
 
-    The nodes have to see the files under the same paths, below a folder of their setting far.import_from. A file is
-    imported once, however often it is handed over. Exit code 7 if one was rejected; the reason names row and column.
+    The nodes have to see the files under the same paths, below a folder of their setting delay_files.import_from. A
+    file is imported once, however often it is handed over. Exit code 7 if one was rejected; the reason names row and
+    column.
     """
     files = _files(paths)
     with connected(url, as_json) as client, _bar(as_json) as told:

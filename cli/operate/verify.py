@@ -23,7 +23,8 @@ def verify(
     config: startup.Config = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check that store, wheel, ledger and logs of a data folder agree, and that every message has exactly one fate."""
+    """Check that store, wheel, ledger and logs of a data folder agree, and that every message has exactly one
+    outcome."""
     import asyncio
 
     from duemq.cli.settings.settings import Settings

@@ -12,7 +12,7 @@ EXAMPLES = """Examples:
 
     duemq serve
     duemq serve --data /var/lib/duemq --listen 0.0.0.0:8787
-    duemq serve --config duemq.toml --set limits.max_delay=1y --set storage.history_retention=6h
+    duemq serve --config duemq.toml --set limits.max_delay=1y --set storage.retention=6h
     duemq serve --kafka localhost:9092
     DUEMQ_HTTP__API_KEYS=first-secret,second-secret duemq serve
 """

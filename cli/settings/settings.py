@@ -26,7 +26,7 @@ from duemq.model.settings import Section, host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.request.ingress import Limits
 from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
-from duemq.storage.settings import FarSettings, StorageSettings
+from duemq.storage.settings import DelayFileSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key"))
@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     topics: TopicSettings = TopicSettings()
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
-    far: FarSettings = FarSettings()
+    delay_files: DelayFileSettings = DelayFileSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     kafka: KafkaSettings = KafkaSettings()
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()

@@ -28,14 +28,14 @@ from duemq.cli.settings.settings import Settings
 from duemq.cluster.backend import Backend
 from duemq.cluster.clock import GuardedClock
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.core.limits import Pace
-from duemq.delay.core.linger import Gathering
+from duemq.delay.core.limits import CycleLimits
+from duemq.delay.core.linger import Linger
 from duemq.delay.node import NodeOptions
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
@@ -50,32 +50,32 @@ log = logging.getLogger(__name__)
 _TEST_CLOCK = "DUEMQ_TEST_CLOCK"
 _LOOK_EVERY_S = 0.05
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
-_TRANSACTION_S = 1e-6  # see Gathering: at 10,000 messages/s in and out a shard makes 50 a second
+_TRANSACTION_S = 1e-6  # see Linger: at 10,000 messages/s in and out a shard makes 50 a second
 
 
 def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
     delivery, storage = settings.delivery, settings.storage
-    own, kafka = settings.embedded.gather_ms / 1000, settings.kafka.gather_ms / 1000
-    gathering = Gathering(own) if trims else Gathering(kafka, _TRANSACTION_S)
+    own, kafka = settings.embedded.linger_ms / 1000, settings.kafka.linger_ms / 1000
+    linger = Linger(own) if trims else Linger(kafka, _TRANSACTION_S)
     return NodeOptions(
-        pace=Pace(
+        cycle_limits=CycleLimits(
             max_messages=delivery.max_cycle_messages,
             max_bytes=delivery.max_cycle_bytes,
             max_attempts=delivery.max_attempts,
             retry_ms=delivery.retry_delays,
             dead_letter_topic=settings.topics.dead_letter,
-            history_ms=storage.history_retention,
-            short_history_ms=storage.min_history,
+            retention_ms=storage.retention,
+            min_retention_ms=storage.min_retention,
         ),
         alone=alone,
         trims=trims,
         holds=holds,
-        gathering=gathering,
-        far=FarPolicy(
-            settings.far.seal_rows,
-            settings.far.seal_windows,
-            settings.far.load_ahead,
-            rewrite_share=settings.far.rewrite_share,
+        linger=linger,
+        delay_files=TieringPolicy(
+            settings.delay_files.seal_rows,
+            settings.delay_files.seal_windows,
+            settings.delay_files.load_ahead,
+            rewrite_share=settings.delay_files.rewrite_share,
         ),
         importing=replace(import_policy(settings), copies=1 if alone else _copies(settings)),
         target_partitions=settings.topics.partitions,
@@ -85,9 +85,9 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         flush_bytes=storage.flush_bytes,
         retention_s=settings.embedded.retention / 1000,
         ledger_retention_s=settings.kafka.retention / 1000,
-        clean_at=_hour_and_minute(storage.clean_at) if storage.clean_mode == "off_peak" else None,
+        purge_at=_hour_and_minute(storage.purge_at) if storage.purge_mode == "off_peak" else None,
         marks=Watermarks(
-            storage.clean_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
+            storage.purge_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
         ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
     )
@@ -103,20 +103,22 @@ def import_policy(settings: Settings) -> ImportPolicy:
         max_key_bytes=own.max_key_bytes,
         topics=settings.topics.allowed,
     )
-    far = settings.far
+    delay_files = settings.delay_files
     return ImportPolicy(
-        tuple(Path(place).resolve() for place in far.import_from if not is_object(place)),
+        tuple(Path(place).resolve() for place in delay_files.import_from if not is_object(place)),
         limits,
-        patience_ms=far.import_timeout,
+        patience_ms=delay_files.import_timeout,
         furthest_ms=own.max_delay,
-        prefixes=tuple(place for place in far.import_from if is_object(place)),
-        store=ObjectStore(far.s3_endpoint, far.s3_region, far.s3_access_key, far.s3_secret_key),
+        prefixes=tuple(place for place in delay_files.import_from if is_object(place)),
+        store=ObjectStore(
+            delay_files.s3_endpoint, delay_files.s3_region, delay_files.s3_access_key, delay_files.s3_secret_key
+        ),
     )
 
 
 def _copies(settings: Settings) -> int:
     """How many replicas have an imported file: as many as the brokers keep of other messages, where nothing is set."""
-    return settings.far.import_replicas or settings.kafka.min_insync_replicas
+    return settings.delay_files.import_replicas or settings.kafka.min_insync_replicas
 
 
 def _hour_and_minute(time: str) -> tuple[int, int]:
@@ -142,7 +144,7 @@ def kafka_options(settings: Settings) -> KafkaOptions:
         key=own.key_file or None,
         request_timeout_ms=own.request_timeout_ms,
         transaction_timeout_ms=own.transaction_timeout_ms,
-        tail_bytes=own.tail_bytes,
+        buffer_bytes=own.buffer_bytes,
     )
 
 
@@ -206,10 +208,10 @@ async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
     return await KafkaBus.open(kafka_options(settings), clock, _deadly(settings.testing.die_at))
 
 
-def _deadly(die_at: str) -> Fault:
+def _deadly(die_at: str) -> Failpoint:
     """What kills this process, as SIGKILL does, at a step of its N-th cycle: STEP:N. Empty = nothing."""
     if not die_at:
-        return no_fault
+        return no_failpoint
     step, _, number = die_at.partition(":")
     left = int(number)
 

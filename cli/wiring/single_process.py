@@ -54,7 +54,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
 
 def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
     async def open_embedded() -> Bus:
-        return await EmbeddedBus.open(data / "bus", tail_bytes=settings.embedded.tail_bytes, clock=clock)
+        return await EmbeddedBus.open(data / "bus", buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
         return await open_bus(settings, clock)

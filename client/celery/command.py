@@ -11,9 +11,9 @@ from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
 from duemq.client.celery.outlet import BrokerOutlet
-from duemq.client.relay.command import MOST_LEASE_S, RelayOptions, run_relay
+from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
-from duemq.client.relay.relay import MOST_PAGE, PAGE, NoPlace, Start
+from duemq.client.relay.relay import MAX_PAGE, PAGE, NoPlace, Start
 
 EXAMPLES = """
 \b
@@ -39,7 +39,7 @@ def _options(command: Any) -> Any:
             "--page",
             default=PAGE,
             show_default=True,
-            type=click.IntRange(1, MOST_PAGE),
+            type=click.IntRange(1, MAX_PAGE),
             help="Tasks per page: so many at most are published twice after a kill -9.",
         ),
         click.option(
@@ -47,7 +47,7 @@ def _options(command: Any) -> Any:
             "lease_s",
             default=LENGTH_S,
             show_default=True,
-            type=click.FloatRange(LEAST_S, MOST_LEASE_S),
+            type=click.FloatRange(LEAST_S, MAX_LEASE_S),
             help="Seconds after which another relay takes over from one that died.",
         ),
         click.option("--alone", is_flag=True, help="No other relay of the consumer runs: take no lease."),

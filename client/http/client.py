@@ -162,7 +162,7 @@ class Client:
     def cancel_many(
         self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
     ) -> CancelReport:
-        """Cancel a number of messages, or all that match a filter; the report tells the fate of each.
+        """Cancel a number of messages, or all that match a filter; the report tells the outcome of each.
 
         With `times` it also tells when each ended, which costs a look at every one that had ended before.
         """
@@ -173,7 +173,8 @@ class Client:
         return Message(self, self._run(operations.reschedule(message_id, when)))
 
     def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
-        """Move a number of messages, each to a time of its own, given as in `send`; the report tells the fate of each.
+        """Move a number of messages, each to a time of its own, given as in `send`; the report tells the outcome of
+        each.
 
         What speaks of an absolute time can be sent again at will.
         """

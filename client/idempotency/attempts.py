@@ -29,7 +29,7 @@ from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
 from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Unavailable
-from duemq.model.fault import Fault
+from duemq.model.failpoint import Failpoint
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Unrecorded:
 class Attempts:
     """`result` gives JSON."""
 
-    def __init__(self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], fault: Fault) -> None:
+    def __init__(self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], fault: Failpoint) -> None:
         self._store, self._terms, self._cache, self._clock, self._fault = store, terms, cache, clock, fault
         self._running: dict[bytes, asyncio.Event] = {}
         self._claims: dict[bytes, _Claim] = {}

@@ -28,7 +28,7 @@ from duemq.client.idempotency.attempts import Attempts, Terms
 from duemq.client.idempotency.base import Store
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Rejected
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 
 KEY_BYTES = 1_024
 
@@ -66,7 +66,7 @@ def once(
     cached_bytes: int = 16 << 20,
     store_timeout: timedelta = timedelta(seconds=10),
     clock: Callable[[], int] = _now_ms,
-    fault: Fault = no_fault,
+    fault: Failpoint = no_failpoint,
 ) -> Callable[[Handler[Message]], Handler[Message]]:
     """A decorator for `async def handler(message)`. Its result has to be JSON (orjson's), for it is kept.
 

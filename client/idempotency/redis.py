@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 PREFIX: Final = b"duemq:once:"
 START_S: Final = 30.0
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _CONNECTIONS = 32
 _CALL_S = 10.0  # all in all, with the wait for a connection to become free
 _SOCKET_S = 5.0  # for a connection, and for each answer; of redis-py before 8 the default is to wait for ever
@@ -101,7 +101,7 @@ class RedisStore:
                         raise
                     log.warning("the store of idempotency keys is away, and is asked again: %s", error)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         except BaseException:
             await store.close()
             raise

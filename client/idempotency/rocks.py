@@ -35,7 +35,7 @@ from duemq.client.idempotency.rocks_layout import (
 )
 from duemq.client.idempotency.states import Row, begin, finish, release
 from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class RocksStore:
 
     shared = False
 
-    def __init__(self, folder: Path, db: Rdict, session: int, fault: Fault) -> None:
+    def __init__(self, folder: Path, db: Rdict, session: int, fault: Failpoint) -> None:
         self._folder, self._db, self._session, self._fault = folder, db, session, fault
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Request | _Sweep] = []
@@ -82,7 +82,7 @@ class RocksStore:
         self._worker.start()
 
     @classmethod
-    async def open(cls, folder: Path | str, fault: Fault = no_fault) -> RocksStore:
+    async def open(cls, folder: Path | str, fault: Failpoint = no_failpoint) -> RocksStore:
         """Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or StoreFailed."""
         path = Path(folder)
         db, session = await asyncio.to_thread(open_folder, path)

@@ -13,7 +13,7 @@ from duemq.client.http.client import Client
 from duemq.client.relay.lease import LENGTH_S, Alone, Lease
 from duemq.client.relay.relay import PAGE, Outlet, Relay, Start
 
-MOST_LEASE_S = 600.0
+MAX_LEASE_S = 600.0
 
 
 class Hold(Protocol):

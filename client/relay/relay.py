@@ -32,7 +32,7 @@ from duemq.model.errors import DuemqError
 
 PAGE: Final = 200
 """Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""
-MOST_PAGE: Final = 10_000
+MAX_PAGE: Final = 10_000
 WAIT_MS: Final = 1000
 TRIES: Final = 5
 """So often is a record given to a broker that answers and will not have it; then it goes to the dead letters."""

@@ -97,14 +97,14 @@ class HttpPeers:
     def _sources(self, shard: int) -> Iterator[Member]:
         """Who may have a file of the shard. One that is catching up may be waiting for just that."""
         for member in self._view.members():
-            if member.name != self._name and member.standing.state is not NodeState.OUT and member.has(shard):
+            if member.name != self._name and member.health.state is not NodeState.OUT and member.has(shard):
                 yield member
 
     def _holders(self, shard: int) -> Iterator[Member]:
         """A standby before the master, who has more to do."""
         master = self._view.masters().get(shard)
         for member in sorted(self._view.members(), key=lambda one: one.name == master):
-            if member.name != self._name and member.standing.state in _SOUND and member.has(shard):
+            if member.name != self._name and member.health.state in _SOUND and member.has(shard):
                 yield member
 
 

@@ -29,7 +29,7 @@ from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
-from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
+from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, Place
 from duemq.model.record import Stored
@@ -338,13 +338,13 @@ class Cycle:
         pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
         total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
         total += sum(one.checksum for one in self.settled)
-        accepted = before.fates.accepted + self._accepted
-        cancelled = before.fates.cancelled + self._cancelled
-        dead = before.fates.dead + self._dead - self._revived
+        accepted = before.outcomes.accepted + self._accepted
+        cancelled = before.outcomes.cancelled + self._cancelled
+        dead = before.outcomes.dead + self._dead - self._revived
         return Entry(
             number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
-            fates=Fates(accepted, accepted - cancelled - dead - pending, cancelled, dead),
+            outcomes=OutcomeCounts(accepted, accepted - cancelled - dead - pending, cancelled, dead),
             horizon=max(before.horizon, horizon), imported=self.settled,
             end_horizon=max(before.end_horizon, end_horizon), lost=self.lost,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CycleLimits:
     """Bounds of a cycle.
 
     `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
@@ -20,5 +20,5 @@ class Pace:
     max_attempts: int = 16
     retry_ms: tuple[int, ...] = (1_000, 5_000, 10_000, 30_000, 60_000)
     dead_letter_topic: str = "duemq.dlq"
-    history_ms: int | None = None
-    short_history_ms: int = 600_000
+    retention_ms: int | None = None
+    min_retention_ms: int = 600_000

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 _REST = 1.5  # by the time a cycle took: one that took long says that the machine or the brokers have enough to do
-_MOST_S = 0.05
+_MAX_S = 0.05
 _MEMORY_S = 0.5
 _LIGHT_PER_S = 1_000  # commands and deliveries
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
+class Linger:
     """Cycles have a price of their own, so that where there is much they should widen instead of multiplying.
 
     `least_s`: s between the starts of two cycles where there is little to do. `each_s`: s more to that for each command
@@ -23,11 +23,11 @@ class Gathering:
     each_s: float = 0.0
 
 
-class Gather:
+class LingerState:
     """The gathering of one master. Times in s, of any clock that goes on steadily."""
 
-    def __init__(self, gathering: Gathering) -> None:
-        self._least_s, self._each_s = gathering.least_s, gathering.each_s
+    def __init__(self, linger: Linger) -> None:
+        self._least_s, self._each_s = linger.least_s, linger.each_s
         self._recent = 0.0  # commands and deliveries lately, older ones counting less
         self._last = -math.inf
 
@@ -43,4 +43,4 @@ class Gather:
         if full:
             return started + self._least_s
         wider = max(_REST * (ended - started), self._each_s * self._recent / _MEMORY_S)
-        return started + max(self._least_s, min(wider, _MOST_S))
+        return started + max(self._least_s, min(wider, _MAX_S))

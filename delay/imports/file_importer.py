@@ -26,7 +26,7 @@ import orjson
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.imports.import_candidates import Candidates
-from duemq.delay.metrics import FarCounts
+from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
@@ -73,13 +73,13 @@ class FileImporter:
         turn: asyncio.Lock,
         work: Lines,
         peers: FilePeers | None = None,
-        counts: FarCounts | None = None,
+        counts: TieringCounts | None = None,
     ) -> None:
         """`peers`: the other nodes that have a replica of the shard; None where there is none."""
         self._shard, self._replica, self._policy = shard, replica, policy
         self._clock, self._turn, self._work = clock, turn, work
         self._peers = peers or NoPeers()
-        self._counts = counts or FarCounts()
+        self._counts = counts or TieringCounts()
         self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
         self._store: ShardStore | None = None
         self._candidates = Candidates(policy, self.why_wanted)
@@ -180,7 +180,7 @@ class FileImporter:
                 size = found.path.stat().st_size
                 return found.path, Copy(found.about.rows, found.checksum, size, found.about.content)
             if (import_record := store.imports.get(offset)) is not None:
-                for sealed in store.far.of(import_record.import_command.window):
+                for sealed in store.delay_files.of(import_record.import_command.window):
                     if sealed.about.offset == offset:
                         path = store.path / sealed.name
                         return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)

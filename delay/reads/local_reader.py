@@ -141,7 +141,8 @@ class LocalReader:
         if import_record.state == REJECTED:
             raise Rejected("no_ids", f"{import_record.import_command.path} was rejected: {import_record.reason}", "id")
         sealed = next(
-            (one for one in store.far.of(import_record.import_command.window) if one.about.offset == wanted), None
+            (one for one in store.delay_files.of(import_record.import_command.window) if one.about.offset == wanted),
+            None,
         )
         if sealed is None:
             raise Rejected(
@@ -151,7 +152,7 @@ class LocalReader:
         try:
             return await in_thread(ids_of, path, about, held.replica.ids, first, most)
         except DamagedFile as error:
-            if sealed in store.far.of(import_record.import_command.window):
+            if sealed in store.delay_files.of(import_record.import_command.window):
                 held.lose(store, error)
             raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from duemq.cluster.shard_reader import Found, MessageState, Query, Status
 from duemq.delay.shard.shard import Shard
-from duemq.delay.tiering.prefetch import ReadAhead, warm_part
+from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import CANCELLED, Ended
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
@@ -44,7 +44,7 @@ class Reads:
     ) -> list[tuple[bytes, Ended | None, bytes | None]]:
         """Where each is now, how it ended, and its row."""
         store = self._shard.store
-        ahead = ReadAhead(store)
+        ahead = PrefetchedView(store)
         with self._damage_told(store):
             await ahead.read(self._current_keys(first_keys), payload=payload)
             if self._shard.store is not store:
@@ -132,7 +132,7 @@ class Reads:
             looked: bytes | None
             if prefix == ROW:
                 with self._damage_told(store):
-                    await warm_part(store, after, through)
+                    await prefetch_part(store, after, through)
                     if self._shard.store is not store:
                         continue
                     keys, rows, looked = store.scan_part(after, through, _PART, _PART_BYTES)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, describe
 from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
@@ -141,7 +141,11 @@ def read_part(path: Path, offset: int, count: int) -> bytes:
 
 
 async def fetch(
-    source: SnapshotSource, shard: int, into: Path, progress: Callable[[int, int], None], fault: Fault = no_fault
+    source: SnapshotSource,
+    shard: int,
+    into: Path,
+    progress: Callable[[int, int], None],
+    fault: Failpoint = no_failpoint,
 ) -> Manifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
@@ -179,7 +183,7 @@ class _Transfer:
         manifest: Manifest,
         partial: Partial,
         progress: Callable[[int, int], None],
-        fault: Fault,
+        fault: Failpoint,
     ) -> None:
         self._source, self._manifest, self._partial = source, manifest, partial
         self._progress, self._fault = progress, fault

@@ -1,4 +1,4 @@
-"""Checks of a data folder at rest: do store, wheel, ledger and logs agree, and has every message exactly one fate?
+"""Checks of a data folder at rest: do store, wheel, ledger and logs agree, and has every message exactly one outcome?
 
 The folder is opened as a start would open it (so the ledger is followed to its end first), then every row is read.
 """
@@ -16,8 +16,8 @@ from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.shard.replica import Replica
-from duemq.delay.tiering.tiering import FarKeeper
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering import TieringWorker
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ended import Ended
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
@@ -121,13 +121,13 @@ class _FilesHere(FileImporter):
 
 def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
     """Every delay file holds what it says of itself, and what is dropped is in one."""
-    far, rows, gone = store.far, 0, 0
+    delay_files, rows, gone = store.delay_files, 0, 0
     wrong: list[str] = []
     uncounted: list[str] = []
-    for window in far.windows():
+    for window in delay_files.windows():
         dropped = {key for key, _ in store.range(*bounds(DROPPED, window))}
         found = 0
-        for sealed in far.of(window):
+        for sealed in delay_files.of(window):
             try:
                 for keys, _ in sealed.open(store.path, ids).whole():
                     rows += len(keys)
@@ -136,9 +136,11 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
                 wrong.append(str(error))
         gone += found
         # While a window is loaded, keys may be dropped that never were in a file: they are forgotten with the others.
-        if window not in far.loading and not found == len(dropped) == far.dropped(window):
-            uncounted.append(f"{far.dropped(window)} counted, {len(dropped)} there, {found} in files of {window}")
-    what = _some(wrong) or f"{rows} messages in {len(far.names())} files"
+        if window not in delay_files.loading and not found == len(dropped) == delay_files.dropped(window):
+            uncounted.append(
+                f"{delay_files.dropped(window)} counted, {len(dropped)} there, {found} in files of {window}"
+            )
+    what = _some(wrong) or f"{rows} messages in {len(delay_files.names())} files"
     checks.append(Check(f"{name}: delay files", not wrong, what))
     if not wrong:
         what = _some(uncounted) or f"{gone} cancelled or moved of them"
@@ -148,12 +150,12 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
 
 def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
     """Loads windows that the ledger has passed since the store was last on disk; seals none."""
-    lock, policy = asyncio.Lock(), FarPolicy(rows=replica.entry.pending + 1)
+    lock, policy = asyncio.Lock(), TieringPolicy(rows=replica.entry.pending + 1)
 
     def clock() -> int:
         return max(wall_clock(), replica.ledger_time)
 
-    keeper = FarKeeper(replica.shard, lambda: replica, lock, policy, clock, asyncio.Lock())
+    keeper = TieringWorker(replica.shard, lambda: replica, lock, policy, clock, asyncio.Lock())
 
     async def load() -> None:
         await keeper.step()
@@ -193,20 +195,23 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
     counted = store.windows()
     wrong = {start for start in windows.keys() | counted.keys() if windows.get(start) != counted.get(start)}
     checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
-    checks.append(_fates(name, entry))
+    checks.append(_outcomes(name, entry))
     others += _verify_ended(name, replica, checks)
     _verify_links(name, store, checks)
     return _ShardIds(np.array(delivered, "S32"), np.array(others, "S32"), frozenset(map(bytes.decode, topics)))
 
 
-def _fates(name: str, entry: Entry) -> Check:
-    fates = entry.fates
-    good = fates.accepted == fates.delivered + fates.cancelled + fates.dead + entry.pending and min(fates) >= 0
+def _outcomes(name: str, entry: Entry) -> Check:
+    outcomes = entry.outcomes
+    good = (
+        outcomes.accepted == outcomes.delivered + outcomes.cancelled + outcomes.dead + entry.pending
+        and min(outcomes) >= 0
+    )
     return Check(
-        f"{name}: every accepted message has one fate",
+        f"{name}: every accepted message has one outcome",
         good,
-        f"{fates.accepted} accepted = {fates.delivered} delivered + {fates.cancelled} cancelled "
-        f"+ {fates.dead} dead + {entry.pending} pending",
+        f"{outcomes.accepted} accepted = {outcomes.delivered} delivered + {outcomes.cancelled} cancelled "
+        f"+ {outcomes.dead} dead + {entry.pending} pending",
     )
 
 

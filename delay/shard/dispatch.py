@@ -10,7 +10,7 @@ from duemq.bus.base import Target
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.destinations import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, Targets
 from duemq.delay.core.cycle import Cycle, Due
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.ledger import Deferred
@@ -47,8 +47,8 @@ class _Back(NamedTuple):
 class Dispatch:
     """Makes the outbox of one shard's cycles."""
 
-    def __init__(self, targets: Targets, pace: Pace, shard: int) -> None:
-        self._targets, self._pace, self._shard = targets, pace, shard
+    def __init__(self, targets: Targets, cycle_limits: CycleLimits, shard: int) -> None:
+        self._targets, self._cycle_limits, self._shard = targets, cycle_limits, shard
         self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
         self._known: dict[str, Target] = {}  # the targets of this cycle
 
@@ -57,13 +57,13 @@ class Dispatch:
         wanted = topics_of(cycle.due)
         topics = set(map(bytes.decode, wanted))
         if cycle.malformed:
-            topics.add(self._pace.dead_letter_topic)
+            topics.add(self._cycle_limits.dead_letter_topic)
         self._known, refused = await self._ready(topics, now)
         back: list[_Back] = []
         if refused or any_expires(cycle.due) or self._is_choosy(cycle.due):
             back = self._sift(cycle, refused, now)
-            if any(one.dead for one in back) and self._pace.dead_letter_topic not in topics:
-                self._known |= (await self._ready({self._pace.dead_letter_topic}, now))[0]
+            if any(one.dead for one in back) and self._cycle_limits.dead_letter_topic not in topics:
+                self._known |= (await self._ready({self._cycle_limits.dead_letter_topic}, now))[0]
         known = self._known
         closed = {topic: about.trouble for topic, about in known.items() if about.trouble}
         outbox = Outbox(
@@ -81,14 +81,14 @@ class Dispatch:
             else:  # it is a command, which cannot wait for the topic as a message can; its record stays in the log
                 log.error(
                     "shard %d: command %d is malformed (%s) and %s takes no dead letters", self._shard, offset, reason,
-                    self._pace.dead_letter_topic, extra={"action": "malformed", "shard": self._shard},
+                    self._cycle_limits.dead_letter_topic, extra={"action": "malformed", "shard": self._shard},
                 )  # fmt: skip
         return outbox
 
     async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Target], dict[str, Refusal]]:
         """As `Targets.ready`. Cycles wait for look-ups for a small part of the time, whatever topics are named."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
-        known, refused = await self._targets.ready(topics, now, self._pace.retry_ms, patience_s)
+        known, refused = await self._targets.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refused.values()):
             self._patient_from = now + _PATIENT_AGAIN_MS
         return known, refused
@@ -103,7 +103,7 @@ class Dispatch:
 
     def _sift(self, cycle: Cycle, refused: Mapping[str, Refusal], now: int) -> list[_Back]:
         """Take out of the due messages those that expired and those whose target refuses them."""
-        pace = self._pace
+        cycle_limits = self._cycle_limits
         going: list[Due] = []
         back: list[_Back] = []
         for due in cycle.due:
@@ -116,7 +116,7 @@ class Dispatch:
             if refusal is None:
                 going.append(due)
             elif refusal.counts:
-                back.append(_Back(due, attempt + 1, refusal.reason, 0, attempt + 1 >= pace.max_attempts))
+                back.append(_Back(due, attempt + 1, refusal.reason, 0, attempt + 1 >= cycle_limits.max_attempts))
             else:
                 back.append(_Back(due, attempt, refusal.reason, refusal.until, False))
         cycle.due = going
@@ -124,7 +124,7 @@ class Dispatch:
 
     def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
         """Why a topic that takes messages does not take this one."""
-        about, waits = self._known[topic], self._pace.retry_ms
+        about, waits = self._known[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
             return self._targets.refuse(topic, TOO_LARGE, now, waits, whole=False)
@@ -140,7 +140,7 @@ class Dispatch:
         return None
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:
-        waits = self._pace.retry_ms
+        waits = self._cycle_limits.retry_ms
         # Above the cursor even where the clock went back: below it nothing is ever delivered.
         at = max(until or now + waits[max(min(attempt, len(waits)), 1) - 1], due_of(cycle.cursor) + 1)
         # The offset and row stay, so that two deferred messages never meet under one key.
@@ -160,8 +160,8 @@ class Dispatch:
 
     @property
     def _takes_dead_letters(self) -> bool:
-        return self._pace.dead_letter_topic in self._known
+        return self._cycle_limits.dead_letter_topic in self._known
 
     def _add_dead(self, outbox: Outbox, key: bytes | None, frame: bytes) -> None:
-        topic = self._pace.dead_letter_topic
+        topic = self._cycle_limits.dead_letter_topic
         outbox.add_frame(topic, key, shortened(frame, self._known[topic].max_frame_bytes or _NO_LIMIT))

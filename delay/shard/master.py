@@ -11,7 +11,7 @@ from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
 from duemq.delay.core.cycle import Cycle
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
@@ -54,14 +54,20 @@ class Master:
         bus: Bus,
         committer: Committer,
         context: Context,
-        pace: Pace,
+        cycle_limits: CycleLimits,
         progress: Progress,
         files: FileImporter | None = None,
     ) -> None:
         """`files`: what is there to be imported; None imports nothing."""
-        self._replica, self._bus, self._committer, self._pace, self._progress = replica, bus, committer, pace, progress
+        self._replica, self._bus, self._committer, self._cycle_limits, self._progress = (
+            replica,
+            bus,
+            committer,
+            cycle_limits,
+            progress,
+        )
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
-        self._dispatch = Dispatch(context.targets, pace, replica.shard)
+        self._dispatch = Dispatch(context.targets, cycle_limits, replica.shard)
         self._shard = replica.shard
         self._files = files
         if files is not None:
@@ -81,20 +87,22 @@ class Master:
         Raises Fenced when another master took over, Fatal where the books differ, StoreFailed when the outcome of the
         commit is unknown: in each case this object is of no more use.
         """
-        replica, pace = self._replica, self._pace
+        replica, cycle_limits = self._replica, self._cycle_limits
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
-        commands = await self._bus.read(BUFFER, self._shard, replica.entry.applied, pace.max_commands, pace.max_bytes)
+        commands = await self._bus.read(
+            BUFFER, self._shard, replica.entry.applied, cycle_limits.max_commands, cycle_limits.max_bytes
+        )
         cycle = replica.cycle()
         await self._notice_loss(cycle, commands)
         batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
         cycle.apply(batch, view=view)
-        keys, rows, complete = replica.due(reach, pace.max_messages, pace.max_bytes)
+        keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
             cycle.settle(self._files.decide(now))
-        self.full = not complete or 2 * len(commands) >= pace.max_commands
+        self.full = not complete or 2 * len(commands) >= cycle_limits.max_commands
         self.handled = len(batch.commands) + len(keys)
         idle = cycle.idle
         horizons = self._horizons(cycle, now, reach if complete else 0)
@@ -143,23 +151,25 @@ class Master:
         `reached`: what is due up to this ms is not pending after the cycle. The horizon is never past the cursor, so
         that only what ended is forgotten; where nothing has moved the cursor for long, it is moved for this.
         """
-        pace, before, store = self._pace, cycle.before, self._replica.store
-        if pace.history_ms is None:
+        cycle_limits, before, store = self._cycle_limits, cycle.before, self._replica.store
+        if cycle_limits.retention_ms is None:
             return before.horizon, before.end_horizon
         short = self._short_of_space(self._shard)
-        cutoff = now - (min(pace.history_ms, pace.short_history_ms) if short else pace.history_ms)
+        cutoff = now - (
+            min(cycle_limits.retention_ms, cycle_limits.min_retention_ms) if short else cycle_limits.retention_ms
+        )
         window = window_of(max(cutoff, 0))
         horizon, end_horizon = before.horizon, before.end_horizon
         if window > end_horizon and (not cycle.idle or has_ends(store, window)):
             end_horizon = window
         if window > horizon:
             last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
-            if window <= reached and due_of(cycle.cursor) < window and self._has_history(horizon, window):
+            if window <= reached and due_of(cycle.cursor) < window and self._keeps_ended(horizon, window):
                 cycle.rest_at(first_key_at(window))
             horizon = max(horizon, horizon_for(cycle.cursor, cutoff, last_ends))
         return horizon, end_horizon
 
-    def _has_history(self, start: int, end: int) -> bool:
+    def _keeps_ended(self, start: int, end: int) -> bool:
         """Of this time (ms), to be forgotten. What was cancelled early ends in the window it would have been due in."""
         return start <= self._oldest < end or self._replica.store.holds(ENDED, start, end)
 

@@ -97,7 +97,7 @@ class Replica:
         self.store.last_ends.update(last_ends)
         self.store.imports.note(imports)
         for file in files:
-            self.store.far.add(file)
+            self.store.delay_files.add(file)
         if entry.imported and self.files is not None:
             self.files.forget(entry.imported)
 
@@ -214,7 +214,7 @@ class Replica:
         commands = cycle.read(await self._commands(bus, cycle.applied, entry.applied), entry.answers)
         commands, view = await read_for(commands, self.store, whole=True)
         cycle.apply(commands, entry.answers, view)
-        while (first := self.store.far.first) is not None and first_key_at(first) <= entry.cursor:
+        while (first := self.store.delay_files.first) is not None and first_key_at(first) <= entry.cursor:
             assert self.loaded is not None
             await self.loaded()
         for said in entry.imported:
@@ -225,7 +225,7 @@ class Replica:
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
         held = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
-        if (held.pending, held.checksum, held.fates) != (entry.pending, entry.checksum, entry.fates):
+        if (held.pending, held.checksum, held.outcomes) != (entry.pending, entry.checksum, entry.outcomes):
             raise Diverged(
                 f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
                 f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
@@ -235,8 +235,8 @@ class Replica:
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
         """An operator made a replica that stood here the truth. Raises Behind where this one differs from it."""
         before = self.entry
-        same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.fates)
-        if same != (before.applied, before.cursor, before.pending, before.checksum, before.fates):
+        same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
+        if same != (before.applied, before.cursor, before.pending, before.checksum, before.outcomes):
             raise Behind(
                 f"shard {self.shard}: entry {entry.number} goes on from another entry {entry.base} than the one here"
             )
@@ -275,7 +275,7 @@ class Replica:
 
     def reach(self, now: int) -> int:
         """Up to when messages can be delivered (ms): now, or as long as a window is not loaded, just before it."""
-        first = self.store.far.first
+        first = self.store.delay_files.first
         return now if first is None else min(now, first - 1)
 
     def expand(self, now: int) -> bool:
@@ -287,7 +287,7 @@ class Replica:
         if self._ahead is not None:
             self._read_ahead(whole=self._ahead[0].slot.start <= now)
         while (slot := wheel.expandable(now)) is not None:
-            if self.store.far.of(window_of(slot.start)):
+            if self.store.delay_files.of(window_of(slot.start)):
                 break  # it has to be loaded first
             reached = slot.start <= now
             if self._ahead is not None and not reached:

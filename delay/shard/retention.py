@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
 from duemq.model.row import first_key_of, name_of
 from duemq.model.timing import WINDOW_MS, window_of
@@ -29,7 +29,7 @@ def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> 
     return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
 
 
-def has_history(store: ShardStore, horizon: int) -> bool:
+def keeps_ended(store: ShardStore, horizon: int) -> bool:
     """Whether there is some below the horizon (ms) that was not dropped yet."""
     return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
 
@@ -39,7 +39,7 @@ def has_ends(store: ShardStore, end_horizon: int) -> bool:
     return next(store.range(ENDED_IN, ENDED_IN + U64.pack(end_horizon)), None) is not None
 
 
-def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Fault = no_fault) -> Iterator[None]:
+def purge_before(store: ShardStore, horizon: int, end_horizon: int, fault: Failpoint = no_failpoint) -> Iterator[None]:
     """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and that of
     messages that were cancelled or died before `end_horizon` ms, whenever they were due.
 
@@ -48,18 +48,18 @@ def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Faul
     that a cycle never writes in between (a redrive gives an old message a new place).
     """
     end = first_key_at(horizon)
-    yield from _forget_ended(store, end_horizon)
+    yield from _purge_ended(store, end_horizon)
     fault("ends")
-    yield from _forget_names(store, horizon)
+    yield from _purge_names(store, horizon)
     fault("names")
-    yield from _forget_moves(store, end)
+    yield from _purge_moves(store, end)
     fault("moves")
-    yield from _forget_imports(store, horizon)
+    yield from _purge_imports(store, horizon)
     fault("imports")
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
         fault("range")
-    store.forget_ends(horizon)
+    store.purge_ends(horizon)
     yield
     boundary = None
     for count, (applied, when) in enumerate(store.each(APPLIED)):
@@ -73,7 +73,7 @@ def forget_before(store: ShardStore, horizon: int, end_horizon: int, fault: Faul
     fault("index")
 
 
-def _forget_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
+def _purge_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
     """Each with its name and its move. One that was redriven since is not ended any more, or ended later."""
     start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
     while index := [row for row, _ in islice(store.range(start, end), _PART)]:
@@ -90,7 +90,7 @@ def _forget_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
         yield
 
 
-def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
+def _purge_names(store: ShardStore, horizon: int) -> Iterator[None]:
     start = b""
     while True:
         rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
@@ -107,7 +107,7 @@ def _forget_names(store: ShardStore, horizon: int) -> Iterator[None]:
         yield
 
 
-def _forget_imports(store: ShardStore, horizon: int) -> Iterator[None]:
+def _purge_imports(store: ShardStore, horizon: int) -> Iterator[None]:
     """What became of files whose window is over."""
     gone: list[bytes] = []
     for count, one in enumerate(store.imports.all()):
@@ -120,7 +120,7 @@ def _forget_imports(store: ShardStore, horizon: int) -> Iterator[None]:
     store.delete(gone)
 
 
-def _forget_moves(store: ShardStore, end: bytes) -> Iterator[None]:
+def _purge_moves(store: ShardStore, end: bytes) -> Iterator[None]:
     """Moves of messages that are still held stay, however old their first due time is."""
     start = b""
     while True:

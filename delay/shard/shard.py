@@ -16,21 +16,21 @@ from typing import Any, Protocol
 from duemq.bus.base import Bus, Subscription, TargetRefused, UnknownTopic
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
-from duemq.delay.core.limits import Pace
-from duemq.delay.core.linger import Gather, Gathering
+from duemq.delay.core.limits import CycleLimits
+from duemq.delay.core.linger import Linger, LingerState
 from duemq.delay.imports.copies import Copy, FilePeers
 from duemq.delay.imports.file_importer import FileImporter
-from duemq.delay.metrics import FarCounts, ShardGauges
+from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.shard.master import Context, Master
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.retention import forget_before, has_ends, has_history
+from duemq.delay.shard.retention import has_ends, keeps_ended, purge_before
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.tiering import FarKeeper
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering import TieringWorker
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election
 from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
 from duemq.storage.backup.checkpoint import make_checkpoint
@@ -58,9 +58,9 @@ class Surroundings(Context, Protocol):
     @property
     def election(self) -> Election: ...
     @property
-    def far(self) -> FarPolicy: ...
+    def delay_files(self) -> TieringPolicy: ...
     @property
-    def far_turn(self) -> asyncio.Lock: ...
+    def tiering_turn(self) -> asyncio.Lock: ...
     @property
     def importing(self) -> ImportPolicy: ...
     @property
@@ -98,7 +98,7 @@ class Shard:
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
-        self.far_counts = FarCounts()
+        self.tiering_counts = TieringCounts()
         self._lost: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.leading = False
@@ -117,11 +117,11 @@ class Shard:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
         self.replica.loaded, self.replica.files = self._until_loaded, self._importer
-        self._cleaned = (0, 0)  # the horizons (ms) below which history was dropped
+        self._purged = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
-    async def run(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
+    async def run(self, node: Surroundings, cycle_limits: CycleLimits, linger: Linger) -> None:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
@@ -140,7 +140,7 @@ class Shard:
                     elif node.election.paused():
                         await node.election.changed(_STANDBY_S)  # whether another node leads by now, nobody can say
                     else:
-                        await self._lead(node, pace, gathering)
+                        await self._lead(node, cycle_limits, linger)
                     failures = 0
                 except Behind as error:
                     if not failures:
@@ -162,7 +162,7 @@ class Shard:
                         extra={"action": "restart", "shard": self.number},
                     )  # fmt: skip
                     if isinstance(error, TargetRefused):
-                        node.targets.refuse(error.topic, error.reason, node.clock(), pace.retry_ms)
+                        node.targets.refuse(error.topic, error.reason, node.clock(), cycle_limits.retry_ms)
                     if loop.time() - began > _WELL_S:
                         failures = 0
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
@@ -173,15 +173,15 @@ class Shard:
             self._ledger.close()
 
     def _keep(self, node: Surroundings) -> None:
-        self._keeper = FarKeeper(
-            self.number, lambda: self.replica, self._flushing, node.far,
-            lambda: max(node.clock(), self.replica.ledger_time), node.far_turn, counts=self.far_counts,
+        self._keeper = TieringWorker(
+            self.number, lambda: self.replica, self._flushing, node.delay_files,
+            lambda: max(node.clock(), self.replica.ledger_time), node.tiering_turn, counts=self.tiering_counts,
         )  # fmt: skip
         self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
         self._keeping.add_done_callback(self._keeper_ended)
         self._importer = self.replica.files = FileImporter(
             self.number, lambda: self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
-            node.peers, self.far_counts,
+            node.peers, self.tiering_counts,
         )  # fmt: skip
         self._import_task = asyncio.create_task(self._importer.run(), name=f"import-{self.number}")
         self._import_task.add_done_callback(self._keeper_ended)
@@ -280,7 +280,7 @@ class Shard:
             raise self._lost
         return not self._stopping and self.number in node.election.owned() and node.may_lead()
 
-    async def _lead(self, node: Surroundings, pace: Pace, gathering: Gathering) -> None:
+    async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger: Linger) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
@@ -293,8 +293,8 @@ class Shard:
             if followed is None:
                 return
             self.progress.publish(replica.entry)
-            master = Master(replica, self._bus, committer, node, pace, self.progress, self._importer)
-            gather = Gather(gathering)
+            master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
+            gather = LingerState(linger)
             self.leading = True
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
@@ -399,19 +399,19 @@ class Shard:
         return entry.horizon, entry.end_horizon
 
     @property
-    def to_clean(self) -> bool:
+    def to_purge(self) -> bool:
         """Whether there is history that is forgotten and not dropped yet."""
-        return not self.rebuilding and self._horizons != self._cleaned
+        return not self.rebuilding and self._horizons != self._purged
 
-    async def clean(self, fault: Fault = no_fault) -> bool:
+    async def clean(self, fault: Failpoint = no_failpoint) -> bool:
         """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
         if self.rebuilding:
             return False
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
-        if horizons == self._cleaned and not has_history(store, horizon) and not has_ends(store, end_horizon):
+        if horizons == self._purged and not keeps_ended(store, horizon) and not has_ends(store, end_horizon):
             return False
-        for _ in forget_before(store, horizon, end_horizon, fault):
+        for _ in purge_before(store, horizon, end_horizon, fault):
             await asyncio.sleep(0)
             if self.rebuilding or self.store is not store:
                 return False  # a peer's has or will have all of it still
@@ -419,7 +419,7 @@ class Shard:
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
         fault("compacted")
         if self.store is store:
-            self._cleaned = horizons
+            self._purged = horizons
         return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
@@ -427,7 +427,7 @@ class Shard:
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
-            self.store.far.messages, len(self.store.far.names()), self.far_counts, stopped,
+            self.store.delay_files.messages, len(self.store.delay_files.names()), self.tiering_counts, stopped,
         )  # fmt: skip
 
     @property

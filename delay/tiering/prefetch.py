@@ -16,13 +16,13 @@ from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
 from duemq.storage.shard.store import ShardStore
 
-_MOST_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits
+_MAX_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits
 _ALL = 1 << 62
 _SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
 _FEW = 16  # rows of RocksDB that are read before it is known how large they are; then twice as many each time
 
 
-class ReadAhead(View):
+class PrefetchedView(View):
     """A store whose sealed messages were read before, as far as `read` was asked for them.
 
     What a file holds never changes, so a row found stays right whatever happens to the file; whether its message is
@@ -30,7 +30,7 @@ class ReadAhead(View):
     """
 
     def __init__(self, store: ShardStore) -> None:
-        self._store, self._version = store, store.far.version
+        self._store, self._version = store, store.delay_files.version
         self._known: dict[bytes, bytes | None] = {}
         self._heads: set[bytes] = set()  # of these the rows known end before the payload
 
@@ -40,17 +40,19 @@ class ReadAhead(View):
 
         Without `payload` rows end before it, which takes a third of the time.
         """
-        far = self._store.far
+        delay_files = self._store.delay_files
         while True:
-            version = far.version
+            version = delay_files.version
             sealed = set(self._store.sealed(keys))
-            wanted = [(key, far.files_of(key)) for key in keys if key in sealed and not self._has(key, payload)]
+            wanted = [(key, delay_files.files_of(key)) for key in keys if key in sealed and not self._has(key, payload)]
             if not wanted:
                 return len(keys), 0
             try:
-                found, count, size = await in_thread(partial(far.reader.rows_in_order, wanted, most, payload=payload))
+                found, count, size = await in_thread(
+                    partial(delay_files.reader.rows_in_order, wanted, most, payload=payload)
+                )
             except DamagedFile:
-                if version == far.version:
+                if version == delay_files.version:
                     raise
                 continue  # a file was removed, for its rows are elsewhere
             read = [key for key, _ in wanted[:count]]
@@ -63,7 +65,7 @@ class ReadAhead(View):
         return self._known.get(key) is not None and not (payload and key in self._heads)
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if self._version != self._store.far.version:  # what was in no file may be in a new one
+        if self._version != self._store.delay_files.version:  # what was in no file may be in a new one
             self._known = {key: row for key, row in self._known.items() if row is not None}
         return self._store.rows(keys, self._known)
 
@@ -80,7 +82,7 @@ class ReadAhead(View):
         return self._store.contents(sums)
 
 
-class CycleView(ReadAhead):
+class CycleView(PrefetchedView):
     """What a cycle reads of its store.
 
     Only cycles change which messages are pending, so what was read needs no second look: where a row lies may change
@@ -124,21 +126,23 @@ async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Bat
     """
     if not batch.others:
         return batch, store
-    view, left = CycleView(store), _ALL if whole else _MOST_BYTES
+    view, left = CycleView(store), _ALL if whole else _MAX_BYTES
     others = iter(batch.others.items())
     while some := list(islice(others, _SLICE)):
         if left <= 0:
             return batch.before(some[0][0]), view
-        far, end, size = _read_near(view, some, store, left)
+        delay_files, end, size = _read_near(view, some, store, left)
         left -= size
         # What is cancelled is kept without its payload.
         payload = not all(isinstance(other, Change | ByName) and other.kind == CANCEL for _, other in some)
-        done, size = await view.read([key for _, key in far], max(left, 0), payload=payload) if far else (0, 0)
-        if done < len(far):
-            offset = far[done][0]
+        done, size = (
+            await view.read([key for _, key in delay_files], max(left, 0), payload=payload) if delay_files else (0, 0)
+        )
+        if done < len(delay_files):
+            offset = delay_files[done][0]
             if offset > batch.commands[0].offset:
                 return batch.before(offset), view
-            await view.read([key for of, key in far if of == offset], payload=payload)
+            await view.read([key for of, key in delay_files if of == offset], payload=payload)
             return batch.before(offset + 1), view
         left -= size
         if end is not None:
@@ -169,25 +173,25 @@ def _read_near(
     if done < len(moved):
         ends.append(firsts[list(moved)[done]])
     end = min(ends, default=None)
-    if not store.far:
+    if not store.delay_files:
         return [], end, size + more
-    far = set(elsewhere)
+    delay_files = set(elsewhere)
     speak = [(firsts[first], first) for first in missing]
-    speak += [(firsts[first], now) for first, now in moved.items() if now in far]
+    speak += [(firsts[first], now) for first, now in moved.items() if now in delay_files]
     return sorted(one for one in speak if end is None or one[0] < end), end, size + more
 
 
-async def warm_part(store: ShardStore, after: bytes, through: bytes) -> None:
+async def prefetch_part(store: ShardStore, after: bytes, through: bytes) -> None:
     """Have the files read in a thread that `ShardStore.scan_part` would read. Raises DamagedFile."""
-    far = store.far
-    window = far.next_after(after) if far else None
+    delay_files = store.delay_files
+    window = delay_files.next_after(after) if delay_files else None
     if window is None or first_key_at(window) > through or after < last_key_at(window - 1):
         return
-    version = far.version
+    version = delay_files.version
     try:
-        for file in list(far.of(window)):
-            if not far.reader.has_part(file, after):
-                await in_thread(far.reader.part, file, after, 1)
+        for file in list(delay_files.of(window)):
+            if not delay_files.reader.has_part(file, after):
+                await in_thread(delay_files.reader.part, file, after, 1)
     except DamagedFile:
-        if version == far.version:
+        if version == delay_files.version:
             raise

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.delay.metrics import FarCounts
+from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.tiering_policy import FarPolicy, Settled, runs_of
+from duemq.delay.tiering.tiering_policy import Settled, TieringPolicy, runs_of
 from duemq.model.errors import Fatal, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, Sealed, remove
@@ -41,7 +41,7 @@ _AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure that is none of the data's
 _PART = 5_000  # dropped keys listed before others get their turn
 
 
-class FarKeeper:
+class TieringWorker:
     """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
 
     `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
@@ -53,17 +53,17 @@ class FarKeeper:
         shard: int,
         replica: Callable[[], Replica],
         at_rest: asyncio.Lock,
-        policy: FarPolicy,
+        policy: TieringPolicy,
         clock: Callable[[], int],
         turn: asyncio.Lock,
-        fault: Fault = no_fault,
+        fault: Failpoint = no_failpoint,
         work: Work = in_process,
-        counts: FarCounts | None = None,
+        counts: TieringCounts | None = None,
     ) -> None:
         """`work`: what does the work in place of another process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
         self._clock, self._turn, self._fault, self._work = clock, turn, fault, work
-        self._counts = counts or FarCounts()
+        self._counts = counts or TieringCounts()
         self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._wanted = asyncio.Event()
         self._settled = Settled(policy.settle_ms)
@@ -105,18 +105,20 @@ class FarKeeper:
         async with self._turn:
             replica, now, policy = self._replica(), self._clock(), self._policy
             store = replica.store
-            if windows := policy.to_load(store.far, now):
+            if windows := policy.to_load(store.delay_files, now):
                 await self._load(store, windows)
-            elif windows := self._settled.among(policy.worth_it(store.far, replica.wheel.all_totals(), now), now):
+            elif windows := self._settled.among(
+                policy.worth_it(store.delay_files, replica.wheel.all_totals(), now), now
+            ):
                 await self._seal(store, windows)
-            elif windows := policy.to_rewrite(store.far, now):
+            elif windows := policy.to_rewrite(store.delay_files, now):
                 await self._rewrite(store, windows)
             return bool(windows)
 
     # --- sealing --------------------------------------------------------------------------------------------------
 
     async def _seal(self, store: ShardStore, windows: Sequence[int]) -> None:
-        numbers = {window: store.far.next_number(window) for window in windows}
+        numbers = {window: store.delay_files.next_number(window) for window in windows}
         paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
         checkpoint = store.path.with_name(f"{store.path.name}.sealing")
         done: list[Sealed] = []
@@ -124,7 +126,7 @@ class FarKeeper:
             try:
                 await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
                 async with self._resting(store):
-                    await in_thread(make_checkpoint, store, checkpoint, far=False)
+                    await in_thread(make_checkpoint, store, checkpoint, delay_files=False)
                 journal.mark()
                 self._fault("checkpoint")
                 files = [(window, str(path)) for window, path in paths.items()]
@@ -155,7 +157,7 @@ class FarKeeper:
     # --- loading --------------------------------------------------------------------------------------------------
 
     async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
-        again = store.far.loading.intersection(windows)
+        again = store.delay_files.loading.intersection(windows)
         gone: list[Path] = []
         async with self._watching(store, windows) as journal, self._dropped(store, windows) as dropped:
             sst = dropped.with_suffix(".sst")
@@ -164,7 +166,7 @@ class FarKeeper:
                     begin_load(store, windows)
                     await in_thread(store.flush)
                 self._fault("begun")
-                before = {window: list(store.far.of(window)) for window in windows}
+                before = {window: list(store.delay_files.of(window)) for window in windows}
                 files = [described(store.path, sealed) for window in windows for sealed in before[window]]
                 (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
                 self._fault("sst")
@@ -173,7 +175,7 @@ class FarKeeper:
                         await in_thread(store.ingest, sst)
                     self._fault("ingested")
                     for window in windows:
-                        if store.far.of(window) == before[window]:
+                        if store.delay_files.of(window) == before[window]:
                             gone += commit_load(store, window, journal.end(window), again=window in again)
                             self._fault("loaded")
                     await in_thread(store.flush)
@@ -190,9 +192,9 @@ class FarKeeper:
 
     async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
         """Windows with nothing left lose their files; of others the files become one, of what is left."""
-        far = store.far
-        left = [window for window in windows if far.pending(window)]
-        numbers = {window: far.next_number(window) for window in left}
+        delay_files = store.delay_files
+        left = [window for window in windows if delay_files.pending(window)]
+        numbers = {window: delay_files.next_number(window) for window in left}
         paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
         gone: list[Path] = []
         done: set[int] = set()
@@ -200,7 +202,7 @@ class FarKeeper:
             try:
                 journal.mark()
                 self._fault("listed")
-                before = {window: list(far.of(window)) for window in windows}
+                before = {window: list(delay_files.of(window)) for window in windows}
                 jobs = [
                     (window, str(path), [described(store.path, sealed) for sealed in before[window]])
                     for window, path in paths.items()
@@ -212,7 +214,7 @@ class FarKeeper:
                 fresh = {sealed.about.window: sealed for sealed in written}
                 async with self._resting(store):
                     for window in windows:
-                        if far.of(window) != before[window]:
+                        if delay_files.of(window) != before[window]:
                             continue
                         sealed, watched = fresh.get(window), journal.end(window)
                         gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())

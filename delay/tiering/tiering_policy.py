@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.delay_files.catalog import FarFiles
+from duemq.storage.delay_files.catalog import DelayFileCatalog
 
-_MOST_WINDOWS = 64
-_MOST_ROWS = 2_000_000  # about ten seconds of sealing
+_MAX_WINDOWS = 64
+_MAX_ROWS = 2_000_000  # about ten seconds of sealing
 _GROWN = 1.01  # a window that has so many times the messages it had still grows
 
 
 @dataclass(frozen=True, slots=True)
-class FarPolicy:
+class TieringPolicy:
     """What is sealed, and when it comes back.
 
     `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
@@ -30,9 +30,9 @@ class FarPolicy:
     rewrite_share: float = 0.5
     rewrite_rows: int = 1_000
 
-    def worth_it(self, far: FarFiles, totals: Mapping[int, int], now: int) -> dict[int, int]:
+    def worth_it(self, delay_files: DelayFileCatalog, totals: Mapping[int, int], now: int) -> dict[int, int]:
         """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
-        nearest, least, pending, loading = self._nearest(now), self.rows, far.pending, far.loading
+        nearest, least, pending, loading = self._nearest(now), self.rows, delay_files.pending, delay_files.loading
         return {
             window: count - sealed
             for window, count in totals.items()
@@ -44,26 +44,27 @@ class FarPolicy:
             and window not in loading
         }
 
-    def to_load(self, far: FarFiles, now: int) -> list[int]:
+    def to_load(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
         """The earliest windows that near, as many as are loaded together."""
-        if far.first is None or far.first - self.ahead_ms > now:
+        if delay_files.first is None or delay_files.first - self.ahead_ms > now:
             return []
-        near = [window for window in far.windows() if window - self.ahead_ms <= now]
-        return _together(near, far.pending)
+        near = [window for window in delay_files.windows() if window - self.ahead_ms <= now]
+        return _together(near, delay_files.pending)
 
-    def to_rewrite(self, far: FarFiles, now: int) -> list[int]:
+    def to_rewrite(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
         """Windows whose files hold little that is pending: those with nothing left, or others."""
         nearest = self._nearest(now)
         dead = [
             window
-            for window, dropped in far.all_dropped().items()
+            for window, dropped in delay_files.all_dropped().items()
             if window >= nearest
-            and dropped >= max(far.rows(window) * self.rewrite_share, 1)
-            and window not in far.loading
+            and dropped >= max(delay_files.rows(window) * self.rewrite_share, 1)
+            and window not in delay_files.loading
         ]
-        empty = [window for window in dead if far.pending(window) == 0]
+        empty = [window for window in dead if delay_files.pending(window) == 0]
         return _together(
-            sorted(empty or (window for window in dead if far.dropped(window) >= self.rewrite_rows)), far.rows
+            sorted(empty or (window for window in dead if delay_files.dropped(window) >= self.rewrite_rows)),
+            delay_files.rows,
         )
 
     def _nearest(self, now: int) -> int:
@@ -100,7 +101,7 @@ def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int
     rows = 0
     for window in windows:
         rows += rows_of(window)
-        if chosen and (len(chosen) == _MOST_WINDOWS or rows > _MOST_ROWS):
+        if chosen and (len(chosen) == _MAX_WINDOWS or rows > _MAX_ROWS):
             break
         chosen.append(window)
     return chosen

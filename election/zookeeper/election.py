@@ -18,7 +18,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from duemq.election.allocation import allocate
-from duemq.election.base import Member, Standing
+from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import Changes
 from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, joined, talk_to
 from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registered, decode_member, encode_lock, encode_member
@@ -101,9 +101,9 @@ class ZooKeeperElection:
             self._released |= {shard}
             self._wake.set()
 
-    async def report(self, standing: Standing) -> None:
+    async def report(self, health: NodeHealth) -> None:
         """Told soon; while ZooKeeper is out of reach, told after."""
-        self._me = replace(self._me, standing=standing)
+        self._me = replace(self._me, health=health)
         self._wake.set()
 
     def members(self) -> Sequence[Member]:
@@ -142,7 +142,7 @@ class ZooKeeperElection:
                 if me is None or me.session != self._registry.session.id:
                     await self._replace_predecessor()
                     await self._register()
-                await self._tell_standing()
+                await self._publish_health()
                 await self._settle()
             except Unavailable as error:
                 log.warning("election waits for ZooKeeper: %s", error, extra={"action": "retry"})
@@ -174,7 +174,7 @@ class ZooKeeperElection:
         log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
         self._registry.mirror.put(path, written)
 
-    async def _tell_standing(self) -> None:
+    async def _publish_health(self) -> None:
         me, path, mirror = self._registered(), self._path, self._registry.mirror
         if me is None or me.member == self._me:
             return

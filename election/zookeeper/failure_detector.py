@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 1.0
 _GREETING_LIMIT = 512
-_MOST_CALLERS = 1024  # many times the nodes of a cluster: whoever else connects must not use up the descriptors
+_MAX_CALLERS = 1024  # many times the nodes of a cluster: whoever else connects must not use up the descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class _Greeter(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        if len(self._link.callers) >= _MOST_CALLERS:
+        if len(self._link.callers) >= _MAX_CALLERS:
             transport.abort()  # to a peer that is a connection that broke: it tries again
             return
         _keep_alive(transport)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.session import Znode
 from duemq.model.errors import Fatal
 
@@ -103,7 +103,7 @@ def decode_meta(path: str, data: bytes) -> Meta:
 
 
 def encode_member(member: Member, instance: str) -> bytes:
-    standing = member.standing
+    health = member.health
     return orjson.dumps(
         {
             "instance": instance,
@@ -111,13 +111,13 @@ def encode_member(member: Member, instance: str) -> bytes:
             "link": member.link,
             "rack": member.rack,
             "holds": None if member.holds is None else sorted(member.holds),
-            "state": standing.state.value,
-            "reason": standing.reason,
-            "lag": {str(shard): entries for shard, entries in standing.lag.items()},
-            "watermark": standing.watermark,
-            "full": standing.full,
-            "unfit": {str(shard): why for shard, why in standing.unfit.items()},
-            "targets": dict(standing.targets),
+            "state": health.state.value,
+            "reason": health.reason,
+            "lag": {str(shard): entries for shard, entries in health.lag.items()},
+            "watermark": health.watermark,
+            "full": health.full,
+            "unfit": {str(shard): why for shard, why in health.unfit.items()},
+            "targets": dict(health.targets),
         }
     )
 
@@ -134,7 +134,7 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
             # A node of an older version says nothing of the last ones.
-            Standing(
+            NodeHealth(
                 NodeState(fields["state"]),
                 fields["reason"],
                 lag,

@@ -168,8 +168,8 @@ class Registry:
         raise Rejected("unknown_node", f"There is no node {name} in the cluster.")
 
     def _as_wished(self, member: Member) -> Member:
-        if member.standing.state is NodeState.READY and self.wished(member.name):
-            return replace(member, standing=replace(member.standing, state=NodeState.DRAINING))
+        if member.health.state is NodeState.READY and self.wished(member.name):
+            return replace(member, health=replace(member.health, state=NodeState.DRAINING))
         return member
 
     def _on_state(self, state: SessionState) -> None:

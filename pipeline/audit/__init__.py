@@ -3,7 +3,7 @@
     window.py      per shard, what part of its history is read, and whether its ledger entries fit together
     changes.py     what cancels, moves and deferrals did to messages: one row per message
     imported.py     the messages of imported files
-    fates.py       one row per message: what the ledger says, and what the topics show
+    outcomes.py       one row per message: what the ledger says, and what the topics show
     sums.py        which messages need a look at all, where there are many
     violations.py  where these contradict each other
     checks/        what else is looked for: answers, names, places, letters, checksums, ids that senders hold

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PART: Final = 4 << 20
 _BATCH: Final = 16_384  # rows
 _ATTEMPTS: Final = 4  # an audit does not come again later, as a node does
-_MOST_WORDS: Final = 200  # characters
+_MAX_WORDS: Final = 200  # characters
 _NO_NETWORK: Final = "NETWORK_CONNECTION"  # the AWS SDK's name for a store that does not answer
 ROWS: Final = (
     "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, content bigint, "
@@ -159,7 +159,7 @@ def _in_words(path: str, error: OSError) -> str:
         return os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error, FileNotFoundError):
         return "no such object"
-    return f"its store does not serve it: {' '.join(str(error).rpartition('AWS Error ')[2].split())[:_MOST_WORDS]}"
+    return f"its store does not serve it: {' '.join(str(error).rpartition('AWS Error ')[2].split())[:_MAX_WORDS]}"
 
 
 def _opened(path: str, stores: Stores) -> pa.NativeFile:

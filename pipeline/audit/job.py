@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.ledger import Answer
-from duemq.pipeline.audit import changes, fates, lateness, read, sums, violations, window
+from duemq.pipeline.audit import changes, lateness, outcomes, read, sums, violations, window
 from duemq.pipeline.audit import imported as imported
 from duemq.pipeline.audit.checks import run
 from duemq.pipeline.audit.imported import ImportedFile
@@ -35,7 +35,7 @@ from duemq.pipeline.spark.progress import Silent, Teller, step
 from duemq.pipeline.spark.scratch import Scratch
 from duemq.pipeline.spark.session import override
 
-FATES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
+OUTCOMES: Final = ("delivered", "cancelled", "moved", "dead", "pending", "lost", "unproven")
 # Java does not compile the one method that Spark would make of all that decodes commands: it is too large for it.
 _SPLIT: Final = {"spark.sql.codegen.hugeMethodLimit": "8000"}
 _SHOWN: Final = 200  # violations of each kind in the report; the table has all
@@ -64,7 +64,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`account`: messages of the range by fate (`FATES`). `others`: records of messages that are not accounted, by
+    """`account`: messages of the range by outcome (`FATES`). `others`: records of messages that are not accounted, by
     part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has applied,
     by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known whether
     they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
@@ -116,11 +116,11 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Frames that follow from the logs: see `fates.fates` and `changes`. `entries`: those of the range; `imported`:
-    `imported.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which `fates` has
-    no rows; None where it has all of them."""
+    """Frames that follow from the logs: see `outcomes.outcomes` and `changes`. `entries`: those of the range;
+    `imported`: `imported.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which
+    `outcomes` has no rows; None where it has all of them."""
 
-    fates: DataFrame
+    outcomes: DataFrame
     entries: DataFrame
     answers: DataFrame
     cycles: DataFrame
@@ -160,8 +160,8 @@ def judge(
             extent.tolerance_ms,
         )  # fmt: skip
         commands, rows, deliveries = compared.commands, compared.imported, compared.deliveries
-    grouped = fates.messages(fates.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
-    table = fates.fates(grouped, shards, known, extent.anywhere_from)
+    grouped = outcomes.messages(outcomes.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
+    table = outcomes.outcomes(grouped, shards, known, extent.anywhere_from)
     return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
 
 
@@ -176,19 +176,20 @@ def audit(
     tolerance_ms: int = 0,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
-    fates_table: bool = False,
+    outcomes_table: bool = False,
     expected_ids: DataFrame | None = None,
 ) -> Result:
     """Audit the duemq on this Kafka, and write tables below `out` (a path of this machine, or a URI): `violations`,
     `lateness`, each Parquet.
 
     `since`, `until`: of ledger entries, epoch ms. `targets`: topics to read; none for all. `dead_letters`: the topic of
-    these. `fates_table`: also write the table `fates` with a row per message, which takes two to three times as long.
-    `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and Unavailable.
+    these. `fates_table`: also write the table `outcomes` with a row per message, which takes two to three times as
+    long. `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput and
+    Unavailable.
     """
     told = teller or Silent()
     with gathered(spark, kafka, out, since, until, targets, tolerance_ms, told, dead_letters) as found:
-        return conclude(spark, found, out, told, fates_table, expected_ids)
+        return conclude(spark, found, out, told, outcomes_table, expected_ids)
 
 
 @contextmanager
@@ -293,7 +294,7 @@ def conclude(
     found: Gathered,
     out: Path | str,
     teller: Teller | None = None,
-    fates_table: bool = False,
+    outcomes_table: bool = False,
     expected_ids: DataFrame | None = None,
 ) -> Result:
     """Judge logs that were read, and write the tables. See `audit`."""
@@ -308,17 +309,17 @@ def conclude(
                 f"{file.path} cannot be read as it was imported ({file.why_not}): its {file.rows} messages are "
                 "counted, and when and where they were due is not known"
             )
-    comparing = not fates_table and sum(one.count for one in found.ranges) > sums.FEW
+    comparing = not outcomes_table and sum(one.count for one in found.ranges) > sums.FEW
     with step(spark, told, "comparing records with commands"):
         judged = judge(spark, frames, extent, files, comparing)
     if judged.compared is not None:
         one = judged.compared
         told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
     with step(spark, told, "reconciling messages"):
-        table = violations.judged(judged.fates, extent.letters_from, extent.tolerance_ms)
-        if fates_table:
-            _write(table, below(folder, "fates"))
-            table = spark.read.parquet(exact(below(folder, "fates")))
+        table = violations.judged(judged.outcomes, extent.letters_from, extent.tolerance_ms)
+        if outcomes_table:
+            _write(table, below(folder, "outcomes"))
+            table = spark.read.parquet(exact(below(folder, "outcomes")))
         else:
             # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
             table = table.localCheckpoint()
@@ -368,18 +369,18 @@ def _concluded(
             late = lateness.together(late, judged.compared.late)
         _write(late, below(folder, "lateness"))
         written = spark.read.parquet(exact(below(folder, "lateness")))
-        by_part = table.groupBy("part", "fate", "shard").agg(
+        by_part = table.groupBy("part", "outcome", "shard").agg(
             F.count(F.lit(1)).alias("messages"), F.sum("accepts").alias("accepts"), F.sum("records").alias("records"),
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         )  # fmt: skip
         by_answer = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count()
         summary, parts, said = run_all(spark, [lambda: lateness.summary(written), by_part.collect, by_answer.collect])
-    account: Counter[str] = Counter(dict.fromkeys(FATES, 0))
+    account: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
     others: Counter[str] = Counter()
     later: Counter[int] = Counter({shard: one.later for shard, one in agreed.items()})
     for row in parts:
-        if row.fate != "none":
-            account[row.fate] += row.messages
+        if row.outcome != "none":
+            account[row.outcome] += row.messages
         elif row.part == "later":
             later[row.shard] += row.accepts
             others["delivered after the range"] += row.records

@@ -21,13 +21,13 @@ _BY: Final = ("topic", "shard", "hour")
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
-def lateness(fates: DataFrame) -> DataFrame:
+def lateness(outcomes: DataFrame) -> DataFrame:
     """`topic`, `shard`, `hour` (its start, epoch ms), `late_ms`, `messages`.
 
-    Of `fates.fates`: those that were delivered, each by its first record. What came early is no lateness but a
+    Of `outcomes.outcomes`: those that were delivered, each by its first record. What came early is no lateness but a
     violation, or is not known to be one.
     """
-    return counted(fates.where((F.col("records") > 0) & (F.col("part") != "nowhere")))
+    return counted(outcomes.where((F.col("records") > 0) & (F.col("part") != "nowhere")))
 
 
 def counted(delivered: DataFrame) -> DataFrame:

@@ -42,7 +42,7 @@ def verdict(result: Result) -> str:
 
 
 def equation(result: Result) -> list[tuple[str, str, int]]:
-    """The fates that accepted messages are the sum of: name, in words, how many."""
+    """The outcomes that accepted messages are the sum of: name, in words, how many."""
     return [(name, _WORDS[name], n) for name, n in result.account.items() if n or name in _ALWAYS]
 
 

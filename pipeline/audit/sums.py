@@ -6,7 +6,7 @@ message is judged by. Where these are equal and no record is early, so is every 
 counts are needed. Set apart from the beginning is every message that anything else was said of: changed, deferred,
 answered, dead, late in the buffer, overdue, delivered behind the range.
 
-What needs a look goes through `fates.py` as if there was nothing else. A message is wholly in one of both parts. So
+What needs a look goes through `outcomes.py` as if there was nothing else. A message is wholly in one of both parts. So
 whatever `violations.py` judges a message by that has no other history must be in `_HASHED`.
 """
 
@@ -30,7 +30,7 @@ _BUCKET_BITS: Final = 12
 _HIGH_BITS: Final = 16  # cut off before hashes are summed up, so that a bucket of any size fits into 64 bits
 FEW: Final = 250_000
 """So many records are looked at row by row in less time than it takes Spark to plan and compile all of this."""
-_MOST_BROADCAST: Final = 2_000_000  # rows of three numbers
+_MAX_BROADCAST: Final = 2_000_000  # rows of three numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ def compared(
     topics: DataFrame,
     tolerance_ms: int = 0,
 ) -> Compared:
-    """Frames as `fates.events` takes them, `changes` and `deferrals` as `changes.py` makes them. `windows`:
+    """Frames as `outcomes.events` takes them, `changes` and `deferrals` as `changes.py` makes them. `windows`:
     `window.as_frame`; `topics`: those that were read, with `topic`. `commands` and `deliveries` are read several times,
     so that they should be persisted."""
     shards = F.broadcast(windows)
     sent = _sent(commands, imported).join(shards, "shard")
     records = _records(deliveries, shards)
     apart = _apart(sent, records, dead_letters, answers, changes, deferrals, commands).distinct().localCheckpoint()
-    few = apart.count() <= _MOST_BROADCAST
+    few = apart.count() <= _MAX_BROADCAST
     others = F.broadcast(apart) if few else apart
     buckets = _buckets(sent, records, others, topics, tolerance_ms).localCheckpoint()
     rows = buckets.groupBy("shard").agg(

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.audit.fates import PLACE_BITS
+from duemq.pipeline.audit.outcomes import PLACE_BITS
 
 KINDS: Final = {
     "lost": "delivered by the ledger, and its topic has no record",
@@ -60,7 +60,7 @@ CONDITIONS: dict[str, str] = {
     "of_range": "part = 'range' AND mine",
     "by_then": "delivered_at + :tolerance < ended_at",
     "before": "delivered_at + :tolerance < asked",
-    "waiting": "fate IN ('pending', 'moved')",
+    "waiting": "outcome IN ('pending', 'moved')",
     "one_id": "least_mac = most_mac AND least_id_due = most_id_due",
     "issued": "one_id AND least_id_due = first_due",
     "forged": "of_range AND NOT counted AND NOT issued",
@@ -69,22 +69,22 @@ CONDITIONS: dict[str, str] = {
     "letters_there": "greatest(asked, accepted_at) > :letters_from",
     "there_then": "imported = 0 OR unknown_at > accepted_at",
 }
-"""Of a row of `fates.fates`. Each may use those before it by their names."""
+"""Of a row of `outcomes.outcomes`. Each may use those before it by their names."""
 RULES: dict[str, str] = {
-    "lost": "fate = 'lost'",
+    "lost": "outcome = 'lost'",
     "twice": "records > 1 AND one_id AND part <> 'nowhere'",
-    "early": "recorded AND of_range AND before AND (fate = 'delivered' OR (waiting AND by_then))",
+    "early": "recorded AND of_range AND before AND (outcome = 'delivered' OR (waiting AND by_then))",
     "overdue": "of_range AND waiting AND NOT recorded AND key_due + :overdue < ended_at",
     "after_cancel": "recorded AND cancels > 0",
-    "after_death": "recorded AND fate = 'dead' AND by_then",
+    "after_death": "recorded AND outcome = 'dead' AND by_then",
     "unrecorded": "recorded AND mine AND by_then AND NOT unknown AND NOT before AND (waiting OR part = 'later')",
     "unknown_id": "(recorded AND unknown) OR (letters > 0 AND part = 'range' AND NOT mine)",
     "wrong_topic": "recorded AND mine AND NOT (least_topic = topic_hash AND most_topic = topic_hash)",
     "altered": "recorded AND mine AND NOT (least_content = content AND most_content = content)",
     "altered_headers": "recorded AND mine AND NOT (least_metadata = metadata AND most_metadata = metadata)",
-    "wrong_due": "fate = 'delivered' AND NOT counted AND NOT (least_shown = coalesce(shown, first_due) "
+    "wrong_due": "outcome = 'delivered' AND NOT counted AND NOT (least_shown = coalesce(shown, first_due) "
     "AND most_shown = coalesce(shown, first_due))",
-    "wrong_attempt": "fate = 'delivered' AND NOT (least_attempt = failures + 1 AND most_attempt = failures + 1)",
+    "wrong_attempt": "outcome = 'delivered' AND NOT (least_attempt = failures + 1 AND most_attempt = failures + 1)",
     "lost_letter": "of_range AND letters < buried AND letters_there",
     "stray_letter": "of_range AND letters > buried AND letter_at < ended_at",
     "altered_letter": "of_range AND letters > 0 AND NOT (least_letter_content = content "
@@ -96,14 +96,15 @@ RULES: dict[str, str] = {
 """When a row is a violation of each kind. The kinds that are not here are found by `checks`."""
 
 _COLUMNS: Final = (
-    "shard", "offset", "row", "part", "fate", "topic", "accepts", "first_due", "key_due", "key_offset", "key_row",
+    "shard", "offset", "row", "part", "outcome", "topic", "accepts", "first_due", "key_due", "key_offset", "key_row",
     "asked", "asked_at", "accepted_at", "passed", "records", "delivered_at", "late", "letters", "cancels", "moves",
     "buried", "redriven", "is_dead", "untrue_command", "least_id_due", "least_mac", "least_place", "most_place",
 )  # fmt: skip
 
 
-def judged(fates: DataFrame, letters_from: int | None, tolerance_ms: int = 0) -> DataFrame:
-    """`fates.fates` with `violated`: a bit for each of `KINDS`, in their order. The table that is kept of each message.
+def judged(outcomes: DataFrame, letters_from: int | None, tolerance_ms: int = 0) -> DataFrame:
+    """`outcomes.outcomes` with `violated`: a bit for each of `KINDS`, in their order. The table that is kept of each
+    message.
 
     `letters_from`: dead letters up to this time (epoch ms) may have been dropped; None where they were not read.
     `tolerance_ms`: how much earlier than due a record may be: brokers' and nodes' clocks differ.
@@ -118,7 +119,7 @@ def judged(fates: DataFrame, letters_from: int | None, tolerance_ms: int = 0) ->
         for at, kind in enumerate(KINDS)
         if kind in rules
     ]
-    return fates.select(*_COLUMNS, reduce(add, bits).alias("violated"))
+    return outcomes.select(*_COLUMNS, reduce(add, bits).alias("violated"))
 
 
 def expanded(rules: Mapping[str, str], conditions: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
@@ -192,7 +193,7 @@ def _detail() -> Column:
         F.when(F.col("cancels") > 0, F.lit("cancel won")),
         F.when(F.col("buried") > 0, F.concat(F.lit("buried "), "buried", F.lit("x, "), "letters", F.lit(" letters"))),
         F.when(F.col("moves") > 0, F.concat(F.lit("moved "), "moves", F.lit("x"))),
-        F.when(F.col("fate") != "none", F.concat(F.lit("by the ledger "), _by_ledger())),
+        F.when(F.col("outcome") != "none", F.concat(F.lit("by the ledger "), _by_ledger())),
         F.when(
             F.col("violated").bitwiseAND(false_answer) != 0,
             F.concat(F.lit("but command "), "untrue_command", F.lit(" was answered otherwise")),
@@ -202,7 +203,7 @@ def _detail() -> Column:
 
 
 def _by_ledger() -> Column:
-    return F.when(F.col("fate").isin("lost", "unproven"), F.lit("delivered")).otherwise(F.col("fate"))
+    return F.when(F.col("outcome").isin("lost", "unproven"), F.lit("delivered")).otherwise(F.col("outcome"))
 
 
 def listed(frame: DataFrame, kind: Column | str, detail: Column | str) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Fates
+from duemq.model.ledger import OutcomeCounts
 
 LONG_MAX = 2**63 - 1
 ENTRY_COLUMNS = (
@@ -30,7 +30,7 @@ _STATE: Final = (
     "dead",
 )  # fmt: skip
 """What an entry with a base has of that one."""
-_MOST_FINDINGS: Final = 1_000  # of all shards: where a ledger is broken, these are enough to see how
+_MAX_FINDINGS: Final = 1_000  # of all shards: where a ledger is broken, these are enough to see how
 
 Cursor = tuple[int, int, int]
 
@@ -56,7 +56,7 @@ class Window:
     cursor: Cursor
     began_at: int
     ended_at: int
-    gained: Fates
+    gained: OutcomeCounts
     pending: int
     buffer_end: int = LONG_MAX
     recoveries: tuple[tuple[int, int], ...] = ()
@@ -94,7 +94,7 @@ class Finding:
 
 def idle(shard: int, base_n: int = -1, applied: int = 0) -> Window:
     """Of a shard that has no entry in the range. `base_n`, `applied`: of its last entry before it."""
-    return Window(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, Fates(), 0)
+    return Window(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, OutcomeCounts(), 0)
 
 
 def standing(entries: DataFrame) -> DataFrame:
@@ -157,15 +157,15 @@ def windows(
 
 def _unreadable(rows: DataFrame) -> list[Finding]:
     wrong = rows.where("problem is not null").select("shard", "ledger_offset", "problem")
-    listed = wrong.orderBy("shard", "ledger_offset").limit(_MOST_FINDINGS).collect()
+    listed = wrong.orderBy("shard", "ledger_offset").limit(_MAX_FINDINGS).collect()
     return [Finding("ledger", row.shard, f"record {row.ledger_offset} of the ledger: {row.problem}") for row in listed]
 
 
 def _contradictions() -> Column:
     """What is wrong with an entry and with what comes `before` it, in sentences."""
-    c, fates = F.col, ("accepted", "delivered", "cancelled", "dead", "pending")
+    c, outcomes = F.col, ("accepted", "delivered", "cancelled", "dead", "pending")
     total = c("delivered") + c("cancelled") + c("dead") + c("pending")
-    uneven = (c("accepted") != total) | (F.least(*(c(name) for name in fates)) < 0)
+    uneven = (c("accepted") != total) | (F.least(*(c(name) for name in outcomes)) < 0)
     number, last = c("n").cast("string"), c("before.n").cast("string")
 
     def cursor(of: str) -> Column:
@@ -195,7 +195,7 @@ def _contradictions() -> Column:
 
 def _findings(wrong: DataFrame) -> list[Finding]:
     listed = wrong.orderBy("shard", "ledger_offset").select("shard", F.explode("wrong").alias("text"))
-    rows = listed.limit(_MOST_FINDINGS).collect()
+    rows = listed.limit(_MAX_FINDINGS).collect()
     return [Finding("ledger", row.shard, row.text) for row in rows]
 
 
@@ -208,7 +208,7 @@ def _losses(entries: DataFrame) -> list[Finding]:
             f"entry {row.n}: the log dropped commands {row.lost_from} to {row.lost_to - 1} before any node had read "
             f"them: up to {row.lost_to - row.lost_from} accepted messages, cancels and moves are lost",
         )
-        for row in said.select("shard", "n", "lost_from", "lost_to").limit(_MOST_FINDINGS).collect()
+        for row in said.select("shard", "n", "lost_from", "lost_to").limit(_MAX_FINDINGS).collect()
     ]  # fmt: skip
 
 
@@ -242,18 +242,18 @@ def _window(row: Any) -> Window:
         return idle(row.shard, last.n, last.applied)
     # A replica that was empty has the base -1.
     whole = row.begin is None and (first.n == 0 or first.base == -1)
-    before = Fates() if whole else _fates(first)
+    before = OutcomeCounts() if whole else _outcomes(first)
     applied = 0 if whole else first.applied
     return Window(
         row.shard, -1 if whole else first.n, last.n, applied, applied, last.applied,
         (last.cursor_due, last.cursor_offset, last.cursor_row), 0 if whole else first.at, last.at,
-        Fates(*(after - earlier for after, earlier in zip(_fates(last), before, strict=True))), last.pending,
+        OutcomeCounts(*(after - earlier for after, earlier in zip(_outcomes(last), before, strict=True))), last.pending,
         recoveries=tuple(sorted((one.n, one.base) for one in row.recoveries)),
     )  # fmt: skip
 
 
-def _fates(row: Any) -> Fates:
-    return Fates(row.accepted, row.delivered, row.cancelled, row.dead)
+def _outcomes(row: Any) -> OutcomeCounts:
+    return OutcomeCounts(row.accepted, row.delivered, row.cancelled, row.dead)
 
 
 def of_range(entries: DataFrame, found: Mapping[int, Window]) -> DataFrame:

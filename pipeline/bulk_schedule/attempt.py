@@ -15,8 +15,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from duemq.model.fault import Fault
-from duemq.model.import_command import MOST_FILES
+from duemq.model.failpoint import Failpoint
+from duemq.model.import_command import MAX_FILES
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.files import DelayFile, sums
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
@@ -59,7 +59,7 @@ class Attempt:
     rejects: Path | str | None
     strict: bool
     teller: Teller
-    fault: Fault
+    fault: Failpoint
     clock: Callable[[], int]
 
     def written(self) -> Manifest:
@@ -80,11 +80,11 @@ class Attempt:
         self.fault("written")
         with step(spark, teller, "checking what was written"):
             found = files.looked_at(spark, folder.stage, attempt)
-        if len(found) > MOST_FILES:
+        if len(found) > MAX_FILES:
             folder.stage.remove(attempt)
             raise JobFailed(
                 f"{len(found):,} files were written, for {len({file.window for file in found}):,} windows of half an "
-                f"hour, and the server takes {MOST_FILES:,} files at once: nothing is scheduled. Schedule it as "
+                f"hour, and the server takes {MAX_FILES:,} files at once: nothing is scheduled. Schedule it as "
                 "several jobs, such as one for each year"
             )
         written = sum(file.rows for file in found)

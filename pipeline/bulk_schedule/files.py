@@ -43,7 +43,7 @@ _OPTIONS: Final = {
     "parquet.column.statistics.enabled#key": "false",
     "parquet.column.statistics.enabled#name": "false",
 }
-_MOST_ROWS = 2_000_000  # of one file: what is done with one is done by one task
+_MAX_ROWS = 2_000_000  # of one file: what is done with one is done by one task
 _IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
 _SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
 _PARTS_PER_TASK: Final = 16
@@ -139,7 +139,7 @@ def _bytes(text: str) -> int:
 
 def write(frame: DataFrame, uri: str) -> None:
     """Write what `messages` made into a folder."""
-    writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MOST_ROWS)
+    writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MAX_ROWS)
     writer.parquet(uri)
 
 

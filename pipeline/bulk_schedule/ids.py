@@ -17,7 +17,7 @@ from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.sources.server import Server
 from duemq.pipeline.spark.parallel import tasks_for
 
-_MOST: Final = 10_000  # ids per request
+_MAX: Final = 10_000  # ids per request
 SCHEMA: Final = "id string, name string, topic string, key binary, due_ms bigint, file string, row bigint"
 _NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
 _READ: Final = ["name", "topic", "key", "due_ms"]
@@ -27,8 +27,8 @@ def ids(
     spark: SparkSession, manifest: Manifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used, which has to be before their windows are due. Files whose fate the server has
-    forgotten are left out. `name` is null where none is
+    asked for their ids, when it is used, which has to be before their windows are due. Files whose outcome the server
+    has forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
     kept = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
     listed = spark.createDataFrame(kept, "path string, import string")
@@ -47,7 +47,7 @@ def _of_file(client: Client, local: Path, path: str, file_import: str) -> Iterat
     first = 0
     with pq.ParquetFile(local, page_checksum_verification=True) as file:
         columns = [name for name in _READ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_MOST, columns=columns, use_threads=False):
+        for batch in file.iter_batches(_MAX, columns=columns, use_threads=False):
             count = batch.num_rows
             found = client.imported_ids(file_import, first, count)
             if len(found) != count:

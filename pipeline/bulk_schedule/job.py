@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.pipeline.bulk_schedule.attempt import Attempt, RowsRejected
 from duemq.pipeline.bulk_schedule.ids import ids
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
@@ -37,10 +37,10 @@ __all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`stage`: below the server's `far.import_from`, a folder that driver, executors and nodes see under one path, or
-    `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None: beside its
-    files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are rejected
-    nothing is scheduled."""
+    """`stage`: below the server's `delay_files.import_from`, a folder that driver, executors and nodes see under one
+    path, or `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None:
+    beside its files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are
+    rejected nothing is scheduled."""
 
     stage: Path | str
     rejects: Path | str | None = None
@@ -52,7 +52,7 @@ class Options:
 class Scheduled:
     """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it.
 
-    `forgotten`: how many of the accepted rows are in files that were handed over, and whose fate the server does not
+    `forgotten`: how many of the accepted rows are in files that were handed over, and whose outcome the server does not
     keep any more.
     """
 
@@ -72,7 +72,7 @@ def schedule(
     rules: Rules | None = None,
     source: str | None = None,
     teller: Teller | None = None,
-    fault: Fault = no_fault,
+    fault: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Scheduled:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
@@ -118,7 +118,7 @@ def _rows_of(frame: DataFrame) -> str:
 
 
 def _imported(
-    manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Fault
+    manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Failpoint
 ) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")

@@ -1,4 +1,4 @@
-"""A stage in an S3-compatible store, where nodes take the files in from (`far.import_from = s3://...`).
+"""A stage in an S3-compatible store, where nodes take the files in from (`delay_files.import_from = s3://...`).
 
 Spark writes there by its own client (`s3a:`), everything else here by obstore, which knows the conditional put that a
 manifest needs: `If-None-Match: *`, which AWS S3, MinIO, Ceph, R2 and others have.

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.client.http.values import Limits
-from duemq.model.message import LABEL_TEXT, MOST_LABELS, TOPIC_BYTES
+from duemq.model.message import LABEL_TEXT, MAX_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
@@ -26,7 +26,7 @@ TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}
 _LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
 _SHOWN = 60  # characters of a wrong value
-_MOST_REPEATED = 100_000  # names, which each executor gets
+_MAX_REPEATED = 100_000  # names, which each executor gets
 _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 
@@ -81,7 +81,7 @@ def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | N
         if count == 0:  # known to be empty, so that the join with it is none
             yield _counted(narrow.where(F.lit(False)))
         else:
-            yield F.broadcast(exact) if count <= _MOST_REPEATED else None
+            yield F.broadcast(exact) if count <= _MAX_REPEATED else None
     finally:
         exact.unpersist()
         alike.unpersist()
@@ -193,7 +193,7 @@ def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wron
 
 def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
     count = F.size(labels)
-    yield count > MOST_LABELS, says(count.cast("string"), f" labels are given, the limit is {MOST_LABELS}")
+    yield count > MAX_LABELS, says(count.cast("string"), f" labels are given, the limit is {MAX_LABELS}")
     yield F.exists(labels, lambda label: label.isNull()), says("a label is null")
     yield F.exists(labels, lambda label: ~F.is_valid_utf8(label)), says("a label is not UTF-8")
     yield (

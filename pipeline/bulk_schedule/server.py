@@ -10,7 +10,7 @@ from typing import Final
 from duemq.client import Client
 from duemq.client.http.errors import BatchTooLarge, PastDue
 from duemq.client.http.values import FileImport
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.files import DelayFile
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
@@ -19,7 +19,7 @@ from duemq.pipeline.sources.server import patiently
 from duemq.pipeline.spark.progress import Teller
 
 _LEAST_S: Final = 0.25  # between two looks at what is wanted,
-_MOST_S: Final = 5.0
+_MAX_S: Final = 5.0
 _SHARE: Final = 0.05  # of what was waited so far
 _AGAIN_S: Final = 2.0  # until replicas have what was in the log before a request was refused
 _LISTED: Final = 5  # refused files named in an error
@@ -32,7 +32,7 @@ def hand_over(
     folder: JobFolder,
     *,
     link: bool,
-    fault: Fault = no_fault,
+    fault: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> frozenset[str]:
     """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
@@ -70,7 +70,7 @@ def hand_over(
 
 
 def _give(
-    client: Client, manifest: Manifest, missing: list[DelayFile], folder: JobFolder, link: bool, fault: Fault
+    client: Client, manifest: Manifest, missing: list[DelayFile], folder: JobFolder, link: bool, fault: Failpoint
 ) -> None:
     if not missing:
         return
@@ -115,7 +115,7 @@ def imported(
     folder: JobFolder,
     teller: Teller,
     forgotten: frozenset[str] = frozenset(),
-    fault: Fault = no_fault,
+    fault: Failpoint = no_failpoint,
 ) -> dict[str, str | None]:
     """Wait until each file is imported or refused; the id of each one's import, by its path, and None of those that
     are forgotten.
@@ -134,7 +134,7 @@ def imported(
             settled = [found[file.sha256].state in ("imported", "rejected") for file in files if file.sha256 in found]
             if len(settled) == len(files) and all(settled):
                 break
-        time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MOST_S))
+        time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MAX_S))
     refused = [file for file in files if found[file.sha256].state == "rejected"]
     if refused:
         lost = sum(file.rows for file in refused)

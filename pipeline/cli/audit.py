@@ -62,8 +62,8 @@ def audit(
             show_default="any number is no error",
         ),
     ] = None,
-    fates: Annotated[
-        bool, typer.Option("--fates", help="Also write the table fates, a row per message: it takes much longer.")
+    outcomes: Annotated[
+        bool, typer.Option("--outcomes", help="Also write the table outcomes, a row per message: it takes much longer.")
     ] = False,
     expected: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def audit(
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
             targets=targets or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
-            fates_table=fates, expected_ids=None if expected is None else read_table(spark, expected),
+            outcomes_table=outcomes, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         html = report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000)
         write_page(spark, below(folder, "report.html"), html)
@@ -132,7 +132,7 @@ def _json(result: Result, page: str) -> dict[str, Any]:
 
     late = {name: asdict(one) for name, one in result.late.topics.items() if name is not None}
     return {
-        "clean": result.clean, "verdict": verdict(result), "accepted": result.accepted, "fates": result.account,
+        "clean": result.clean, "verdict": verdict(result), "accepted": result.accepted, "outcomes": result.account,
         "others": result.others, "violations": result.found, "notes": list(result.notes), "lateness_ms": late,
         "read": {
             one.topic: {str(p): [start, one.ends[p]] for p, start in one.starts.items()} for one in result.ranges

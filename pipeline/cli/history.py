@@ -67,7 +67,7 @@ def history(
     master: Master = None,
     conf: Settings = None,
 ) -> None:
-    """Keep what became of every message in a table: one row per delivery, one per fate that the ledger tells.
+    """Keep what became of every message in a table: one row per delivery, one per outcome that the ledger tells.
 
     Every record is in the table once, whatever is killed when: run it again with the same DIR, and it goes on where it
     was. Ctrl-C and SIGTERM end it after the batch that is under way.
@@ -84,17 +84,19 @@ def history(
             teller.step(f"following {kafka} into {table.path}")
             source = Source(reached(kafka, kafka_set), topics, most, dead_letters)
             done = run(spark, table, source, teller, stop, once=once, every_s=every)
-            said = {"batches": done.batches, "deliveries": done.deliveries, "fates": done.fates}
+            said = {"batches": done.batches, "deliveries": done.deliveries, "outcomes": done.outcomes}
     if as_json:
         echo_json({"table": table.path, "format": table.format} | said)
     elif not compact:
-        typer.echo(f"{said['deliveries']:,} deliveries and {said['fates']:,} fates in {said['batches']:,} batches")
+        typer.echo(
+            f"{said['deliveries']:,} deliveries and {said['outcomes']:,} outcomes in {said['batches']:,} batches"
+        )
 
 
 def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
     """Join small files; how many of each kind became how many."""
     said: dict[str, int] = {}
-    for kind in ("deliveries", "fates"):
+    for kind in ("deliveries", "outcomes"):
         teller.step(f"joining files of {kind}")
         before, after = table.compact(kind, below_bytes)
         said |= {f"{kind}_before": before, f"{kind}_after": after}

@@ -82,7 +82,7 @@ def schedule(
     ] = None,
     stage: Annotated[
         str | None,
-        typer.Option(help="A folder or s3a:// below the server's far.import_from; needed but for --dry-run."),
+        typer.Option(help="A folder or s3a:// below the server's delay_files.import_from; needed but for --dry-run."),
     ] = None,
     rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
     ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
@@ -136,7 +136,7 @@ def schedule(
                 print_look(judged(frame, columns, rules, int(time.time() * 1000)), "scheduled", as_json)
             return
         if stage is None:
-            raise BadInput("--stage is missing: a folder that the server imports files from (far.import_from)")
+            raise BadInput("--stage is missing: a folder that the server imports files from (delay_files.import_from)")
         for option_name, place in (("--rejects", rejects), ("--ids", ids)):
             if place is not None:
                 destination(spark, place, option_name)

@@ -10,7 +10,7 @@ from duemq.pipeline.forecast.words import at, duration, sentences
 from duemq.pipeline.report.chart import Chart, decades, instants, linear, short
 from duemq.pipeline.report.document import COLOURS, document, keys, table
 
-_MOST_TOPICS = 50
+_MAX_TOPICS = 50
 
 
 def page(done: Forecast) -> str:
@@ -109,7 +109,7 @@ def _tables(done: Forecast) -> Iterable[str]:
         yield "<h2>Topics</h2>"
         yield table(
             ("topic", "messages|n", "fullest second|n", "when"),
-            ((one.topic, one.messages, one.peak, at(one.peak_ms)) for one in done.topics[:_MOST_TOPICS]),
+            ((one.topic, one.messages, one.peak, at(one.peak_ms)) for one in done.topics[:_MAX_TOPICS]),
         )
-        if len(done.topics) > _MOST_TOPICS:
-            yield f'<p class="soft">and {len(done.topics) - _MOST_TOPICS:,} more topics</p>'
+        if len(done.topics) > _MAX_TOPICS:
+            yield f'<p class="soft">and {len(done.topics) - _MAX_TOPICS:,} more topics</p>'

@@ -26,7 +26,7 @@ from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.delay_files.sealed_file import About
-from duemq.storage.shard.keyspace import DROPPED, DROPS, FAR, LOADING, POSITION, ROW, U32, U64, Position
+from duemq.storage.shard.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
 
 COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),
                             ("messages", pa.int64())])  # fmt: skip
@@ -60,7 +60,8 @@ def describe(path: Path) -> Store:
         raw = database.get(POSITION)
         entry = (Position() if raw is None else Position.decode(raw)).entry
         files = tuple(
-            Sealed(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0]) for key, about in _each(database, FAR)
+            Sealed(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0])
+            for key, about in _each(database, DELAY_FILE)
         )
         dropped = any(U64.unpack(count)[0] for _, count in _each(database, DROPS)) or bool(_loading(database))
     return Store(int(path.name), path, entry.at, entry.pending, files, dropped)

@@ -1,4 +1,5 @@
-"""What became of messages, kept in a table for later questions: one row per delivery, and one per fate from the ledger.
+"""What became of messages, kept in a table for later questions: one row per delivery, and one per outcome from the
+ledger.
 
 `rows.py` makes the rows, DataFrame in, DataFrame out; `table.py` is the table on disk; `stream.py` the job that fills
 it, exactly once; `questions.py` asks it.

@@ -33,7 +33,7 @@ def _numbered(deliveries: DataFrame) -> DataFrame:
     return deliveries.withColumn("nth", F.row_number().over(order))
 
 
-def lateness_by_hour(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
+def lateness_by_hour(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Per topic and hour of delivery: hour_ms, hour (timestamp), topic, messages, early (before their time), p50_ms,
     p90_ms, p99_ms, p999_ms, max_ms.
 
@@ -45,7 +45,7 @@ def lateness_by_hour(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
     shares = F.percentile("lateness_ms", list(_SHARES)).alias("shares")
     return (
         deliveries.where(f"shard < {DIRECT} and lateness_ms is not null")
-        .join(fates.where("fate = 'sent_now'").select(_MESSAGE).distinct(), _MESSAGE, "left_anti")
+        .join(outcomes.where("outcome = 'sent_now'").select(_MESSAGE).distinct(), _MESSAGE, "left_anti")
         .groupBy(hour.alias("hour_ms"), "topic")
         .agg(
             F.count("*").alias("messages"),
@@ -61,19 +61,19 @@ def lateness_by_hour(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def volume_by_day(deliveries: DataFrame, fates: DataFrame) -> DataFrame:
+def volume_by_day(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Per day and topic what was delivered, and what became of others: date, topic (null where the ledger alone tells
-    of it), fate, messages."""
-    delivered = deliveries.groupBy("date", "topic", F.lit("delivered").alias("fate")).agg(
+    of it), outcome, messages."""
+    delivered = deliveries.groupBy("date", "topic", F.lit("delivered").alias("outcome")).agg(
         F.count("*").alias("messages")
     )
-    others = fates.groupBy("date", "topic", "fate").agg(F.sum("messages").alias("messages"))
+    others = outcomes.groupBy("date", "topic", "outcome").agg(F.sum("messages").alias("messages"))
     return delivered.unionByName(others)
 
 
-def fates_of(deliveries: DataFrame, fates: DataFrame, message: str) -> DataFrame:
-    """All that happened to one message, given by its id: at_ms, at (timestamp), fate, topic, due_ms, attempt, answer,
-    reason. Oldest first. Raises BadInput for what is no id."""
+def outcomes_of(deliveries: DataFrame, outcomes: DataFrame, message: str) -> DataFrame:
+    """All that happened to one message, given by its id: at_ms, at (timestamp), outcome, topic, due_ms, attempt,
+    answer, reason. Oldest first. Raises BadInput for what is no id."""
     try:
         key = peek(message)
     except ValueError as error:
@@ -84,10 +84,10 @@ def fates_of(deliveries: DataFrame, fates: DataFrame, message: str) -> DataFrame
         & (F.col("first_offset") == key.offset)
         & (F.col("first_row") == key.row)
     )
-    told = fates.where(of).select("at_ms", "fate", "topic", "due_ms", "attempt", "answer", "reason")
+    told = outcomes.where(of).select("at_ms", "outcome", "topic", "due_ms", "attempt", "answer", "reason")
     nothing = F.lit(None).cast("string")
     delivered = deliveries.where(of).select(
-        F.col("delivered_ms").alias("at_ms"), F.lit("delivered").alias("fate"), "topic", "due_ms", "attempt",
+        F.col("delivered_ms").alias("at_ms"), F.lit("delivered").alias("outcome"), "topic", "due_ms", "attempt",
         nothing.alias("answer"), nothing.alias("reason"),
     )  # fmt: skip
-    return told.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "fate")
+    return told.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "outcome")

@@ -19,14 +19,14 @@ DELIVERIES: Final = (
     f"id string, {MESSAGE}, key binary, due_ms bigint, delivered_ms bigint, lateness_ms bigint, attempt int, "
     "partition int, offset bigint, date date, topic string"
 )
-FATES: Final = (
+OUTCOMES: Final = (
     f"at_ms bigint, id string, {MESSAGE}, name string, topic string, due_ms bigint, attempt int, reason string, "
-    "command bigint, answer string, messages bigint, partition int, offset bigint, date date, fate string"
+    "command bigint, answer string, messages bigint, partition int, offset bigint, date date, outcome string"
 )
 _DAY_MS: Final = 86_400_000
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
-# Answers that are no fate of a message: plain acceptance, and what dead letters and imports say themselves.
-_NO_FATE: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.FILE_PENDING, Answer.FILE_DUPLICATE)
+# Answers that are no outcome of a message: plain acceptance, and what dead letters and imports say themselves.
+_NO_OUTCOME: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.FILE_PENDING, Answer.FILE_DUPLICATE)
 
 
 def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
@@ -53,7 +53,7 @@ def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame
 def answered(entries: DataFrame) -> DataFrame:
     """The answers of the ledger that are about a message: shard, command (its offset), answer, at_ms, ledger_offset."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("answers").alias("one"))
-    return each.where(~F.col("one.answer").isin([int(one) for one in _NO_FATE])).select(
+    return each.where(~F.col("one.answer").isin([int(one) for one in _NO_OUTCOME])).select(
         "shard", F.col("one.offset").alias("command"), F.col("one.answer").alias("answer"),
         F.col("at").alias("at_ms"), "ledger_offset",
     )  # fmt: skip
@@ -63,7 +63,7 @@ def summary(entries: DataFrame) -> DataFrame:
     """What entries (`logs.entries`) tell of, per shard: answers (those that `answered` gives), first and last (the
     commands they answer), imported (files), wrong (records that are no entries), wrong_at and problem (of one of them).
     """
-    answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_FATE]))
+    answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_OUTCOME]))
     commands = F.transform(answers, lambda one: one["offset"])
     wrong = F.col("problem").isNotNull()
     return (
@@ -82,11 +82,11 @@ def summary(entries: DataFrame) -> DataFrame:
 
 
 def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
-    """The fates that answers speak of, as `FATES`, given the commands they are answers to (`logs.commands`).
+    """The outcomes that answers speak of, as `FATES`, given the commands they are answers to (`logs.commands`).
 
-    What won has the fates cancelled, moved, sent_now and redriven; what came too late, or of no message, is too_late,
-    with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no longer has is
-    unknown_command.
+    What won has the outcomes cancelled, moved, sent_now and redriven; what came too late, or of no message, is
+    too_late, with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no
+    longer has is unknown_command.
     """
     asked = commands.select(
         "shard", F.col("offset").alias("command"), "kind", "name", "topic", F.col("due").alias("due_ms"),
@@ -95,28 +95,28 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
     known = answers.join(asked, ["shard", "command"], "left")
     won = F.create_map(*[F.lit(text) for pair in _WON.items() for text in pair])
     names = F.create_map(*[part for one in Answer for part in (F.lit(int(one)), F.lit(one.name.lower()))])
-    fate = (
+    outcome = (
         F.when(F.col("kind").isNull(), F.lit("unknown_command"))
         .when(F.col("answer") == int(Answer.DUPLICATE), F.lit("duplicate"))
         .when(F.col("answer") == int(Answer.CONFLICT), F.lit("conflict"))
         .when(F.col("answer") == int(Answer.OK), F.coalesce(won[F.col("kind")], F.col("kind")))
         .otherwise(F.lit("too_late"))
     )
-    return _fates(
-        known.withColumn("fate", fate)
+    return _outcomes(
+        known.withColumn("outcome", outcome)
         .withColumn("answer", names[F.col("answer")])
         .withColumns({"partition": F.col("shard"), "offset": F.col("ledger_offset"), "messages": F.lit(1)})
     )
 
 
 def died(dead_letters: DataFrame) -> DataFrame:
-    """The fates that dead letters tell, as `FATES`: dead, or malformed for a record that was never a message."""
-    return _fates(
+    """The outcomes that dead letters tell, as `FATES`: dead, or malformed for a record that was never a message."""
+    return _outcomes(
         dead_letters.select(
             F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
             "first_row", F.col("target").alias("topic"), F.col("due").alias("due_ms"), "attempt", "reason", "command",
             F.lit(1).alias("messages"), "partition", "offset",
-            F.when(F.col("id").isNull(), F.lit("malformed")).otherwise(F.lit("dead")).alias("fate"),
+            F.when(F.col("id").isNull(), F.lit("malformed")).otherwise(F.lit("dead")).alias("outcome"),
         )
     )  # fmt: skip
 
@@ -124,20 +124,20 @@ def died(dead_letters: DataFrame) -> DataFrame:
 def imported(entries: DataFrame) -> DataFrame:
     """The files that were imported or refused, as `FATES`: `messages` says how many they hold, `command` which."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("imported").alias("one"))
-    return _fates(
+    return _outcomes(
         each.select(
             F.col("at").alias("at_ms"), "shard", F.col("one.offset").alias("command"),
             F.col("one.rows").alias("messages"), F.nullif("one.reason", F.lit("")).alias("reason"),
             F.col("shard").alias("partition"), F.col("ledger_offset").alias("offset"),
-            F.when(F.col("one.reason") == "", F.lit("imported")).otherwise(F.lit("file_refused")).alias("fate"),
+            F.when(F.col("one.reason") == "", F.lit("imported")).otherwise(F.lit("file_refused")).alias("outcome"),
         )
     )  # fmt: skip
 
 
-def _fates(rows: DataFrame) -> DataFrame:
-    """All columns of `FATES`, null where a fate has none."""
+def _outcomes(rows: DataFrame) -> DataFrame:
+    """All columns of `FATES`, null where a outcome has none."""
     rows = rows.withColumn("date", _date(F.col("at_ms")))
-    fields = [field.split() for field in FATES.split(", ")]
+    fields = [field.split() for field in OUTCOMES.split(", ")]
     return rows.select(
         *((F.col(name) if name in rows.columns else F.lit(None)).cast(type_).alias(name) for name, type_ in fields)
     )

@@ -74,7 +74,7 @@ class Writer:
 
     def __init__(self, table: HistoryTable, source: Source, teller: Teller) -> None:
         self._table, self._source, self._teller = table, source, teller
-        self.batches = self.deliveries = self.fates = 0
+        self.batches = self.deliveries = self.outcomes = 0
         self.at_work = threading.Event()
         self.failed: Exception | None = None
         """Why the last batch was not written: Spark tells it wrapped in traces of two languages."""
@@ -102,18 +102,18 @@ class Writer:
             seen = _counts(delivered, letters, entries).collect()
             counts = {row.what: row.messages for row in seen if row.what != "entries"}
             shards = [row.shard for row in seen if row.what == "entries"]
-            counts["fates"] = counts.pop("letters") + sum(shard.answers + shard.imported for shard in shards)
+            counts["outcomes"] = counts.pop("letters") + sum(shard.answers + shard.imported for shard in shards)
             self._say_wrong(shards)
             if "deliveries" in missing and counts["deliveries"]:
                 self._table.add("deliveries", number, delivered)
-            if "fates" in missing and counts["fates"]:
-                self._table.add("fates", number, self._fates(entries, letters, shards))
+            if "outcomes" in missing and counts["outcomes"]:
+                self._table.add("outcomes", number, self._outcomes(entries, letters, shards))
         finally:
             entries.unpersist()
             batch.unpersist()
         added = {kind: counts[kind] if kind in missing else 0 for kind in SCHEMAS}
-        self.deliveries, self.fates = self.deliveries + added["deliveries"], self.fates + added["fates"]
-        self._teller.says(f"batch {number}: {added['deliveries']:,} deliveries, {added['fates']:,} fates")
+        self.deliveries, self.outcomes = self.deliveries + added["deliveries"], self.outcomes + added["outcomes"]
+        self._teller.says(f"batch {number}: {added['deliveries']:,} deliveries, {added['outcomes']:,} outcomes")
 
     def _say_wrong(self, shards: Sequence[Row]) -> None:
         if wrong := [shard for shard in shards if shard.wrong]:
@@ -121,7 +121,7 @@ class Writer:
             count = sum(one.wrong for one in wrong)
             self._teller.says(f"{logs.LEDGER} has {count:,} records that are no entries, and tell nothing: {shown}")
 
-    def _fates(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
+    def _outcomes(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
         sound = entries.where("problem is null")
         found = rows.imported(sound).unionByName(rows.died(logs.dead_letters(letters)))
         bounds = {one.shard: (one.first, one.last + 1) for one in shards if one.answers}

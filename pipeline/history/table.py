@@ -1,6 +1,6 @@
 """The table of the history: two tables below a folder, in one of several formats, and the checkpoint of their job.
 
-deliveries/, fates/     as the format lays them out (`formats/`)
+deliveries/, outcomes/     as the format lays them out (`formats/`)
 _checkpoint/            Spark's: up to where the topics were read
 """
 
@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.history.formats.base import SCHEMAS, Format
@@ -22,7 +22,7 @@ from duemq.pipeline.history.formats.iceberg import iceberg
 from duemq.pipeline.history.formats.parquet import Parquet
 
 CHECKPOINT: Final = "_checkpoint"
-FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Fault], Format]]] = {
+FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Failpoint], Format]]] = {
     "parquet": Parquet,
     "delta": delta,
     "iceberg": iceberg,
@@ -38,7 +38,9 @@ class HistoryTable:
     table is in another format, or Spark does not have what the format needs.
     """
 
-    def __init__(self, spark: SparkSession, path: str, fault: Fault = no_fault, *, format: str | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, path: str, fault: Failpoint = no_failpoint, *, format: str | None = None
+    ) -> None:
         try:
             java: Any = spark._jvm
         except PySparkAttributeError as error:
@@ -72,7 +74,7 @@ class HistoryTable:
         return f"{self.path}/{CHECKPOINT}"
 
     def read(self, kind: str) -> DataFrame:
-        """All rows, as `SCHEMAS` says. `kind`: deliveries or fates. Raises BadInput where there is no such table."""
+        """All rows, as `SCHEMAS` says. `kind`: deliveries or outcomes. Raises BadInput where there is no such table."""
         if not self._files.exists(self._at(kind)):
             raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
         return self._tables.read(kind)

@@ -18,7 +18,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 14, 34
 _DAY_MS, _HOUR_MS, _MINUTE_MS = 86_400_000, 3_600_000, 60_000
 _STEPS_MS: Final = (*(n * _MINUTE_MS for n in (1, 5, 10, 15, 30)), *(n * _HOUR_MS for n in (1, 2, 3, 6, 12)),
                     *(n * _DAY_MS for n in (1, 2, 7, 14, 30, 90, 365)))  # fmt: skip
-_MOST_TIMES: Final = 9
+_MAX_TIMES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def decades(lowest: float, highest: float, text: Callable[[float], str] = short)
 
 def instants(start: int, end: int) -> Axis:
     """Epoch ms, in UTC. A tick says its date where a day begins, and so does the first one."""
-    step = next((one for one in _STEPS_MS if (end - start) / one <= _MOST_TIMES), _STEPS_MS[-1])
+    step = next((one for one in _STEPS_MS if (end - start) / one <= _MAX_TIMES), _STEPS_MS[-1])
     ticks: list[tuple[float, str]] = []
     for tick in range(-(-start // step) * step, end + 1, step):
         time = datetime.fromtimestamp(tick / 1_000, UTC)

@@ -21,7 +21,7 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "ended": ("delivered", "cancelled", "dead"),
 }  # fmt: skip
 """What can be read, and of which statuses its messages are."""
-MOST_RANGES: Final = 10_000  # of time, for each shard
+MAX_RANGES: Final = 10_000  # of time, for each shard
 _SOME_RANGES: Final = 48  # where no length is given
 _SHARED: Final = ("url", "api_key", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
@@ -53,8 +53,8 @@ class Reading:
         span = max(self.until - self.since, 0)
         length = self.window or -(-span // _SOME_RANGES // WINDOW_MS) * WINDOW_MS or WINDOW_MS
         starts = [self.since, *range(self.since - self.since % length + length, self.until, length)]
-        if len(starts) > MOST_RANGES:
-            raise BadInput(f"option window: makes {len(starts):,} ranges for each shard, the limit is {MOST_RANGES:,}")
+        if len(starts) > MAX_RANGES:
+            raise BadInput(f"option window: makes {len(starts):,} ranges for each shard, the limit is {MAX_RANGES:,}")
         return list(zip(starts, [*starts[1:], self.until], strict=True)) if span else []
 
 

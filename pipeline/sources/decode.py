@@ -145,7 +145,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         {"offset": one.offset, "rows": one.rows, "reason": one.reason, "checksum": f"{one.checksum:016x}"}
         for one in entry.imported
     ]
-    accepted, delivered, cancelled, dead = entry.fates
+    accepted, delivered, cancelled, dead = entry.outcomes
     lost_from, lost_to = entry.lost or (None, None)
     return row | {
         "n": entry.number, "applied": entry.applied, "cursor_due": min(cursor_due, _LONG_MAX),

@@ -17,7 +17,7 @@ from duemq.model.message import (
     ENVELOPE,
     FINGERPRINT_BYTES,
     FORMAT,
-    MOST_HEADERS,
+    MAX_HEADERS,
     MOVE,
     NO_KEY,
     REDRIVE,
@@ -162,6 +162,6 @@ def _are_headers(start: Column) -> Column:
         return F.when((F.length(head) == 12) & text, at + 6 + name_bytes + value_bytes)
 
     walked = F.aggregate(F.sequence(F.lit(1), count.cast("int")), start.cast("bigint"), after) == start + size
-    return F.when(count == 0, size == 0).when(count > MOST_HEADERS, F.lit(False)).otherwise(
+    return F.when(count == 0, size == 0).when(count > MAX_HEADERS, F.lit(False)).otherwise(
         F.coalesce(walked, F.lit(False))
     )  # fmt: skip

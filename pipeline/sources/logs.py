@@ -27,7 +27,7 @@ DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
 _BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
 _SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
-_MOST_RECORDS: Final = 250_000
+_MAX_RECORDS: Final = 250_000
 """What one task reads, at most: a topic of one partition is read by many tasks."""
 
 
@@ -44,10 +44,10 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
         "subscribe": ",".join(one.topic for one in wanted),
         "startingOffsets": _offsets({one.topic: one.starts for one in wanted}),
         "endingOffsets": _offsets({one.topic: one.ends for one in wanted}),
-        "maxRecordsPerPartition": str(_MOST_RECORDS),
+        "maxRecordsPerPartition": str(_MAX_RECORDS),
     }
     # Connectors before 4.0 do not know the option above.
-    if (tasks := sum(one.count for one in wanted) // _MOST_RECORDS) > sum(len(one.starts) for one in wanted):
+    if (tasks := sum(one.count for one in wanted) // _MAX_RECORDS) > sum(len(one.starts) for one in wanted):
         options["minPartitions"] = str(tasks)
     return spark.read.format("kafka").options(**options).load()
 

@@ -42,7 +42,7 @@ _ALLOWED: Final = {
     "import": {"duemq-import"},
 }
 _KNOWN: Final = frozenset().union(*_ALLOWED.values())
-_MOST_KEY_BYTES, _MOST_HEADERS, _MOST_LABELS, _MOST_TEXT = 65_534, 65_000, 16, 64
+_MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 
@@ -134,13 +134,13 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
         raise _Malformed("a topic of the brokers'")
     due = _time(ours, at)
     key = ours.get("duemq-key", key)
-    if key is not None and len(key) > _MOST_KEY_BYTES:
+    if key is not None and len(key) > _MAX_KEY_BYTES:
         raise _Malformed("a key of more than 65,534 bytes")
-    if len(own) > _MOST_HEADERS:
+    if len(own) > _MAX_HEADERS:
         raise _Malformed("more than 65,000 headers")
     name = _name(_text(ours, "duemq-name")) if "duemq-name" in ours else None
     labels = [one.strip() for one in _text(ours, "duemq-labels").split(",")] if ours.get("duemq-labels") else []
-    if len(labels) > _MOST_LABELS:
+    if len(labels) > _MAX_LABELS:
         raise _Malformed("more than 16 labels")
     if any(not 1 <= len(one) <= 128 or any(_is_control(char) for char in one) for one in labels):
         raise _Malformed("a label has 1 to 128 printable characters")
@@ -219,7 +219,7 @@ def _level(text: str) -> int:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if len(text) <= _MOST_TEXT and re.fullmatch(r"[+-]?[0-9]+", text) else None
+    return int(text) if len(text) <= _MAX_TEXT and re.fullmatch(r"[+-]?[0-9]+", text) else None
 
 
 def _duration(text: str) -> int:
@@ -235,7 +235,7 @@ def _duration(text: str) -> int:
     iso = re.fullmatch(
         f"P(?:{quantity}W)?(?:{quantity}D)?(?:T(?=.)(?:{quantity}H)?(?:{quantity}M)?(?:{quantity}S)?)?", text
     )
-    if not text or len(text) > _MOST_TEXT or text == "P" or not (short or iso):
+    if not text or len(text) > _MAX_TEXT or text == "P" or not (short or iso):
         raise _Malformed("no duration")
     parts = zip(short.groups() if short else iso.groups() if iso else (), units if short else units[1:6], strict=True)
     return sum(_rounded_up(part, unit) for part, (_, unit) in parts if part is not None)

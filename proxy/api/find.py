@@ -15,7 +15,7 @@ from duemq.proxy.response.render import state_json
 from duemq.web.reply import JsonResponse
 
 _LIST = (*FILTER_FIELDS, "shard", "limit", "cursor")
-_MOST_SHARDS = 1 << 16
+_MAX_SHARDS = 1 << 16
 _DEAD_LETTERS = tuple(name for name in _LIST if name != "status")
 
 
@@ -42,7 +42,7 @@ async def list_dead_letters(service: Service, request: Request) -> Response:
 def _query(request: Request, known: tuple[str, ...]) -> Query:
     fields = read_query(request, known)
     limit = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT)
-    shard = read_number(fields, "shard", 0, _MOST_SHARDS - 1, 0) if "shard" in fields else None
+    shard = read_number(fields, "shard", 0, _MAX_SHARDS - 1, 0) if "shard" in fields else None
     return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"), shard=shard)
 
 

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.import_command import MOST_FILES, MOST_ROWS, ImportCommand
+from duemq.model.import_command import MAX_FILES, MAX_ROWS, ImportCommand
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import ImportStatus
@@ -28,9 +28,9 @@ _OF_FILE: Final = frozenset(("sha256", "size", "window", "rows"))
 
 
 _BATCH_BYTES: Final = 64 << 20
-_BATCH_VALUES: Final = 10 * MOST_FILES
-MOST_IDS: Final = 10_000
-MOST_LISTED: Final = 1_000_000
+_BATCH_VALUES: Final = 10 * MAX_FILES
+MAX_IDS: Final = 10_000
+MAX_LISTED: Final = 1_000_000
 _A_PATH: Final = "path must be the absolute path of a file, as the nodes see it, or s3://BUCKET/KEY"
 
 
@@ -55,8 +55,8 @@ def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
     files = body.get("files")
     if type(files) is not list or not files:
         raise Rejected("bad_field", "files must be a list of files", "files")
-    if len(files) > MOST_FILES:
-        raise Rejected("batch_too_large", f"a batch holds at most {MOST_FILES} files, not {len(files)}", "files")
+    if len(files) > MAX_FILES:
+        raise Rejected("batch_too_large", f"a batch holds at most {MAX_FILES} files, not {len(files)}", "files")
     import_commands = []
     for number, file in enumerate(files):
         try:
@@ -95,7 +95,7 @@ def _check_window(service: Service, import_command: ImportCommand) -> None:
 
 async def get_ids(service: Service, request: Request) -> Response:
     query = read_query(request, ("first", "max"))
-    first, most = read_number(query, "first", 0, MOST_ROWS, 0), read_number(query, "max", MOST_IDS, MOST_IDS)
+    first, most = read_number(query, "first", 0, MAX_ROWS, 0), read_number(query, "max", MAX_IDS, MAX_IDS)
     id_: str = request.path_params["id"]
     ids = await service.gateway.imported_ids(id_, first, most)
     if ids is None:
@@ -145,7 +145,7 @@ async def list_imports(service: Service, request: Request) -> Response:
     state, below = query.get("state"), query.get("below", "")
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
-    limit = read_number(query, "limit", 0, MOST_LISTED, 0) if "limit" in query else None
+    limit = read_number(query, "limit", 0, MAX_LISTED, 0) if "limit" in query else None
     count, found = await service.gateway.imports(state, below, limit)
     return JsonResponse({"imports": await in_slices(found, _shown), "count": count})
 

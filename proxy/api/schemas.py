@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from duemq.model.import_command import MOST_FILES
+from duemq.model.import_command import MAX_FILES
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
@@ -133,7 +133,7 @@ class Receipt(BaseModel):
 
 
 class ImportCommand(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.import_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
     size: int = Field(default=0, description="Bytes.")
@@ -142,7 +142,7 @@ class ImportCommand(BaseModel):
 
 
 class ImportRequest(BaseModel):
-    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below far.import_from.")
+    path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     sha256: str
     size: int = Field(description="Bytes.")
     window: Ms = Field(description="When its 30-minute window begins.")
@@ -151,7 +151,7 @@ class ImportRequest(BaseModel):
 
 
 class ImportManyRequest(Closed):
-    files: list[ImportRequest] = Field(min_length=1, max_length=MOST_FILES)
+    files: list[ImportRequest] = Field(min_length=1, max_length=MAX_FILES)
 
 
 class FileImport(BaseModel):
@@ -348,7 +348,7 @@ class Shard(BaseModel):
     cursor_ms: Ms = Field(default=0, description="Messages due up to here are delivered.")
     cursor_age_ms: int | None = Field(default=None, description="How long ago that is. It rests where nothing is due.")
     pending: int = Field(default=0, description="Messages held for later.")
-    fates: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
+    outcomes: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
 
 
 class Cluster(BaseModel):
@@ -360,7 +360,7 @@ class Cluster(BaseModel):
 class ImportLimits(BaseModel):
     """Of files that are handed over."""
 
-    enabled: bool = Field(description="Whether files are taken in at all: far.import_from names a place.")
+    enabled: bool = Field(description="Whether files are taken in at all: delay_files.import_from names a place.")
     max_files: int = Field(description="In one call.")
     max_file_rows: int
     min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected
-from duemq.model.import_command import MOST_FILES, MOST_ROWS
+from duemq.model.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.web.reply import JsonResponse
@@ -25,7 +25,7 @@ async def limits(service: Service, request: Request) -> Response:
         "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
         "max_batch_bytes": own.max_batch_bytes,
         "import": {
-            "enabled": importing.enabled, "max_files": MOST_FILES, "max_file_rows": MOST_ROWS,
+            "enabled": importing.enabled, "max_files": MAX_FILES, "max_file_rows": MAX_ROWS,
             "min_lead_ms": importing.lead_ms,
         },
     })  # fmt: skip

@@ -81,7 +81,7 @@ _LISTED = (
     Parameter(
         "limit",
         "How many to list at most, all by default; 0 to have their number only, which is quick for `pending`.",
-        {"type": "integer", "minimum": 0, "maximum": imports.MOST_LISTED},
+        {"type": "integer", "minimum": 0, "maximum": imports.MAX_LISTED},
     ),
 )
 _IMPORT_FILES = """\
@@ -91,7 +91,7 @@ _IDS = (
     Parameter("first", "The row to begin with.", {"type": "integer", "minimum": 0, "default": 0}),
     Parameter(
         "max", "How many at most.",
-        {"type": "integer", "minimum": 1, "maximum": imports.MOST_IDS, "default": imports.MOST_IDS},
+        {"type": "integer", "minimum": 1, "maximum": imports.MAX_IDS, "default": imports.MAX_IDS},
     ),
 )  # fmt: skip
 _STATE = Answer("The message.", schemas.MessageState)
@@ -196,12 +196,14 @@ ENDPOINTS = (
         {200: Answer("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
     ),
     Endpoint(
-        "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_place, "Where a consumer goes on", "topics",
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_consumer_cursor,
+        "Where a consumer goes on", "topics",
         {200: Answer("Its place.", schemas.Place), 204: Answer("It has none: it begins at the start.")},
         ("bad_topic", "bad_field", "forbidden", *_DOWN),
     ),
     Endpoint(
-        "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_place, "Remember a consumer's place", "topics",
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_consumer_cursor,
+        "Store a consumer's cursor", "topics",
         {204: Answer("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", *_DOWN),

@@ -21,7 +21,7 @@ from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.response.sse import EventStream
-from duemq.proxy.response.topic_cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
+from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.response.topic_reader import Page, TopicReader, ending, readable
 from duemq.web.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
@@ -71,14 +71,14 @@ async def get_records(service: Service, request: Request) -> Response:
     return PageResponse(reader, first, most, share_of(request), service.closing)
 
 
-async def get_place(service: Service, request: Request) -> Response:
+async def get_consumer_cursor(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
-    place = await service.gateway.bus.get_place(topic, consumer)
+    place = await service.gateway.bus.get_consumer_cursor(topic, consumer)
     return Response(status_code=204) if place is None else JsonResponse({"cursor": place.decode()})
 
 
-async def put_place(service: Service, request: Request) -> Response:
+async def put_consumer_cursor(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
     body = await read_json(request, SMALL_BODY_BYTES)
@@ -88,7 +88,7 @@ async def put_place(service: Service, request: Request) -> Response:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
     decode_cursor(cursor, topic, await _readable(bus, topic), "cursor")
-    await bus.set_place(topic, consumer, cursor.encode())
+    await bus.set_consumer_cursor(topic, consumer, cursor.encode())
     return Response(status_code=204)
 
 
@@ -99,7 +99,7 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
     if consumer is not None:
         _check_consumer(consumer, "bad_query")
         if after is None:
-            place = await bus.get_place(topic, consumer)
+            place = await bus.get_consumer_cursor(topic, consumer)
             if place is not None:
                 after, source = place.decode(), "consumer"
     info = await _readable(bus, topic)
@@ -111,8 +111,8 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
 async def _readable(bus: Bus, topic: str) -> TopicInfo | None:
     """See `readable`. Raises Rejected `not_supported` for a topic that no cursor could speak of."""
     info = await readable(bus, topic)
-    if info is not None and info.partitions > MOST_PARTITIONS:
-        detail = f"topic {topic} has {info.partitions} partitions; over HTTP one of up to {MOST_PARTITIONS} can be read"
+    if info is not None and info.partitions > MAX_PARTITIONS:
+        detail = f"topic {topic} has {info.partitions} partitions; over HTTP one of up to {MAX_PARTITIONS} can be read"
         raise Rejected("not_supported", detail, "topic")
     return info
 
@@ -154,7 +154,7 @@ def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
         "records": info.records if known else None,
         "start_offsets": info.start_offsets,
         "end_offsets": info.end_offsets,
-        "cursor": encode_cursor(info.name, info.end_offsets) if known and info.partitions <= MOST_PARTITIONS else None,
+        "cursor": encode_cursor(info.name, info.end_offsets) if known and info.partitions <= MAX_PARTITIONS else None,
         "trouble": info.trouble or service.gateway.trouble(info.name),
         "lateness": service.gateway.topic_lateness(info.name),
     }

@@ -20,7 +20,7 @@ from duemq.model.ids import IdCodec
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower
 
-_MOST_TROUBLES = 16
+_MAX_TROUBLES = 16
 
 
 @dataclass
@@ -64,14 +64,14 @@ class ProxyBackend:
         if reason := self.follower.why_not_ready() or self.why_clock_out():
             return reason
         serving = (NodeState.READY, NodeState.DRAINING)
-        if not any(member.standing.state in serving for member in self.view.members()):
+        if not any(member.health.state in serving for member in self.view.members()):
             return "no delay node is ready: messages are accepted, but not delivered"
         return None
 
     def refuse(self) -> None:
         if self.age is not None and (reason := self.age.why_refused()) is not None:
             raise Unavailable(reason, DISK_FULL_RETRY_S)
-        full = {member.name: member.standing.full for member in self.view.members() if member.standing.full}
+        full = {member.name: member.health.full for member in self.view.members() if member.health.full}
         # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
         if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):
             raise DiskFull(f"node {masters[0]}: {full[masters[0]]}", DISK_FULL_RETRY_S)
@@ -83,14 +83,14 @@ class ProxyBackend:
         return {}
 
     def trouble(self, topic: str) -> str | None:
-        said = (member.standing.targets.get(topic) for member in self.view.members())
+        said = (member.health.targets.get(topic) for member in self.view.members())
         return self.targets.trouble(topic, self.clock()) or next(filter(None, said), None)
 
     def troubles(self) -> dict[str, str]:
         troubles = self.targets.troubles(self.clock())
         for member in self.view.members():
-            troubles |= member.standing.targets
-        return dict(sorted(troubles.items())[:_MOST_TROUBLES])
+            troubles |= member.health.targets
+        return dict(sorted(troubles.items())[:_MAX_TROUBLES])
 
     def cluster(self) -> dict[str, Any]:
         return cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())

@@ -187,12 +187,12 @@ class RemoteReader:
         held = [
             member
             for member in self._view.members()
-            if member.url and member.has(shard) and member.standing.state is not NodeState.OUT
+            if member.url and member.has(shard) and member.health.state is not NodeState.OUT
         ]
 
         def rank(member: Member) -> tuple[bool, bool, bool, int]:
-            joining = member.standing.state is NodeState.JOINING
-            lag = member.standing.lag.get(shard, 0)
+            joining = member.health.state is NodeState.JOINING
+            lag = member.health.lag.get(shard, 0)
             return self._silent.get(member.name, 0.0) > now, member.name != master, joining, lag
 
         return iter(sorted(held, key=rank))

@@ -15,10 +15,10 @@ from fnmatch import translate
 from typing import Any
 
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
-from duemq.model.message import LABEL_TEXT, MOST_LABELS, NAME_TEXT, Draft
+from duemq.model.message import LABEL_TEXT, MAX_LABELS, NAME_TEXT, Draft
 from duemq.model.record import pack_headers
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
-from duemq.proxy.request.json_body import MOST_VALUES
+from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
 
@@ -99,7 +99,7 @@ class Ingress:
     @property
     def most_values(self) -> int:
         """How many JSON values a batch may have."""
-        return max(_VALUES_PER_ITEM * self.limits.max_batch_items, MOST_VALUES)
+        return max(_VALUES_PER_ITEM * self.limits.max_batch_items, MAX_VALUES)
 
     def batch(self, body: Mapping[str, Any]) -> list[Any]:
         """The items of a batch, still unread."""
@@ -219,8 +219,8 @@ def unquoted(text: str) -> str:
 
 
 def _labels(labels: object) -> tuple[str, ...]:
-    if type(labels) is not list or len(labels) > MOST_LABELS:
-        raise Rejected("bad_field", f"labels must be a list of at most {MOST_LABELS} texts", "labels")
+    if type(labels) is not list or len(labels) > MAX_LABELS:
+        raise Rejected("bad_field", f"labels must be a list of at most {MAX_LABELS} texts", "labels")
     for label in labels:
         if type(label) is not str or not LABEL_TEXT.fullmatch(label):
             raise Rejected(

@@ -17,14 +17,14 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.web.body import read_body
 
-MOST_VALUES: Final = 50_000  # of one request, unless it says otherwise
+MAX_VALUES: Final = 50_000  # of one request, unless it says otherwise
 _MARKS: Final = b",[{"  # in front of every value but the first one and those with a name, which have one too
 _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS + b'"')
 _QUICK_BYTES, _PART_BYTES = 512 << 10, 128 << 10  # looked at before others get a turn: about 1 ms
 
 
 async def read_json(
-    request: Request, limit: int, most_values: int = MOST_VALUES, code: str = "payload_too_large"
+    request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
 ) -> dict[str, Any]:
     """The body, of up to `limit` bytes, which must be a JSON object. Codes: `bad_json`, and `code` for one too large.
 
@@ -35,7 +35,7 @@ async def read_json(
     return parse_json(body)
 
 
-async def check_values(body: bytes | bytearray, most: int = MOST_VALUES, code: str = "payload_too_large") -> None:
+async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:
     """Raises Rejected with `code` for more than about `most` values. What stands inside of texts does not count."""
     if len(body) <= 2 * most:
         return

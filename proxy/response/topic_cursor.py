@@ -18,8 +18,8 @@ from duemq.model.errors import Rejected
 _FORMAT = b"\x01"
 _HEAD_BYTES = 5
 _OFFSET_BYTES = 6
-MOST_PARTITIONS = 2_000  # of a topic: a cursor has to fit into a URL
-_MAX_CHARACTERS = -(-(_HEAD_BYTES + _OFFSET_BYTES * MOST_PARTITIONS) * 4 // 3)
+MAX_PARTITIONS = 2_000  # of a topic: a cursor has to fit into a URL
+_MAX_CHARACTERS = -(-(_HEAD_BYTES + _OFFSET_BYTES * MAX_PARTITIONS) * 4 // 3)
 
 
 def encode_cursor(topic: str, offsets: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.manifest import SAFE, Backup, BackupFile, Bar, HeldShard, Progress, names, read_backup
 from duemq.storage.data_folder import BACKUP, META, SECRET, FolderInfo
@@ -47,7 +47,7 @@ class Made:
 class Backups:
     """Held by this process until it is closed."""
 
-    def __init__(self, path: Path, fault: Fault = no_fault) -> None:
+    def __init__(self, path: Path, fault: Failpoint = no_failpoint) -> None:
         """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
         self.path, self._fault = path, fault
         with translated(path):

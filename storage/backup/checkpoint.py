@@ -80,7 +80,7 @@ def _is_sound(file: CheckpointFile) -> bool:
     return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
 
 
-def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
+def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) -> None:
     """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
 
     The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
@@ -92,7 +92,7 @@ def make_checkpoint(store: ShardStore, into: Path, *, far: bool = True) -> None:
     with translated(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
-        for name in store.far.names() if far else ():
+        for name in store.delay_files.names() if delay_files else ():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(store.path / name, into / name)

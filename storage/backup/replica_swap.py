@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from duemq.model.errors import CorruptStore
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, read_position
 from duemq.storage.delay_files.catalog import FOLDER
@@ -71,7 +71,7 @@ class PartialFile:
 class Partial:
     """What has been fetched for the replica in the folder `into`, which nobody may have open."""
 
-    def __init__(self, into: Path, fault: Fault = no_fault) -> None:
+    def __init__(self, into: Path, fault: Failpoint = no_failpoint) -> None:
         self.into, self._fault = into, fault
         self.folder = _beside(into, ".partial")
         self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
@@ -149,7 +149,7 @@ class Partial:
         _remove(self.folder)
 
 
-def settle(into: Path, fault: Fault = no_fault) -> None:
+def settle(into: Path, fault: Failpoint = no_failpoint) -> None:
     """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
     ready, old = _beside(into, ".ready"), _beside(into, ".old")
     with translated(into):

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.manifest import Backup, BackupFile, Bar, HeldShard, Progress, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
@@ -21,7 +21,7 @@ from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_du
 _LAST = META  # a folder without it is no data folder
 
 
-def restore(path: Path, data: Path, progress: Progress, fault: Fault = no_fault) -> Backup:
+def restore(path: Path, data: Path, progress: Progress, fault: Failpoint = no_failpoint) -> Backup:
     """Put the backup at `path` into the folder `data`, which must be new, empty or the rest of a restore cut short.
 
     Every file is checked as it is copied. May be called again after any error or crash, also with another backup.

@@ -23,9 +23,9 @@ from duemq.model.key import due_of, last_key_at, offset_of
 from duemq.model.rocksdb_errors import translated
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.imported_file import ImportedFile
-from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import About, DelayFile
-from duemq.storage.shard.keyspace import DROPS, FAR, U32, U64
+from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, U32, U64
 
 FOLDER = "far"
 _IMPORTED = re.compile(r"a(\d+)\.parquet")
@@ -42,7 +42,7 @@ class Sealed:
     @property
     def row(self) -> bytes:
         """Its key in the store."""
-        key = FAR + U64.pack(self.about.window) + U32.pack(self.number)
+        key = DELAY_FILE + U64.pack(self.about.window) + U32.pack(self.number)
         return key if self.about.offset is None else key + U64.pack(self.about.offset)
 
     @property
@@ -80,7 +80,7 @@ def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | Impo
     return file
 
 
-class FarFiles:
+class DelayFileCatalog:
     """The table of one shard, as it is in the store, with a reader of its files."""
 
     def __init__(
@@ -96,7 +96,7 @@ class FarFiles:
 
         `may_be_imported` says of the offset of an import command whether its file is kept though it is in no table.
         """
-        self.folder, self.loading, self.reader = folder, set(loading), FarReader(folder, ids)
+        self.folder, self.loading, self.reader = folder, set(loading), DelayFileReader(folder, ids)
         self.version = 0
         """Changes with the table: what was not found in the files before may be in one now, and files may be gone."""
         self._windows: dict[int, list[Sealed]] = {}

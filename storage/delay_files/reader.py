@@ -14,7 +14,7 @@ from duemq.model.ids import IdCodec
 from duemq.storage.delay_files.sealed_file import Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
-_MOST_PARTS, _PART_BYTES = 64, 32 << 20
+_MAX_PARTS, _PART_BYTES = 64, 32 << 20
 _LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
 _LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
 
@@ -30,7 +30,7 @@ class OpenFile(Protocol):
     def parts(self, after: bytes = b"") -> Iterator[Part]: ...
 
 
-class FarFile(Protocol):
+class CatalogEntry(Protocol):
     """A file in the table; equal to another one only if that has the same content."""
 
     def __hash__(self) -> int: ...
@@ -50,26 +50,26 @@ class _Latest(Generic[V]):
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._values: OrderedDict[FarFile, tuple[V, int]] = OrderedDict()
+        self._values: OrderedDict[CatalogEntry, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, file: FarFile) -> V | None:
+    def get(self, file: CatalogEntry) -> V | None:
         if (found := self._values.get(file)) is None:
             return None
         self._values.move_to_end(file)
         return found[0]
 
-    def put(self, file: FarFile, value: V, size: int) -> None:
+    def put(self, file: CatalogEntry, value: V, size: int) -> None:
         self.pop(file)
         self._values[file] = value, size
         self._bytes += size
         while len(self._values) > 1 and (len(self._values) > self._most or self._bytes > self._most_bytes):
             self._bytes -= self._values.popitem(last=False)[1][1]
 
-    def pop(self, file: FarFile) -> None:
+    def pop(self, file: CatalogEntry) -> None:
         if (found := self._values.pop(file, None)) is not None:
             self._bytes -= found[1]
 
@@ -86,11 +86,11 @@ class _Kept(NamedTuple):
     rows: Sequence[bytes]
 
 
-class FarReader:
+class DelayFileReader:
     """Some of a shard's files open, and the parts read last. All methods block and may be called from any thread.
 
-    They raise DamagedFile, also for a file that has left the table meanwhile: ask `FarFiles.version` then. Files that
-    nobody reads any more close themselves.
+    They raise DamagedFile, also for a file that has left the table meanwhile: ask `DelayFileCatalog.version` then.
+    Files that nobody reads any more close themselves.
     """
 
     def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:
@@ -98,10 +98,12 @@ class FarReader:
         self._folder, self._ids = folder, ids
         self._lock = Lock()
         self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
-        self._parts: _Latest[_Kept] = _Latest(_MOST_PARTS, _PART_BYTES)
+        self._parts: _Latest[_Kept] = _Latest(_MAX_PARTS, _PART_BYTES)
         self._closed = False
 
-    def rows(self, wanted: Iterable[tuple[FarFile, Sequence[bytes]]], *, payload: bool = True) -> dict[bytes, bytes]:
+    def rows(
+        self, wanted: Iterable[tuple[CatalogEntry, Sequence[bytes]]], *, payload: bool = True
+    ) -> dict[bytes, bytes]:
         """Of the keys given for each file those that are in it, dropped or not, with their rows. Without `payload` they
         end before it, which takes a third of the time."""
         found: dict[bytes, bytes] = {}
@@ -112,16 +114,16 @@ class FarReader:
         return found
 
     def rows_in_order(
-        self, wanted: Sequence[tuple[bytes, Sequence[FarFile]]], most: int, *, payload: bool = True
+        self, wanted: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
         """As `rows`, for the first of these keys, each with the files that may hold it, for which row groups of at most
         so many bytes have to be read, but one key at least; with how many keys that were, and how many bytes."""
-        groups: set[tuple[FarFile, int]] = set()
-        by_file: dict[FarFile, list[bytes]] = {}
+        groups: set[tuple[CatalogEntry, int]] = set()
+        by_file: dict[CatalogEntry, list[bytes]] = {}
         least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
         count = size = 0
         for key, files in wanted:
-            more: dict[tuple[FarFile, int], int] = {}
+            more: dict[tuple[CatalogEntry, int], int] = {}
             for file in files:
                 content = self._opened(file).content
                 for group in content.groups(key):
@@ -136,12 +138,12 @@ class FarReader:
                 by_file.setdefault(file, []).append(key)
         return self.rows(by_file.items(), payload=payload), count, size
 
-    def has_part(self, file: FarFile, after: bytes) -> bool:
+    def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""
         with self._lock:
             return self._kept(file, after) is not None
 
-    def part(self, file: FarFile, after: bytes, count: int) -> Part | None:
+    def part(self, file: CatalogEntry, after: bytes, count: int) -> Part | None:
         """Up to `count` messages of a file above a key, dropped or not; None at its end."""
         with self._lock:
             kept = self._kept(file, after)
@@ -157,13 +159,13 @@ class FarReader:
         at = bisect_right(kept.keys, after)
         return kept.keys[at : at + count], kept.rows[at : at + count]
 
-    def _kept(self, file: FarFile, after: bytes) -> _Kept | None:
+    def _kept(self, file: CatalogEntry, after: bytes) -> _Kept | None:
         kept = self._parts.get(file)
         if kept is None or after < kept.after or (kept.keys and after >= kept.keys[-1]):
             return None
         return kept
 
-    def _opened(self, file: FarFile) -> _Open:
+    def _opened(self, file: CatalogEntry) -> _Open:
         with self._lock:
             if self._closed:
                 raise Unavailable("the store is closed")
@@ -175,7 +177,7 @@ class FarReader:
                 self._open.put(file, fresh, fresh.content.footer_bytes)
             return known or fresh
 
-    def forget(self, files: Iterable[FarFile]) -> None:
+    def forget(self, files: Iterable[CatalogEntry]) -> None:
         """Files that leave the table."""
         with self._lock:
             for file in files:

@@ -49,10 +49,10 @@ def commit_seal(store: ShardStore, sealed: Sealed, watched: Watched, found: Coll
     dropped = watched.inside(watched.removed, found)
     for key in dropped:
         batch.put(DROPPED + key, b"")
-    batch.put(DROPS + U64.pack(window), U64.pack(store.far.dropped(window) + len(dropped)))
+    batch.put(DROPS + U64.pack(window), U64.pack(store.delay_files.dropped(window) + len(dropped)))
     batch.put(sealed.row, sealed.about.encode())
     store.change(batch)
-    store.far.add(sealed, len(dropped))
+    store.delay_files.add(sealed, len(dropped))
 
 
 def begin_load(store: ShardStore, windows: Collection[int]) -> None:
@@ -61,7 +61,7 @@ def begin_load(store: ShardStore, windows: Collection[int]) -> None:
     for window in windows:
         batch.put(LOADING + U64.pack(window), b"")
     store.change(batch)
-    store.far.loading.update(windows)
+    store.delay_files.loading.update(windows)
 
 
 def commit_load(store: ShardStore, window: int, watched: Watched, *, again: bool) -> list[Path]:
@@ -76,7 +76,7 @@ def commit_load(store: ShardStore, window: int, watched: Watched, *, again: bool
     _forget(store, window, batch)
     batch.delete(LOADING + U64.pack(window))
     store.change(batch)
-    return store.far.forget(window)
+    return store.delay_files.forget(window)
 
 
 def commit_rewrite(
@@ -96,14 +96,14 @@ def commit_rewrite(
         batch.put(DROPS + U64.pack(window), U64.pack(len(dropped)))
         batch.put(sealed.row, sealed.about.encode())
     store.change(batch)
-    gone = store.far.forget(window)
+    gone = store.delay_files.forget(window)
     if sealed is not None:
-        store.far.add(sealed, len(dropped))
+        store.delay_files.add(sealed, len(dropped))
     return gone
 
 
 def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:
     batch.delete_range(*bounds(DROPPED, window))
     batch.delete(DROPS + U64.pack(window))
-    for sealed in store.far.of(window):
+    for sealed in store.delay_files.of(window):
         batch.delete(sealed.row)

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from duemq.model.errors import BadDelayFile
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP
 
-MOST_ROWS = 2**31 - 1
+MAX_ROWS = 2**31 - 1
 
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema([

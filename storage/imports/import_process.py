@@ -31,7 +31,7 @@ from typing import Any
 import orjson
 
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.delay_files.imported_file import checksum_of
@@ -71,7 +71,7 @@ class _Places:
     store: ObjectStore
 
 
-def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Fault = no_fault) -> None:
+def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Failpoint = no_failpoint) -> None:
     """Do a job, and tell of each file."""
     limits = ImportLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
     folders, store = [Path(folder) for folder in job["folders"]], ObjectStore(**job.get("store", {}))
@@ -106,7 +106,7 @@ def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Pr
 
 
 def _answer(
-    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, fault: Fault
+    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, fault: Failpoint
 ) -> Answer:
     target = Path(file["target"])
     try:
@@ -132,7 +132,7 @@ def _answer(
 
 
 def _taken_in(
-    file: Mapping[str, Any], target: Path, limits: ImportLimits, places: _Places, progress: _Progress, fault: Fault
+    file: Mapping[str, Any], target: Path, limits: ImportLimits, places: _Places, progress: _Progress, fault: Failpoint
 ) -> Intake:
     source, window, size = file["source"], file["window"], file["size"]
     take = partial(

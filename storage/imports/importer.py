@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duemq.model.errors import BadDelayFile
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.key import make_key
 from duemq.model.rocksdb_errors import translated
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.fsync import make_folder, sync_folder
-from duemq.storage.imports.columns import MOST_ROWS, SCHEMA, check_schema, is_normal, normalised
+from duemq.storage.imports.columns import MAX_ROWS, SCHEMA, check_schema, is_normal, normalised
 from duemq.storage.imports.row_rules import ImportLimits, Rules
 from duemq.storage.imports.source import Source, readable
 
@@ -121,7 +121,7 @@ def take_in(
     link: bool = False,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
-    fault: Fault = no_fault,
+    fault: Failpoint = no_failpoint,
 ) -> Intake:
     """Validate a file of this window, write it anew, sync it, and give it its name last.
 
@@ -226,8 +226,8 @@ def _valid(source: Source, rules: Rules, progress: Callable[[int], None]) -> Ite
         check_schema(file.schema_arrow)
         metadata = file.metadata
         count = metadata.num_rows
-        if not 0 < count <= MOST_ROWS:
-            raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MOST_ROWS}")
+        if not 0 < count <= MAX_ROWS:
+            raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MAX_ROWS}")
         largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
         repeated = ["payload"] if _is_repeated(file) else None
     with pq.ParquetFile(

@@ -88,7 +88,7 @@ def outside(uri: str, prefixes: Sequence[str]) -> str | None:
     if (wrong := wrong_uri(uri)) is not None:
         return f"{_short(uri)}: {wrong}"
     if not any(uri.startswith(f"{prefix.rstrip('/')}/") for prefix in prefixes):
-        return f"{_short(uri)} is below none of the places that files may be imported from (far.import_from)"
+        return f"{_short(uri)} is below none of the places that files may be imported from (delay_files.import_from)"
     return None
 
 

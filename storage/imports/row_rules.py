@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duemq.model.errors import BadDelayFile
-from duemq.model.message import LABEL_TEXT, MOST_LABELS, is_topic
+from duemq.model.message import LABEL_TEXT, MAX_LABELS, is_topic
 from duemq.model.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
 
@@ -156,8 +156,8 @@ class Rules:
 
     def _labels(self, column: pa.Array) -> Iterator[Wrong | None]:
         counts = _numbers(pc.list_value_length(column))
-        if (at := _first(counts > MOST_LABELS)) is not None:
-            yield Wrong(at, "labels", f"{counts[at]} labels are given, the limit is {MOST_LABELS}")
+        if (at := _first(counts > MAX_LABELS)) is not None:
+            yield Wrong(at, "labels", f"{counts[at]} labels are given, the limit is {MAX_LABELS}")
         each, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         if not len(each):
             return

@@ -74,9 +74,9 @@ def outside(path: Path, resolved: Path, folders: Sequence[Path] | None) -> str |
     if folders is None:
         return None
     if not folders:
-        return "no folder is named to import files from (far.import_from)"
+        return "no folder is named to import files from (delay_files.import_from)"
     if not any(resolved.is_relative_to(folder) for folder in folders):
-        return f"{_short(path)} is in none of the folders that files may be imported from (far.import_from)"
+        return f"{_short(path)} is in none of the folders that files may be imported from (delay_files.import_from)"
     return None
 
 

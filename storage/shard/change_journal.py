@@ -9,8 +9,8 @@ from duemq.model.key import due_of
 from duemq.model.timing import window_of
 from duemq.storage.shard.keyspace import ROW
 
-_MOST_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
-_MOST_BYTES = 32 << 20  # of the rows of all windows
+_MAX_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
+_MAX_BYTES = 32 << 20  # of the rows of all windows
 
 
 class Watched:
@@ -54,9 +54,9 @@ class Journal:
     `mark` is called once it is settled what the process sees: what is done later is surely not in its file.
     """
 
-    def __init__(self, windows: Iterable[int], most: int = _MOST_PLACED) -> None:
+    def __init__(self, windows: Iterable[int], most: int = _MAX_PLACED) -> None:
         self.windows = {window: Watched() for window in windows}
-        self._most, self._left = most, _MOST_BYTES
+        self._most, self._left = most, _MAX_BYTES
 
     def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
         """`puts` and `deletes` carry their prefixes. `dropped`: those deleted whose message was in a file."""

@@ -29,7 +29,7 @@ from duemq.model.ledger import START, Entry
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
 LAST_END, ENDED_IN = b"l", b"z"
 IMPORT, CONTENT = b"a", b"y"
-FAR, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
+DELAY_FILE, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
 POSITION = b"s"
 
 U32, U64 = Struct(">I"), Struct(">Q")

@@ -19,16 +19,16 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.model.rocksdb_errors import translated
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.delay_files.catalog import FarFiles
+from duemq.storage.delay_files.catalog import DelayFileCatalog
 from duemq.storage.imports.records import ImportRecords
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import (
     APPLIED,
     CURSOR,
+    DELAY_FILE,
     DROPPED,
     DROPS,
     ENDED,
-    FAR,
     LAST_END,
     LOADING,
     MOVED,
@@ -80,7 +80,7 @@ class ShardStore:
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
         """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
-        self.far = FarFiles(path, self.each(FAR), dropped, loading, ids, self._may_be_imported)
+        self.delay_files = DelayFileCatalog(path, self.each(DELAY_FILE), dropped, loading, ids, self._may_be_imported)
         self._journals: list[Journal] = []
         self._compacting = threading.Lock()
         self._closing = False
@@ -110,12 +110,12 @@ class ShardStore:
         `known`: what was found in those files before, None for a key that is in none of them.
         """
         found = self.get_many([ROW + key for key in keys])
-        if self.far and (covered := [key for key in keys if self.far.covers(key)]):
+        if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
             dropped = self._dropped(covered)
             near = {key: row for key, row in zip(keys, found, strict=True) if row is not None}
             wanted = [key for key in covered if key not in near and key not in dropped]
             unknown = [key for key in wanted if key not in known]
-            read = self.far.reader.rows(self.far.by_file(unknown)) if unknown else {}
+            read = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
             found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
         return found
 
@@ -123,13 +123,15 @@ class ShardStore:
         """The rows of those messages that are in RocksDB."""
         found = self.get_many([ROW + key for key in keys])
         # While a window is loaded, its rows are in both places, and what was dropped may be among them.
-        if self.far.loading and (dropped := self._dropped([key for key in keys if self.far.covers(key)])):
+        if self.delay_files.loading and (
+            dropped := self._dropped([key for key in keys if self.delay_files.covers(key)])
+        ):
             found = [None if key in dropped else row for key, row in zip(keys, found, strict=True)]
         return found
 
     def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those of the keys whose message may be pending in a delay file."""
-        covered = [key for key in keys if self.far.covers(key)] if self.far else []
+        covered = [key for key in keys if self.delay_files.covers(key)] if self.delay_files else []
         dropped, near = self._dropped(covered), self._near(covered)
         return [key for key in covered if key not in near and key not in dropped]
 
@@ -213,7 +215,7 @@ class ShardStore:
 
         It looks at RocksDB up to the next window in files, or at a part of one such window.
         """
-        window = self.far.next_after(after)
+        window = self.delay_files.next_after(after)
         if window is None or first_key_at(window) > through:
             keys, rows = self.scan(after, through, max_count, max_bytes)
             return keys, rows, keys[-1] if keys else None
@@ -229,7 +231,7 @@ class ShardStore:
         self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
         """Of RocksDB and the files of one window together; and up to where that was looked."""
-        read = (self.far.reader.part(sealed, after, max_count) for sealed in self.far.of(window))
+        read = (self.delay_files.reader.part(sealed, after, max_count) for sealed in self.delay_files.of(window))
         parts = [part for part in read if part is not None]
         looked = min([through, *(keys[-1] for keys, _ in parts)])
         near_keys, near_rows = self.scan(after, looked, max_count, max_bytes)
@@ -294,10 +296,10 @@ class ShardStore:
         put = batch.put
         for key, value in puts:
             put(key, value)
-        dropped = self._in_files(deletes) if self.far else set()
+        dropped = self._in_files(deletes) if self.delay_files else set()
         for key in dropped:
             put(DROPPED + key, b"")
-        for counted, number in self.far.drop(dropped):
+        for counted, number in self.delay_files.drop(dropped):
             put(counted, number)
         for journal in self._journals:
             journal.note(puts, deletes, dropped)
@@ -314,8 +316,8 @@ class ShardStore:
 
     def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
         """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
-        keys = [key[1:] for key in deletes if key[:1] == ROW and self.far.covers(key[1:])]
-        near, loading = self._near(keys), self.far.loading
+        keys = [key[1:] for key in deletes if key[:1] == ROW and self.delay_files.covers(key[1:])]
+        near, loading = self._near(keys), self.delay_files.loading
         return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
 
     def change(self, batch: WriteBatch) -> None:
@@ -348,7 +350,7 @@ class ShardStore:
         with translated(self.path):
             self._db.write(batch, self._options)
 
-    def forget_ends(self, before_ms: int) -> None:
+    def purge_ends(self, before_ms: int) -> None:
         """Forget when the last messages of windows ended that start before this time."""
         self.drop(LAST_END, b"", U64.pack(before_ms))
         self.last_ends = {window: at for window, at in self.last_ends.items() if window >= before_ms}
@@ -379,7 +381,7 @@ class ShardStore:
     def close(self) -> None:
         """A compaction under way is stopped, and with it the last flush: what was not flushed is in the logs."""
         self._closing = True
-        self.far.reader.close()
+        self.delay_files.reader.close()
         if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
             self._db.cancel_all_background(True)
         with self._compacting:

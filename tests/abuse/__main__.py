@@ -26,7 +26,7 @@ from tests.abuse.abusers import KINDS
 from tests.abuse.base import Sizes
 from tests.abuse.run import Plan, run
 
-_MOST_QUIET_S, _LEAST_QUIET_S = 120.0, 5.0
+_MAX_QUIET_S, _LEAST_QUIET_S = 120.0, 5.0
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
     arguments.add_argument("--folder", type=Path, help="of data and log, kept; a temporary one where it is not given")
     arguments.add_argument("--out", type=Path, default=Path("abuse.json"), help="where all figures are written to")
     said = arguments.parse_args()
-    quiet_s = min(max(said.minutes * 12, _LEAST_QUIET_S), _MOST_QUIET_S)
+    quiet_s = min(max(said.minutes * 12, _LEAST_QUIET_S), _MAX_QUIET_S)
     kinds = tuple(name for name in KINDS if not said.only or name in said.only)
     plan = Plan(said.minutes, quiet_s, said.rate, said.seed, kinds, Sizes().scaled(said.share))
     with tempfile.TemporaryDirectory(prefix="duemq-abuse-") as temporary:

@@ -19,8 +19,8 @@ from tests.abuse.abusers import Counts
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept
 
-MOST_RSS_BYTES = 1 << 30
-MOST_P99_MS = 100.0
+MAX_RSS_BYTES = 1 << 30
+MAX_P99_MS = 100.0
 _PACE = 0.9  # of the topics a minute, which a server that is slow to answer slows down
 _MIB = 1 << 20
 _CROWDS = {"idle": "idle", "streams": "streams", "polls": "polls", "slow-heads": "slow_heads"}
@@ -102,7 +102,7 @@ class Account:
             "the server lived, and stopped when told to", f"exit code {self.exit_code}", self.exit_code == 0, True
         )
         most = max(self.peak_rss_bytes, *(size for _, size in self.rss), 0)
-        yield Check("memory below 1 GiB", f"{most / _MIB:,.0f} MiB", 0 < most < MOST_RSS_BYTES, False)
+        yield Check("memory below 1 GiB", f"{most / _MIB:,.0f} MiB", 0 < most < MAX_RSS_BYTES, False)
         for name in self.kinds:
             yield self._at_its_size(name)
         phase = self.phase(abused=True)
@@ -117,7 +117,7 @@ class Account:
         lost, doubled = np.count_nonzero((self.sent.fate == ACCEPTED) & (times == 0)), np.count_nonzero(times > 1)
         yield Check("each is in its topic once", f"{lost} missing, {doubled} twice", lost == doubled == 0, True)
         for text, late in (("by the records' times", phase.committed), ("as it is read", phase.read)):
-            yield Check(f"p99 lateness below 100 ms, {text}", f"{late.p99:,.0f} ms", late.p99 < MOST_P99_MS, False)
+            yield Check(f"p99 lateness below 100 ms, {text}", f"{late.p99:,.0f} ms", late.p99 < MAX_P99_MS, False)
 
     def _at_its_size(self, name: str) -> Check:
         """Whether the server met as much of a kind as was meant: a test without abuse would show nothing."""

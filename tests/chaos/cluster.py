@@ -47,7 +47,7 @@ class ChaosCluster(LocalCluster):
             "delivery.max_attempts": "4",
             "delivery.retry_delays": "500ms,1s",
             "kafka.retention": shape.retention,
-            "far.import_from": str(folder / "import"),
+            "delay_files.import_from": str(folder / "import"),
         }
         super().__init__(
             folder, brokers=shape.brokers, zookeepers=shape.zookeepers, nodes=shape.nodes, proxies=shape.proxies,

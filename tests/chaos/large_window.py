@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
@@ -74,12 +74,12 @@ async def run(folder: Path, messages: int, size: int) -> dict[str, object]:
 
     window = (clock() // WINDOW_MS + 5) * WINDOW_MS
     opened = Folder.open(folder, 1)
-    policy = FarPolicy(rows=min(messages, 1_000), settle_ms=1_000)
+    policy = TieringPolicy(rows=min(messages, 1_000), settle_ms=1_000)
 
     async def open_bus() -> EmbeddedBus:
         return await EmbeddedBus.open(folder / "bus", clock=clock)
 
-    node = Node(opened, open_bus, SingleElection(1), NodeOptions(far=policy), CollectorRegistry(), clock)
+    node = Node(opened, open_bus, SingleElection(1), NodeOptions(delay_files=policy), CollectorRegistry(), clock)
     stop, peaks = asyncio.Event(), Peaks()
     running, watching = asyncio.create_task(node.run(stop)), asyncio.create_task(peaks.watch())
     await asyncio.wait([running, asyncio.create_task(node.ready.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +92,7 @@ async def run(folder: Path, messages: int, size: int) -> dict[str, object]:
         sent = await gateway.send([Draft("large", b"%d" % n + bytes(size), window + n // 8) for n in some])
         ids += [receipt.id for receipt in sent if isinstance(receipt, Receipt)]
     assert len(ids) == messages
-    await until(lambda: shard.store.far.messages == messages)
+    await until(lambda: shard.store.delay_files.messages == messages)
 
     peaks.phase = "looked up"
     for id_ in ids[:: max(messages // 50, 1)]:
@@ -110,13 +110,13 @@ async def run(folder: Path, messages: int, size: int) -> dict[str, object]:
     peaks.phase = "loaded and delivered"
     step_ms = window + 2 * WINDOW_MS - clock()
     await until(lambda: shard.replica.entry.pending == 0 and shard.replica.entry.applied > messages)
-    fates = shard.replica.entry.fates
+    counts = shard.replica.entry.outcomes
     stop.set()
     await running
     watching.cancel()
     opened.close()
-    assert fates.delivered == messages - len(cancelled)
-    return {"messages": messages, "bytes": size, "delivered": fates.delivered, "peaks": peaks.bytes}
+    assert counts.delivered == messages - len(cancelled)
+    return {"messages": messages, "bytes": size, "delivered": counts.delivered, "peaks": peaks.bytes}
 
 
 if __name__ == "__main__":

@@ -44,7 +44,10 @@ def same_replicas(folders: Iterable[Path], shards: int) -> list[Holding]:
         for path, other in others:
             assert other == first[1], f"shard {shard} differs: {first[0]} {first[1]}, {path} {other}"
         entry = first[1].entry
-        fates = entry.fates
-        assert fates.accepted == fates.delivered + fates.cancelled + fates.dead + entry.pending, (shard, entry)
+        outcomes = entry.outcomes
+        assert outcomes.accepted == outcomes.delivered + outcomes.cancelled + outcomes.dead + entry.pending, (
+            shard,
+            entry,
+        )
         held.append(first[1])
     return held

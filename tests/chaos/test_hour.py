@@ -34,10 +34,10 @@ def test_what_takes_three_servers_is_not_drawn_where_there_is_one() -> None:
 def test_slices_of_the_audit_add_up(tmp_path: Path) -> None:
     audits = Audits("", tmp_path)
     audits.slices = [
-        {"accepted": 3, "fates": {"delivered": 2, "cancelled": 1}, "violations": {}},
-        {"accepted": 4, "fates": {"delivered": 4}, "violations": {"twice": 1}},
+        {"accepted": 3, "outcomes": {"delivered": 2, "cancelled": 1}, "violations": {}},
+        {"accepted": 4, "outcomes": {"delivered": 4}, "violations": {"twice": 1}},
     ]
-    assert (audits.accepted, audits.fates, audits.violations) == (7, {"delivered": 6, "cancelled": 1}, {"twice": 1})
+    assert (audits.accepted, audits.outcomes, audits.violations) == (7, {"delivered": 6, "cancelled": 1}, {"twice": 1})
 
 
 @pytest.mark.parametrize("wrong", [{"failure": "AssertionError: delivered twice"}, {"violations": {"lost": 1}}])

@@ -91,7 +91,7 @@ async def start_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicParti
         return starts
 
 
-async def forget_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
+async def purge_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Delete the records below these offsets: one who has not read them never will."""
     async with administration(bootstrap) as admin:
         await admin.delete_records({at: RecordsToDelete(before_offset=end) for at, end in offsets.items()})

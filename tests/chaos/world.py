@@ -1,7 +1,7 @@
 """A whole cluster under load, a fault put into it, and the full reconciliation afterwards.
 
 `World.run(fault)` is one scenario: topics of its own, senders over all proxies, a pulse of probes, the fault, quiet,
-and then the proof that every message had the one fate that was answered and that all replicas hold the same.
+and then the proof that every message had the one outcome that was answered and that all replicas hold the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.chaos.pace import SLOW
 from tests.chaos.probe import Probe, reconcile_probes
 from tests.chaos.replicas import same_replicas
 from tests.chaos.shape import Shape
-from tests.chaos.topics import committed, end_offsets, forget_before, make_topic
+from tests.chaos.topics import committed, end_offsets, make_topic, purge_before
 from tests.e2e.load import Load, now_ms
 from tests.e2e.outcomes import ABSENT, Kind, Message, State
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
@@ -54,7 +54,7 @@ class World:
         self.load = Load([proxy.url for proxy in cluster.proxies], seed, f"load.{name}", _PAUSE_S)
         self.probe = Probe(self.bootstrap, f"probe.{name}", shape.shards)
         self.dead_letters = 0  # how many the scenario expects
-        self.before_forgetting: Callable[[], Awaitable[None]] | None = None
+        self.before_purging: Callable[[], Awaitable[None]] | None = None
         self._pauses: list[tuple[str, int, int, int]] = []
         self._log_starts = {process.log: _size(process.log) for process in self._processes()}
 
@@ -114,14 +114,14 @@ class World:
         self.load.up.set()
         self.probe.go_on()
 
-    async def forget_logs(self, last_entries: int) -> None:
+    async def purge_logs(self, last_entries: int) -> None:
         """Delete all of the logs of shards that rest but so many entries of each ledger."""
-        if self.before_forgetting is not None:
-            await self.before_forgetting()
+        if self.before_purging is not None:
+            await self.before_purging()
         commands = await end_offsets(self.bootstrap, (BUFFER,))
         entries = await end_offsets(self.bootstrap, (LEDGER,))
         kept = last_entries * 2  # offsets: an entry, and the mark of its transaction
-        await forget_before(self.bootstrap, commands | {at: max(end - kept, 0) for at, end in entries.items()})
+        await purge_before(self.bootstrap, commands | {at: max(end - kept, 0) for at, end in entries.items()})
 
     async def schedule(self, count: int, due: int) -> list[str]:
         """Messages of the load that are due at this time; their ids."""

@@ -84,16 +84,16 @@ class MemoryPlug(_InHand):
 
 
 class EmbeddedPlug(_InHand):
-    """With `tail_bytes` 0 every read comes from RocksDB."""
+    """With `buffer_bytes` 0 every read comes from RocksDB."""
 
-    def __init__(self, folder: Path, tail_bytes: int) -> None:
+    def __init__(self, folder: Path, buffer_bytes: int) -> None:
         super().__init__()
-        self._folder, self._tail_bytes = folder, tail_bytes
+        self._folder, self._tail_bytes = folder, buffer_bytes
         self._bus: EmbeddedBus | None = None
 
     async def open(self, fault: Callable[[str], None] | None = None) -> Bus:
         await self.close()
-        self._bus = await EmbeddedBus.open(self._folder, tail_bytes=self._tail_bytes, clock=self.clock, fault=fault)
+        self._bus = await EmbeddedBus.open(self._folder, buffer_bytes=self._tail_bytes, clock=self.clock, fault=fault)
         return self._bus
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ async def plug(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         bootstrap = request.getfixturevalue("kafka").bootstrap
         plug = KafkaPlug(bootstrap, own=request.param.endswith("own"))
     else:
-        plug = EmbeddedPlug(tmp_path / "log", tail_bytes=0 if request.param.endswith("tail") else 1 << 20)
+        plug = EmbeddedPlug(tmp_path / "log", buffer_bytes=0 if request.param.endswith("tail") else 1 << 20)
     yield plug
     await plug.close()
 

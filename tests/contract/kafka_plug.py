@@ -136,11 +136,11 @@ class RenamedBus:
     async def clock_offset_ms(self) -> float:
         return await self.inner.clock_offset_ms()
 
-    async def get_place(self, topic: str, consumer: str) -> bytes | None:
-        return await self.inner.get_place(topic + self._suffix, consumer)
+    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+        return await self.inner.get_consumer_cursor(topic + self._suffix, consumer)
 
-    async def set_place(self, topic: str, consumer: str, cursor: bytes) -> None:
-        await self.inner.set_place(topic + self._suffix, consumer, cursor)
+    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
+        await self.inner.set_consumer_cursor(topic + self._suffix, consumer, cursor)
 
     async def close(self) -> None:
         await self.inner.close()

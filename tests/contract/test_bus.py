@@ -173,11 +173,11 @@ async def test_a_log_opened_again_has_everything(bus: Bus, plug: Plug) -> None:
     await bus.append({A0: frames(0, 30), B0: frames(0, 5)})
     await bus.append({A0: frames(30, 31)})
     await bus.trim("b", 0, 2)
-    await bus.set_place("a", "reader", b"17")
+    await bus.set_consumer_cursor("a", "reader", b"17")
     again = await plug.open()
     assert await everything(again, "a") == frames(0, 31)
     assert await everything(again, "b") == frames(2, 5)
-    assert await again.get_place("a", "reader") == b"17"
+    assert await again.get_consumer_cursor("a", "reader") == b"17"
     assert (await again.append({A0: frames(31, 32)}))[A0].first_offset == 31
 
 
@@ -244,10 +244,14 @@ async def test_trim_by_age(bus: Bus, plug: Plug) -> None:
 
 
 async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
-    await bus.set_place("a", "one", b"1")
-    await bus.set_place("a", "one", b"2")
-    await bus.set_place("b", "one", b"3")
-    assert [await bus.get_place(*who) for who in (("a", "one"), ("b", "one"), ("a", "two"))] == [b"2", b"3", None]
+    await bus.set_consumer_cursor("a", "one", b"1")
+    await bus.set_consumer_cursor("a", "one", b"2")
+    await bus.set_consumer_cursor("b", "one", b"3")
+    assert [await bus.get_consumer_cursor(*who) for who in (("a", "one"), ("b", "one"), ("a", "two"))] == [
+        b"2",
+        b"3",
+        None,
+    ]
 
 
 @clocked
@@ -286,7 +290,13 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
     last = asyncio.create_task(bus.append({A0: frames(0, 1)}))
     await asyncio.sleep(0)
     await asyncio.gather(bus.close(), bus.close())
-    for call in (waiting, bus.append({A0: []}), committer.commit({}), bus.read("a", 0, 0, 1), bus.get_place("a", "x")):
+    for call in (
+        waiting,
+        bus.append({A0: []}),
+        committer.commit({}),
+        bus.read("a", 0, 0, 1),
+        bus.get_consumer_cursor("a", "x"),
+    ):
         with pytest.raises(Unavailable):
             await call
     await asyncio.wait([last])  # it may have been too late, but it is not left hanging
@@ -295,14 +305,14 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
 async def test_a_checkpoint_is_a_log_of_its_own(bus: Bus, tmp_path: Path) -> None:
     into = tmp_path / "copies" / "log"
     await bus.append({A0: frames(0, 3), A1: [EMPTY]})
-    await bus.set_place("a", "consumer", b"cursor")
+    await bus.set_consumer_cursor("a", "consumer", b"cursor")
     linked = await bus.checkpoint(into)
     await bus.append({A0: frames(3, 5)})
     assert linked == into.exists()
     if linked:
         copy = await EmbeddedBus.open(into)
         assert (await everything(copy, "a", 0), await everything(copy, "a", 1)) == (frames(0, 3), [EMPTY])
-        assert await copy.get_place("a", "consumer") == b"cursor"
+        assert await copy.get_consumer_cursor("a", "consumer") == b"cursor"
         await copy.append({A0: frames(7, 8)})
         await copy.close()
     assert await everything(bus, "a") == frames(0, 5)

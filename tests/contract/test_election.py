@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from duemq.election.base import Election, Member, NodeState, Standing
+from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.election.single import SingleElection
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
@@ -29,7 +29,7 @@ async def election(request: pytest.FixtureRequest) -> AsyncIterator[Election]:
     registry = Registry(ZooKeeperOptions(hosts, chroot=f"/{uuid4()}"))
     await registry.open()
     election = ZooKeeperElection(registry, Member("local", "http://127.0.0.1:1"), 4)
-    await election.report(Standing(NodeState.READY))
+    await election.report(NodeHealth(NodeState.READY))
     yield election
     await election.leave()
     await registry.close()
@@ -79,10 +79,10 @@ async def test_releasing_what_is_owned_or_was_never_held_changes_nothing(electio
 
 async def test_what_a_node_reports_is_seen(election: Election) -> None:
     await election.join()
-    standing = Standing(NodeState.READY, lag={2: 17})
-    await election.report(standing)
+    health = NodeHealth(NodeState.READY, lag={2: 17})
+    await election.report(health)
     async with asyncio.timeout(300):
-        while election.members()[0].standing != standing:
+        while election.members()[0].health != health:
             await election.changed()
 
 

@@ -27,7 +27,7 @@ def by_payload(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def reconcile(messages: Iterable[Message], records: Sequence[Record]) -> None:
-    """Every message has exactly one fate, and it is the one that was answered; nothing is there that nobody sent."""
+    """Every message has exactly one outcome, and it is the one that was answered; nothing is there that nobody sent."""
     found = by_payload(records)
     ids = [record["headers"]["duemq-id"] for record in records]
     assert len(set(ids)) == len(ids), "delivered twice"

@@ -25,7 +25,7 @@ from tests.e2e.server import DUEMQ, Server, environment, run, wait_for
 
 pytestmark = pytest.mark.slow
 
-FAR = ("--shards", "2", "--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
+DELAY_FILE = ("--shards", "2", "--set", "delay_files.seal_rows=50", "--set", "delay_files.seal_windows=1")
 WINDOW_MS = 1_800_000
 SETTLED, BUSY = "settled", "busy"
 
@@ -61,7 +61,7 @@ async def load_up(load: Load, senders: int) -> None:
 def test_a_server_under_load_is_backed_up_and_goes_on_elsewhere(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    server, into = new_server(*FAR).start(), tmp_path / "into"
+    server, into = new_server(*DELAY_FILE).start(), tmp_path / "into"
     sealed = far_ids(server)
     settled, busy = Load([server.url], 1, SETTLED), Load([server.url], 2, BUSY)
 
@@ -215,7 +215,7 @@ def test_one_that_is_killed_leaves_nothing_with_the_server(new_server: Callable[
 
 
 def test_damage_is_refused_and_the_file_is_named(new_server: Callable[..., Server], tmp_path: Path) -> None:
-    server = new_server(*FAR).start()
+    server = new_server(*DELAY_FILE).start()
     far_ids(server)
     backup = Path(back_up(server, tmp_path / "into")["backup"])
     delay_file = next(backup.glob("shards/*/far/*/*.parquet"))

@@ -89,7 +89,7 @@ def test_every_row_is_scheduled_once_although_the_driver_is_killed_at_every_step
 ) -> None:
     """One job, and each of its runs is killed at the next step; what they leave behind is there for all that follow."""
     on = ("--kafka", request.getfixturevalue("own_kafka").bootstrap) if log == "kafka" else ()
-    server = new_server("--set", f"far.import_from={stage}", *on).start()
+    server = new_server("--set", f"delay_files.import_from={stage}", *on).start()
     table = table_of(tmp_path / "table")
     for step in STEPS if log == "embedded" else HANDING_OVER:
         killed = one_run(table, stage, server.url, "j", step)
@@ -107,7 +107,7 @@ def test_every_row_is_scheduled_once_although_the_driver_is_killed_at_every_step
 def test_a_task_that_fails_is_repeated_and_its_rows_are_counted_once(
     new_server: Callable[..., Server], stage: Path, tmp_path: Path
 ) -> None:
-    server = new_server("--set", f"far.import_from={stage}").start()
+    server = new_server("--set", f"delay_files.import_from={stage}").start()
     done = one_run(table_of(tmp_path / "table"), stage, server.url, "j", "failing")
     assert done.returncode == 0, done.stderr
     assert (stage / "failed").exists() and "the source fails the first time" in done.stderr
@@ -120,7 +120,7 @@ def test_a_task_that_fails_is_repeated_and_its_rows_are_counted_once(
 def test_the_command_schedules_a_table_and_its_ids_cancel(
     new_server: Callable[..., Server], stage: Path, tmp_path: Path
 ) -> None:
-    server = new_server("--set", f"far.import_from={stage}").start()
+    server = new_server("--set", f"delay_files.import_from={stage}").start()
     table, ids = table_of(tmp_path / "table"), tmp_path / "ids"
     mapped = ("--due", "due", "--topic", "topic", "--payload", "text", "--key", "key", "--name", "name")
     command = ("spark", "schedule", table, *mapped, "--stage", stage, "--rejects", tmp_path / "rejects")

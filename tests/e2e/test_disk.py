@@ -84,7 +84,7 @@ def test_failing_writes_are_survived_in_the_same_process(new_server: Callable[..
 def test_a_disk_that_fills_up_refuses_senders_until_there_is_room(new_server: Callable[..., Server]) -> None:
     """On a small file system of its own, which only the server and /proc see."""
     need_own_mounts()
-    marks = ("clean_percent=75", "shorten_percent=85", "refuse_percent=90", "min_free_bytes=1MiB")
+    marks = ("purge_percent=75", "shorten_percent=85", "refuse_percent=90", "min_free_bytes=1MiB")
     server = new_server(*(part for mark in marks for part in ("--set", f"storage.{mark}")))
     mount = 'mount -t tmpfs -o size=256m tmpfs "$0" && exec "$@"'
     server.data.mkdir()

@@ -56,11 +56,11 @@ def sealed_in(server: Server) -> float:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("forecast")
-    options = ("--shards", "2", "--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
+    options = ("--shards", "2", "--set", "delay_files.seal_rows=50", "--set", "delay_files.seal_windows=1")
     start = (int(time.time() * 1000) // WINDOW_MS + 8) * WINDOW_MS
     due: Counter[tuple[str, int]] = Counter()
     ids: dict[str, tuple[str, int]] = {}
-    with Server(folder / "data", *options, "--set", f"far.import_from={folder / 'shared'}") as server:
+    with Server(folder / "data", *options, "--set", f"delay_files.import_from={folder / 'shared'}") as server:
         server.start()
 
         def send(topic: str, dues: list[int]) -> list[str]:
@@ -139,10 +139,10 @@ def test_a_window_that_is_being_loaded_is_in_both_places_and_counted_once(
     ids = IdCodec(read_info(data).secret)
     for shard in range(2):
         opened = ShardStore(data / "shards" / f"{shard:03d}", Memory(8 << 20, 8 << 20), ids)
-        windows = opened.far.windows()
+        windows = opened.delay_files.windows()
         begin_load(opened, windows)
         batch = WriteBatch(raw_mode=True)
-        for file in opened.far.all():
+        for file in opened.delay_files.all():
             for keys, rows in file.open(opened.path, ids).whole():
                 for key, row in zip(keys, rows, strict=True):
                     batch.put(ROW + key, row)

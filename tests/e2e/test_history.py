@@ -1,4 +1,4 @@
-"""`duemq spark history` on a real Kafka: every delivery and every fate is in the table once, whatever dies when."""
+"""`duemq spark history` on a real Kafka: every delivery and every outcome is in the table once, whatever dies when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import CLIENT_NAME, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.history.questions import fates_of, lateness_by_hour, once, repeated, volume_by_day
+from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
 from duemq.pipeline.history.stream import Source, Writer, pattern, run
 from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.connector import JARS_VARIABLE
@@ -45,7 +45,7 @@ class World:
 
     bootstrap: str
     delivered: dict[str, str] = field(default_factory=dict)
-    fates: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     moved: str = ""
 
     def make(self, *topics: str) -> None:
@@ -127,7 +127,7 @@ def fill(world: World, server: Server) -> None:
         {"duemq-cancel": NAME},
     )
     wait_for(lambda: server.call("GET", f"/v1/messages/{NAME}").json().get("status") == "cancelled", "the last cancel")
-    world.fates = Counter(
+    world.outcomes = Counter(
         cancelled=6, moved=3, sent_now=1, dead=1, malformed=1, duplicate=1, conflict=1, too_late=1
     )  # fmt: skip
 
@@ -136,13 +136,13 @@ every_format = pytest.mark.parametrize("format", list(FORMATS))
 
 
 def contents(spark: SparkSession, path: Path) -> tuple[dict[str, str], Counter[str]]:
-    """Topic by id, and how many of each fate. Every record of a topic is there once."""
+    """Topic by id, and how many of each outcome. Every record of a topic is there once."""
     table = HistoryTable(spark, str(path))
     rows = table.read("deliveries").collect()
     assert len({(row.topic, row.partition, row.offset) for row in rows}) == len(rows)
     assert len({row.id for row in rows}) == len(rows)
-    fates = table.read("fates").collect()
-    return {row.id: row.topic for row in rows}, Counter(row.fate for row in fates)
+    outcomes = table.read("outcomes").collect()
+    return {row.id: row.topic for row in rows}, Counter(row.outcome for row in outcomes)
 
 
 def fill_table(spark: SparkSession, world: World, path: Path, most: int = 100_000, format: str | None = None) -> Writer:
@@ -152,28 +152,28 @@ def fill_table(spark: SparkSession, world: World, path: Path, most: int = 100_00
 
 def test_each_delivery_and_each_fate_is_there_once(world: World, spark: SparkSession, tmp_path: Path) -> None:
     done = fill_table(spark, world, tmp_path)
-    delivered, fates = contents(spark, tmp_path)
-    assert delivered == world.delivered and fates == world.fates
-    assert (done.deliveries, done.fates) == (len(delivered), fates.total())
+    delivered, outcomes = contents(spark, tmp_path)
+    assert delivered == world.delivered and outcomes == world.outcomes
+    assert (done.deliveries, done.outcomes) == (len(delivered), outcomes.total())
     assert fill_table(spark, world, tmp_path).deliveries == 0
-    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
 
     table = HistoryTable(spark, str(tmp_path))
-    deliveries, told = table.read("deliveries"), table.read("fates")
+    deliveries, told = table.read("deliveries"), table.read("outcomes")
     hours = lateness_by_hour(deliveries, told).collect()
     assert {row.topic for row in hours} == {"orders", "letters"}
     assert sum(row.messages for row in hours) == len(delivered) - 2  # one had no delay, one was sent now
     assert all(0 == row.early <= row.p50_ms <= row.p99_ms <= row.p999_ms <= row.max_ms for row in hours)
     volume: Counter[str] = Counter()
     for row in volume_by_day(deliveries, told).collect():
-        volume[row.fate] += row.messages
-    assert volume == fates + Counter(delivered=len(delivered))
-    assert [row.fate for row in fates_of(deliveries, told, world.moved).collect()] == ["moved", "delivered"]
+        volume[row.outcome] += row.messages
+    assert volume == outcomes + Counter(delivered=len(delivered))
+    assert [row.outcome for row in outcomes_of(deliveries, told, world.moved).collect()] == ["moved", "delivered"]
     with pytest.raises(BadInput, match="no id"):
-        fates_of(deliveries, told, "x")
-    (cancel,) = told.where("fate = 'too_late'").collect()
+        outcomes_of(deliveries, told, "x")
+    (cancel,) = told.where("outcome = 'too_late'").collect()
     assert (cancel.answer, cancel.name) == ("unknown", f"n:{NOBODY}")
-    (row,) = told.where("fate = 'dead'").collect()
+    (row,) = told.where("outcome = 'dead'").collect()
     assert row.topic == "nowhere" and row.reason and row.due_ms == 1_000_000_000_000
     (repeat,) = repeated(deliveries.union(deliveries.where(deliveries.id == world.moved))).collect()
     assert repeat.id == world.moved
@@ -185,7 +185,7 @@ def test_a_crash_at_every_step_repeats_and_loses_nothing(
     world: World, spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
     """The query fails in the middle of a batch, and a new one goes on with the checkpoint."""
-    left = [f"{step} {kind}" for kind in ("deliveries", "fates") for step in ("written", "committed")] + ["added"]
+    left = [f"{step} {kind}" for kind in ("deliveries", "outcomes") for step in ("written", "committed")] + ["added"]
 
     def fault(step: str) -> None:
         if left and step == left[0]:
@@ -209,7 +209,7 @@ def test_a_crash_at_every_step_repeats_and_loses_nothing(
             run(spark, table, Source(world.bootstrap, most=None), Silent(), threading.Event(), once=True)
         assert len(left) == before - 1
     assert fill_table(spark, world, tmp_path).deliveries == 0, "the batch is in the table, and was to be run again"
-    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
     assert HistoryTable(spark, str(tmp_path)).format == format and not list((tmp_path / "_staging").glob("*"))
 
 
@@ -228,15 +228,15 @@ def test_merged_batches_hold_the_same_whatever_dies_meanwhile(
     with pytest.raises(RuntimeError, match="crash"):
         HistoryTable(spark, str(tmp_path), fault).compact("deliveries", 1 << 30)
     assert len(list((tmp_path / "deliveries").iterdir())) == before + 1, "merged, and its sources still there"
-    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
     table = HistoryTable(spark, str(tmp_path))
     assert table.compact("deliveries", 1 << 30) == (0, 0)
-    table.compact("fates", 1 << 30)
-    assert [len(list((tmp_path / kind).iterdir())) for kind in ("deliveries", "fates")] == [1, 1]
+    table.compact("outcomes", 1 << 30)
+    assert [len(list((tmp_path / kind).iterdir())) for kind in ("deliveries", "outcomes")] == [1, 1]
     table.add("deliveries", numbers[0], table.read("deliveries"))  # as if it were run again
     assert len(list((tmp_path / "deliveries").iterdir())) == 1
     assert fill_table(spark, world, tmp_path).batches == 0
-    assert contents(spark, tmp_path) == (world.delivered, world.fates)
+    assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
 
 
 @pytest.mark.parametrize("by", ["retention", "a topic made anew"])
@@ -330,7 +330,9 @@ def test_a_process_killed_in_the_middle_of_a_batch_and_one_that_is_stopped(
         first.wait_for(lambda: rows("deliveries"), "a batch")
         first.wait_for(lambda: list(table.glob("_staging/*/*")), "another one that is being written")
         first.process.kill()
-    assert rows("deliveries") + rows("fates") < len(world.delivered) + world.fates.total(), "it was not at its end"
+    assert rows("deliveries") + rows("outcomes") < len(world.delivered) + world.outcomes.total(), (
+        "it was not at its end"
+    )
 
     with Job(world, table, "--json") as second:
         second.wait_for(lambda: rows("deliveries") >= len(world.delivered), "all deliveries")
@@ -348,8 +350,8 @@ def test_a_process_killed_in_the_middle_of_a_batch_and_one_that_is_stopped(
         code, out = second.end(signal.SIGTERM)
         assert code == 0, second.log.read_text()
     assert orjson.loads(out)["deliveries"] > 0
-    delivered, fates = contents(spark, table)
-    assert delivered == world.delivered | {"A" * 32: late} and fates == world.fates
+    delivered, outcomes = contents(spark, table)
+    assert delivered == world.delivered | {"A" * 32: late} and outcomes == world.outcomes
     (row,) = HistoryTable(spark, str(table)).read("deliveries").where(f"topic = '{late}'").collect()
     assert (row.attempt, row.due_ms, bytes(row.key)) == (2, 1_000, b"k")
     assert row.lateness_ms == row.delivered_ms - 1_000

@@ -36,7 +36,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def test_imported_messages_are_messages(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.import_from={shared}").start()
+    server = new_server("--set", f"delay_files.import_from={shared}").start()
     window = window_ahead(5)
     write_messages(shared / "a.parquet", drafts(window))
     answer = server.call("POST", "/v1/imports", {"path": str(shared / "a.parquet")})
@@ -72,7 +72,7 @@ def test_imported_messages_are_messages(new_server: Callable[..., Server], share
 
 
 def test_the_command_line_hands_files_over(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.import_from={shared}").start()
+    server = new_server("--set", f"delay_files.import_from={shared}").start()
     window = window_ahead(3)
     for number in range(3):
         write_messages(shared / f"{number}.parquet", drafts(window + number * WINDOW_MS))
@@ -95,7 +95,7 @@ def test_the_command_line_hands_files_over(new_server: Callable[..., Server], sh
 
 
 def test_what_cannot_be_imported_is_refused_by_its_field(new_server: Callable[..., Server], shared: Path) -> None:
-    server = new_server("--set", f"far.import_from={shared}").start()
+    server = new_server("--set", f"delay_files.import_from={shared}").start()
     near = shared / "near.parquet"
     write_messages(near, drafts(window_ahead(0)))
     write_messages(shared / "far.parquet", drafts(window_ahead(24 * 2 * 365 * 20)))
@@ -125,13 +125,13 @@ def test_nothing_is_imported_where_no_folder_is_named(new_server: Callable[..., 
     server = new_server().start()
     write_messages(shared / "a.parquet", drafts(window_ahead(5)))
     refused = run("import", shared, url=server.url)
-    assert refused.returncode == 7 and "far.import_from" in refused.stderr
+    assert refused.returncode == 7 and "delay_files.import_from" in refused.stderr
 
 
 def test_files_are_imported_once_although_the_server_is_killed_again_and_again(
     new_server: Callable[..., Server], shared: Path
 ) -> None:
-    server = new_server("--set", f"far.import_from={shared}").start()
+    server = new_server("--set", f"delay_files.import_from={shared}").start()
     window, files, seed = window_ahead(4), 24, random.Random(7)
     for number in range(files):
         write_messages(shared / f"{number:02d}.parquet", drafts(window + number % 3 * WINDOW_MS)[number:])

@@ -19,7 +19,7 @@ from tests.support.shard.import_schedule import write_messages
 @pytest.mark.slow
 def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, own_kafka: KafkaServers) -> None:
     shared, window = tmp_path / "shared", window_ahead(4)
-    server = new_server("--set", f"far.import_from={shared}", "--kafka", own_kafka.bootstrap).start()
+    server = new_server("--set", f"delay_files.import_from={shared}", "--kafka", own_kafka.bootstrap).start()
     files = []
     for number in range(5):
         made = drafts(window + number % 2 * WINDOW_MS)[number:]

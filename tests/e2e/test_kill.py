@@ -1,4 +1,5 @@
-"""kill -9 at any moment under load: every accepted message has exactly one fate, and it is the one that was answered.
+"""kill -9 at any moment under load: every accepted message has exactly one outcome, and it is the one that was
+answered.
 
 `KILL_ROUNDS=100 pytest tests/e2e/test_kill.py` runs it for longer, `KILL_SEED` with other chances.
 """

@@ -101,7 +101,7 @@ def test_a_table_is_scheduled_once_although_an_executor_is_lost_while_files_are_
 ) -> None:
     stage, ids = tmp_path / "stage", tmp_path / "ids"
     stage.mkdir()
-    server = new_server("--set", f"far.import_from={stage}").start()
+    server = new_server("--set", f"delay_files.import_from={stage}").start()
 
     def written() -> bool:
         return any(stage.glob("*/attempt-*/_temporary/**/*.parquet"))
@@ -147,7 +147,9 @@ def test_a_table_is_scheduled_once_by_workers_that_share_no_disk(
     bucket = s3.bucket()
     for path in table_of(tmp_path / "table").iterdir():
         s3.put(f"{bucket}/table/{path.name}", path.read_bytes())
-    server = new_server("--set", f"far.import_from=s3://{bucket}/jobs", "--set", f"far.s3_endpoint={s3.endpoint}")
+    server = new_server(
+        "--set", f"delay_files.import_from=s3://{bucket}/jobs", "--set", f"delay_files.s3_endpoint={s3.endpoint}"
+    )
     server.environment = s3.variables
     server.start()
 

@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stage = folder / "stage"
     stage.mkdir()
     with KafkaServers(folder / "kafka") as kafka:
-        options = ("--kafka", kafka.bootstrap, "--shards", "2", "--set", f"far.import_from={stage}")
+        options = ("--kafka", kafka.bootstrap, "--shards", "2", "--set", f"delay_files.import_from={stage}")
         with Server(folder / "data", *options) as server:
             server.start()
             yield Site(server, kafka.bootstrap, stage)

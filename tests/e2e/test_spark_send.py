@@ -252,7 +252,7 @@ def test_rows_due_too_soon_are_sent_once_over_all_runs_of_the_job(
 ) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
-    server = new_server("--set", f"far.import_from={stage}").start()
+    server = new_server("--set", f"delay_files.import_from={stage}").start()
     far = (now_ms() // WINDOW_MS + 4) * WINDOW_MS
     near = now_ms() + 1_000
     made = [{"at": near + n if n < 20 else far + n, "text": f"text {n}", "id": None if n == 5 else f"r-{n}"}

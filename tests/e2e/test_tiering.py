@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 TOPIC, COUNT = "orders", 300
 WINDOW_MS = 1_800_000
-FAR = ("--set", "far.seal_rows=50", "--set", "far.seal_windows=1")
+DELAY_FILE = ("--set", "delay_files.seal_rows=50", "--set", "delay_files.seal_windows=1")
 
 
 def items(due_ms: int) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def items(due_ms: int) -> dict[str, Any]:
 
 
 def test_sealed_messages_are_messages(new_server: Callable[..., Server]) -> None:
-    server = new_server(*FAR).start()
+    server = new_server(*DELAY_FILE).start()
     due_ms = int(time.time() * 1000) + 4 * 3_600_000
     sent = server.call("POST", "/v1/messages:batch", items(due_ms)).json()["results"]
     ids = [item["id"] for item in sent]
@@ -86,7 +86,7 @@ def test_sealed_messages_are_messages(new_server: Callable[..., Server]) -> None
 
 
 def test_files_are_rewritten_and_vanish_with_their_messages(new_server: Callable[..., Server]) -> None:
-    server = new_server(*FAR, "--set", "far.rewrite_share=0.001").start()
+    server = new_server(*DELAY_FILE, "--set", "delay_files.rewrite_share=0.001").start()
     due_ms = int(time.time() * 1000) + 4 * 3_600_000
     batch = {
         "messages": [
@@ -113,7 +113,7 @@ def test_files_are_rewritten_and_vanish_with_their_messages(new_server: Callable
 
 
 def test_kills_while_windows_are_sealed_and_rewritten_lose_nothing(new_server: Callable[..., Server]) -> None:
-    server = new_server(*FAR, "--set", "far.rewrite_share=0.001").start()
+    server = new_server(*DELAY_FILE, "--set", "delay_files.rewrite_share=0.001").start()
     start = (int(time.time() * 1000) // WINDOW_MS + 6) * WINDOW_MS
     batch = {
         "messages": [

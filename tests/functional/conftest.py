@@ -101,7 +101,7 @@ async def connections_are_closed() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def far_work_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiering_work_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seal and load in a thread: starting a process for each takes most of the time of a test with small windows.
 
     The process itself is tested by `test_child.py`, and by every test that starts a server.

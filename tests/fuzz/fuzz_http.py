@@ -24,8 +24,8 @@ from tests.e2e.server import Server, wait_for
 # Little is kept in memory on purpose, so that what grows would be a leak.
 OPTIONS = (
     "--set", "storage.write_buffer_bytes=1MiB", "--set", "storage.cache_bytes=1MiB", "--set",
-    "embedded.tail_bytes=1MiB",
-    "--set", "storage.flush_interval_s=1", "--set", "storage.history_retention=1m", "--set", "storage.min_history=1m",
+    "embedded.buffer_bytes=1MiB",
+    "--set", "storage.flush_interval_s=1", "--set", "storage.retention=1m", "--set", "storage.min_retention=1m",
 )  # fmt: skip
 GROWTH_MIB = 64  # allocators keep some; a leak of 100 bytes a case would be more after ten minutes
 _AT_ONCE = 16

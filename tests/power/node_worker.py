@@ -23,7 +23,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
@@ -38,7 +38,7 @@ from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import IMPORTED
 
 TOPIC, SHARDS = "orders", 2
-FAR = FarPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
+DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
 _NEAR, _FAR, _IMPORTED = 10, 80, 10  # messages of a turn
 
 
@@ -50,7 +50,7 @@ class Load:
     def __init__(self, gateway: CommandGateway, sources: Path, ahead_ms: int, first: int) -> None:
         self._gateway, self._sources, self._ahead_ms = gateway, sources, ahead_ms
         self._numbers = count(first)
-        self._far: list[tuple[str, str]] = []  # payload and id
+        self._delay_files: list[tuple[str, str]] = []  # payload and id
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000 + self._ahead_ms
@@ -61,11 +61,11 @@ class Load:
             assert why is None, why
             window = window_of(self.now()) + (3 + turn % 3) * WINDOW_MS
             await self._send([self.now() + 50 * at for at in range(_NEAR)])
-            self._far += await self._send([window + 100 * at for at in range(_FAR)])
+            self._delay_files += await self._send([window + 100 * at for at in range(_FAR)])
             if turn % 4 == 1:
                 await self._import_file(window + 3 * WINDOW_MS)
             for kind, word, due in ((CANCEL, "cancel", 0), (MOVE, "move", 300), (DELIVER_NOW, "hurry", 0)):
-                chosen = [self._far.pop(0 if turn % 2 else -1) for _ in range(6)]
+                chosen = [self._delay_files.pop(0 if turn % 2 else -1) for _ in range(6)]
                 say(word, "wanted", *(payload for payload, _ in chosen))
                 outcomes = await self._gateway.change(kind, [id_ for _, id_ in chosen], due and self.now() + due)
                 done = [payload for (payload, _), outcome in zip(chosen, outcomes, strict=True)
@@ -110,7 +110,7 @@ class Load:
 
 async def main(data: Path, log: Path, sources: Path, ahead_ms: int, first: int) -> None:
     folder = Folder.open(data, SHARDS)
-    options = NodeOptions(far=FAR, flush_interval_s=0.3, marks=NEVER, importing=ImportPolicy((sources,)))
+    options = NodeOptions(delay_files=DELAY_FILE, flush_interval_s=0.3, marks=NEVER, importing=ImportPolicy((sources,)))
     bus, election = (lambda: EmbeddedBus.open(log)), SingleElection(SHARDS)
 
     def now() -> int:

@@ -1,5 +1,5 @@
-"""Power cuts at any moment under load, on the embedded bus: every accepted message has exactly one fate, and it is the
-one that was answered. No start finds damage.
+"""Power cuts at any moment under load, on the embedded bus: every accepted message has exactly one outcome, and it is
+the one that was answered. No start finds damage.
 
 `POWER_ROUNDS=200 pytest tests/power` is the full form, `POWER_SEED` makes other cuts.
 """

@@ -18,7 +18,7 @@ from duemq.storage.backup.manifest import check, names
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import Folder, read_info
 from tests.power.layer import Layer
-from tests.support.node.backup_world import FAR, back_up, nothing, now, running, send, wrong
+from tests.support.node.backup_world import DELAY_FILE, back_up, nothing, now, running, send, wrong
 
 MOMENTS = int(os.environ.get("POWER_ROUNDS", "25"))
 New = Callable[..., Layer]
@@ -80,9 +80,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def fill() -> None:
         async with running(data, 2) as (node, gateway):
             await send(gateway, "t", [now() + 3_600_000] * 50)
-            far = now() + 8 * 3_600_000
-            await send(gateway, "t", [far] * FAR.rows * 4)
-            while not all(shard.store.far for shard in node.shards.values()):  # noqa: ASYNC110  # nobody tells
+            delay_files = now() + 8 * 3_600_000
+            await send(gateway, "t", [delay_files] * DELAY_FILE.rows * 4)
+            while not all(shard.store.delay_files for shard in node.shards.values()):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.02)
 
     asyncio.run(fill())

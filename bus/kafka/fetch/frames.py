@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import error as StructError
 
-from duemq.model.message import COMMAND_BODY, COMMAND_HEADER, MOST_HEADERS
+from duemq.model.message import COMMAND_BODY, COMMAND_HEADER, MAX_HEADERS
 from duemq.model.record import HEAD, HEADER, frame_of, pack_headers, unpack_headers
 
 KafkaHeaders = list[tuple[str, bytes]]
@@ -52,7 +52,7 @@ def to_frame(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str
         count, packed = pack_headers(headers)  # type: ignore[arg-type]
         return frame_of(key, count, packed, value)
     except (StructError, TypeError):
-        count, packed = pack_headers([(_cut(name), content or b"") for name, content in headers[:MOST_HEADERS]])
+        count, packed = pack_headers([(_cut(name), content or b"") for name, content in headers[:MAX_HEADERS]])
         return frame_of(key, count, packed, value)
 
 

@@ -83,7 +83,7 @@ async def _send_rest(producer: Any, where: Partition, parts: list[Batch], sent: 
 
 
 async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
-    """Wait for the acknowledgements; the fate of each is looked at later.
+    """Wait for the acknowledgements; the outcome of each is looked at later.
 
     aiokafka tries for ever. Raises TargetRefused for a target that cannot take its records, as the brokers say by now.
     They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so

@@ -28,7 +28,7 @@ from duemq.bus.kafka.produce.stop import is_sending, notice_transaction, stop
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class KafkaCommitter:
         clock: Callable[[], int],
         committed: Committed,
         decisions: Decisions,
-        fault: Fault = no_fault,
+        fault: Failpoint = no_failpoint,
     ) -> None:
         self.name, self._fault = name, fault
         self._options, self._catalog, self._own = options, catalog, own

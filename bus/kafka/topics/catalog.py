@@ -25,7 +25,7 @@ _SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once
 # A follower that asks for a topic before its leader knows of it asks again after a second (replica.fetch.backoff.ms),
 # and every record waits for the followers.
 _NEW_S = 2.0
-_MOST_MISSING = 1_000  # names come from senders
+_MAX_MISSING = 1_000  # names come from senders
 _DEFAULT_MAX_BYTES = 1_048_588
 _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
@@ -195,7 +195,7 @@ class Catalog:
             if topic not in exist:
                 self._forget(topic)
                 self._missing[topic] = None
-        while len(self._missing) > _MOST_MISSING:
+        while len(self._missing) > _MAX_MISSING:
             del self._missing[next(iter(self._missing))]
         self._forget_unused()
         settings = await self.settings(exist, _SETTINGS) if exist else {}

@@ -20,8 +20,8 @@ from duemq.model.errors import Rejected, Unavailable
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000
-_MOST_PIECES: Final = 8
-MAX_CURSOR_BYTES: Final = _MOST_PIECES * _PIECE // 4 * 3
+_MAX_PIECES: Final = 8
+MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
 # Otherwise brokers delete a place offsets.retention.minutes (a week by default) after it was stored, even while its
 # consumer polls every second.
 _KEPT_MS: Final = 10 * 365 * 24 * 3_600_000
@@ -40,7 +40,7 @@ class Places:
         group = _group(consumer)
 
         async def ask() -> bytes | None:
-            response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(_MOST_PIECES)))]))
+            response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(_MAX_PIECES)))]))
             _check(getattr(response, "error_code", 0))
             notes: dict[int, str] = {}
             further = -1

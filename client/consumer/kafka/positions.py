@@ -16,13 +16,13 @@ import re
 from collections.abc import Collection, Iterable
 
 _PULL = re.compile(r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?", re.ASCII)
-_MOST_TOPICS = 400  # a broker keeps 4,096 bytes with an offset
+_MAX_TOPICS = 400  # a broker keeps 4,096 bytes with an offset
 
 
 def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = ()) -> str:
     """The metadata of a commit. `pull`: the offset of the next message to be fetched. `topic_id`: in hex, where it is
     known. Of more than 400 topics the first, by name, are in it."""
-    marks = "".join(map(_mark, sorted(topics)[:_MOST_TOPICS]))
+    marks = "".join(map(_mark, sorted(topics)[:_MAX_TOPICS]))
     return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
 
 

@@ -21,7 +21,7 @@ LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
 RETRIES: Final = 16
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
-_MOST_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
+_MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
 _PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that more, at most, and one try costs little
 
@@ -199,7 +199,7 @@ def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
 def _checked(wait: Wait) -> Wait:
     if not (
         isinstance(wait, Wait) and wait.kind in _HEADER
-        and type(wait.value) is int and 0 <= wait.value <= _MOST_MS[wait.kind]
+        and type(wait.value) is int and 0 <= wait.value <= _MAX_MS[wait.kind]
     ):  # fmt: skip
         raise Rejected("bad_policy", f"the retry policy says {wait!r}, which is no Wait that duemq can hold", "retry")
     return wait
@@ -209,8 +209,8 @@ def _delay(delay: timedelta | int | str, field: str) -> int:
     if isinstance(delay, timedelta):
         delay = delay_ms(delay)
     ms = parse_duration(delay, field)
-    if ms > _MOST_MS["after"]:
-        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {_MOST_MS['after']}", field)
+    if ms > _MAX_MS["after"]:
+        raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {_MAX_MS['after']}", field)
     return ms
 
 

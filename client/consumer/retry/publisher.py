@@ -32,7 +32,7 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import SIZE, returned
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.model.message import CLIENT_NAME, MOST_HEADERS, NO_KEY, shard_of_name
+from duemq.model.message import CLIENT_NAME, MAX_HEADERS, NO_KEY, shard_of_name
 from duemq.model.record import pack_headers
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class Returns:
 
 def _unfit(letter: _Letter) -> str | None:
     """The reason why duemq would take the record for malformed (`model/plain.py`), whatever it says."""
-    if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MOST_HEADERS:
+    if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MAX_HEADERS:
         return MALFORMED
     try:
         pack_headers(letter.headers)

@@ -15,7 +15,7 @@ from duemq.client.consumer.options import ConsumerOptions
 
 Partition = TypeVar("Partition")
 
-_MOST = 1_000  # messages pulled at once
+_MAX = 1_000  # messages pulled at once
 _FIRST_BYTES = 16 << 10
 _ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
 _LITTLE = 8  # a common half of which less than this part is left is taken for full: else messages come one by one
@@ -55,7 +55,7 @@ class Room:
         room, free = self._most - self.messages, self._most_bytes - self.bytes
         if room <= 0 or free <= 0:
             return 0, frozenset()
-        most, limit = max(min(room, free // self._each_bytes, _MOST), 1), self._limit()
+        most, limit = max(min(room, free // self._each_bytes, _MAX), 1), self._limit()
         if not self._in_place or self.messages + most <= limit // 2:
             return most, frozenset()
         counts = {each: len(books[each]) if each in books else 0 for each in partitions()}

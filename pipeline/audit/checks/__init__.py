@@ -1,4 +1,4 @@
-"""What the audit looks for beside the fates of single messages.
+"""What the audit looks for beside the outcomes of single messages.
 
 Each takes frames and gives rows of `VIOLATIONS`:
 

@@ -8,16 +8,16 @@ from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.pipeline.history.rows import DELIVERIES, FATES
+from duemq.pipeline.history.rows import DELIVERIES, OUTCOMES
 from duemq.pipeline.spark.session import override
 
-SCHEMAS: Final = {"deliveries": DELIVERIES, "fates": FATES}
+SCHEMAS: Final = {"deliveries": DELIVERIES, "outcomes": OUTCOMES}
 """The two kinds of rows, each a table of its own."""
-ORDER: Final = {"deliveries": ("date", "topic", "delivered_ms"), "fates": ("date", "fate", "at_ms")}
+ORDER: Final = {"deliveries": ("date", "topic", "delivered_ms"), "outcomes": ("date", "outcome", "at_ms")}
 
 
 class Format(Protocol):
-    """Two tables below a folder, `deliveries` and `fates`. One job at a time adds to them.
+    """Two tables below a folder, `deliveries` and `outcomes`. One job at a time adds to them.
 
     `kind` is one of `SCHEMAS`, `number` the number of a batch, from 0 on. Spark gives the same rows for a number again
     after a crash.
@@ -50,7 +50,7 @@ def columns(kind: str) -> list[str]:
 
 
 def arranged(kind: str, rows: DataFrame) -> DataFrame:
-    """The rows as they are written: those of a day together, and in its files by topic (or fate) and time.
+    """The rows as they are written: those of a day together, and in its files by topic (or outcome) and time.
 
     Under the settings of `writing`, Spark joins what is small and cuts what is large, whatever it belongs to: a day of
     a few rows has one file, and one topic that has most of the rows is written by several tasks.

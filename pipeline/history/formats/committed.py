@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.fault import Fault
+from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import hadoop_path
@@ -64,7 +64,7 @@ class Log(Protocol):
 class Committed:
     """See `Format`. `path` is a URI, `logs` those of the kinds."""
 
-    def __init__(self, spark: SparkSession, path: str, fault: Fault, logs: Mapping[str, Log]) -> None:
+    def __init__(self, spark: SparkSession, path: str, fault: Failpoint, logs: Mapping[str, Log]) -> None:
         self._spark, self._path, self._fault, self._logs = spark, path, fault, logs
         java: Any = spark._jvm
         self._java = java

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from duemq.model.fault import Fault
+from duemq.model.failpoint import Failpoint
 from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import Committed, DataFile, need
@@ -23,7 +23,7 @@ _CLASS: Final = "io.delta.kernel.defaults.engine.DefaultEngine"
 _BY: Final = "duemq"
 
 
-def delta(spark: SparkSession, path: str, fault: Fault) -> Committed:
+def delta(spark: SparkSession, path: str, fault: Failpoint) -> Committed:
     """The format. Raises BadInput where Spark does not have its package."""
     need(spark, "Delta", _CLASS, PACKAGE)
     return Committed(spark, path, fault, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from pyspark.sql import SparkSession
 
-from duemq.model.fault import Fault
+from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import KEPT_MS, Committed, DataFile, need
@@ -28,7 +28,7 @@ _PROPERTIES: Final = {
 }
 
 
-def iceberg(spark: SparkSession, path: str, fault: Fault) -> Committed:
+def iceberg(spark: SparkSession, path: str, fault: Failpoint) -> Committed:
     """The format. Raises BadInput where Spark does not have its package."""
     need(spark, "Iceberg", _CLASS, PACKAGE)
     return Committed(spark, path, fault, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})

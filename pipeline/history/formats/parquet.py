@@ -1,7 +1,7 @@
 """A history in plain Parquet files: a folder per batch, which is there as a whole or not at all.
 
     deliveries/batch=0000000007/date=2028-01-01/part-....parquet
-    fates/batch=0000000007/date=2028-01-01/part-....parquet
+    outcomes/batch=0000000007/date=2028-01-01/part-....parquet
     deliveries/batch=0000000000-0000000006/...     batches that were merged
     _staging/, _merging/                           what is being written
 
@@ -23,7 +23,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.model.fault import Fault
+from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
@@ -36,7 +36,7 @@ _ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # a fol
 class Parquet:
     """See `Format`. `path` is a URI."""
 
-    def __init__(self, spark: SparkSession, path: str, fault: Fault) -> None:
+    def __init__(self, spark: SparkSession, path: str, fault: Failpoint) -> None:
         self._spark, self._path, self._fault = spark, path, fault
         java: Any = spark._jvm
         self._java = java

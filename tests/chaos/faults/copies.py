@@ -30,12 +30,12 @@ async def emptied_by_hand(world: World) -> None:
 
     A master that leads goes on. A shard that loses its master before the next entry waits for an operator.
     """
-    await world.forget_logs(last_entries=0)
+    await world.purge_logs(last_entries=0)
 
 
 async def as_by_retention(world: World) -> None:
     """At once, and as much as retention leaves: the last entries."""
-    await world.forget_logs(last_entries=1)
+    await world.purge_logs(last_entries=1)
 
 
 async def by_retention(world: World) -> None:

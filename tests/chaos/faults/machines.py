@@ -6,7 +6,7 @@ import asyncio
 import resource
 import shutil
 
-from tests.chaos.topics import end_offsets, forget_before
+from tests.chaos.topics import end_offsets, purge_before
 from tests.chaos.world import BUFFER, LEDGER, World
 from tests.e2e.load import now_ms
 
@@ -32,7 +32,7 @@ async def wipe_disk_and_logs(world: World) -> None:
     killed = now_ms()
     await asyncio.to_thread(node.process.kill)
     shutil.rmtree(node.data)
-    await forget_before(world.bootstrap, ends)
+    await purge_before(world.bootstrap, ends)
     await world.deliver_again(killed, shards)
     await world.start(node)
     assert "snapshot" in node.process.log.read_text(), "it came level without a snapshot"

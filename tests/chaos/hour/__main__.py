@@ -34,7 +34,7 @@ def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) 
     world = World(cluster, cluster.shape, figures, f"hour.{account.seed}", account.seed)
     audits = Audits(world.bootstrap, cluster.folder / "audit")
     files = Files(world, cluster.folder / "import")
-    world.before_forgetting = audits.slice
+    world.before_purging = audits.slice
 
     async def breakages(world: World) -> None:
         until = time.monotonic() + account.minutes * 60
@@ -60,7 +60,7 @@ def break_everything(cluster: ChaosCluster, account: Account, names: list[str]) 
         account.requests = dict(world.load.done)
         account.messages, account.probes = len(world.load.messages), len(world.probe.sent)
         account.files, account.slices = files.imported, len(audits.slices)
-        account.accepted, account.fates = audits.accepted, dict(audits.fates)
+        account.accepted, account.outcomes = audits.accepted, dict(audits.outcomes)
         account.violations, account.pauses = dict(audits.violations), figures.values
 
 

@@ -12,7 +12,7 @@ import orjson
 
 @dataclass
 class Account:
-    """`requests` and `probes`: what was sent; `fates` and `violations`: what the audit says of it, over all slices.
+    """`requests` and `probes`: what was sent; `outcomes` and `violations`: what the audit says of it, over all slices.
 
     `servers`: of Kafka and of ZooKeeper each. `failure`: why the run, or the reconciliation from the senders' own
     records, did not pass. `pauses`: ms.
@@ -27,7 +27,7 @@ class Account:
     probes: int = 0
     files: int = 0
     accepted: int = 0
-    fates: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
     violations: dict[str, int] = field(default_factory=dict)
     slices: int = 0
     pauses: dict[str, list[int]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Account:
         path.with_suffix(".md").write_text(self.markdown())
 
     def markdown(self) -> str:
-        fates = " + ".join(f"{count:,} {fate}" for fate, count in self.fates.items() if count)
+        outcomes = " + ".join(f"{count:,} {outcome}" for outcome, count in self.outcomes.items() if count)
         changes = ("cancel", "cancel_some", "move", "deliver_now", "named", "keyed", "direct")
         counts = {
             "breakages": self.breakages.total(),
@@ -62,7 +62,7 @@ class Account:
         }
         run = f"{self.minutes:g} minutes, seed {self.seed}, brokers: {self.servers}"
         lines = [
-            f"{run}. {self.accepted:,} accepted = {fates}", "",
+            f"{run}. {self.accepted:,} accepted = {outcomes}", "",
             "| | |", "|---|---|", *(f"| {what} | {count:,} |" for what, count in counts.items()), "",
             "| breakage | times |", "|---|---|",
             *(f"| {name} | {count} |" for name, count in sorted(self.breakages.items())),

@@ -64,9 +64,9 @@ class Audits:
         return sum(each["accepted"] for each in self.slices)
 
     @property
-    def fates(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """Messages by what became of them, of all slices."""
-        return sum((Counter(each["fates"]) for each in self.slices), Counter())
+        return sum((Counter(each["outcomes"]) for each in self.slices), Counter())
 
     @property
     def violations(self) -> Counter[str]:

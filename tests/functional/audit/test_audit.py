@@ -34,7 +34,7 @@ def test_a_real_history_is_clean(
     }, said(result)  # fmt: skip
     assert result.others == {"direct": len(history.direct)}
     assert result.accepted == sum(one.gained.accepted for one in result.shards)
-    whole = audit(spark, past.bootstrap, tmp_path, fates_table=True)
+    whole = audit(spark, past.bootstrap, tmp_path, outcomes_table=True)
     for name in ("account", "others", "found", "late", "answers", "notes"):
         assert getattr(whole, name) == getattr(result, name), name
 

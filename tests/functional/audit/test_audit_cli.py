@@ -86,22 +86,22 @@ def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> No
     out = tmp_path / "audit"
     settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=4")
     done = subprocess.run(
-        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json", "--fates"],
+        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json", "--outcomes"],
         capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("{"), (done.stdout[:500], done.stderr[-800:])
     said = orjson.loads(done.stdout)
     assert (said["clean"], said["violations"]) == (False, {"twice": 1, "wrong_topic": 1})
-    assert said["accepted"] == sum(said["fates"].values())
+    assert said["accepted"] == sum(said["outcomes"].values())
     wrong = pq.read_table(out / "violations").to_pylist()
     assert {(one["kind"], one["id"], one["topic"], one["records"]) for one in wrong} == {
         ("twice", copied, "other", 2), ("wrong_topic", copied, "other", 2),
     }  # fmt: skip
-    fates = pq.read_table(out / "fates").to_pylist()
-    assert sum(one["part"] == "range" and one["fate"] != "none" for one in fates) == said["accepted"]
+    outcomes = pq.read_table(out / "outcomes").to_pylist()
+    assert sum(one["part"] == "range" and one["outcome"] != "none" for one in outcomes) == said["accepted"]
     late = pq.read_table(out / "lateness").to_pylist()
-    assert sum(one["messages"] for one in late) == sum(one["records"] > 0 for one in fates)
+    assert sum(one["messages"] for one in late) == sum(one["records"] > 0 for one in outcomes)
     page = Page()
     page.feed((out / "report.html").read_text())
     assert page.links == [] and page.open == []

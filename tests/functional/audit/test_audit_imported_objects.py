@@ -175,7 +175,11 @@ def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
     window = (time.time_ns() // 1_000_000 // WINDOW_MS + 4) * WINDOW_MS
     write_messages(tmp_path / "a.parquet", [Draft("orders", b"far %d" % n, window + n) for n in range(40)])
     uri = s3.put(f"{bucket}/jobs/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    said = {"far.import_from": f"s3://{bucket}/jobs", "far.s3_endpoint": s3.endpoint, "topics.partitions": 0}
+    said = {
+        "delay_files.import_from": f"s3://{bucket}/jobs",
+        "delay_files.s3_endpoint": s3.endpoint,
+        "topics.partitions": 0,
+    }
     words = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
     with KafkaServers(tmp_path / "kafka") as kafka:
         asyncio.run(make_topics(kafka.bootstrap, {"orders": 2}))
@@ -193,7 +197,7 @@ def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
             assert server.stop() == 0, server.log
         result = audit(settings, kafka.bootstrap, tmp_path / "audit")
         assert result.clean and not any(uri in note for note in result.notes), (result.shown, result.notes)
-        assert {fate: count for fate, count in result.account.items() if count} == {
+        assert {outcome: count for outcome, count in result.account.items() if count} == {
             "pending": 38, "delivered": 1, "cancelled": 1,
         }  # fmt: skip
         s3.files().delete_file(f"{bucket}/jobs/a.parquet")

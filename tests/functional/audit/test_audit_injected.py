@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
-from tests.support.audit.audit_faults import FAULTS, TOGETHER, Fault
+from tests.support.audit.audit_faults import FAULTS, TOGETHER, Failpoint
 from tests.support.audit.audit_site import IMPORTED
 from tests.support.audit.audit_worlds import Found, Worlds
 from tests.support.spark.spark_site import spark_tests
@@ -32,7 +32,7 @@ def judged(
     worlds = Worlds(real, tmp_path_factory.mktemp("worlds"))
     put_in: dict[int, tuple[str, list[Found]]] = {}
 
-    def world(name: str, seed: int, *faults: Fault) -> None:
+    def world(name: str, seed: int, *faults: Failpoint) -> None:
         chosen, made = random.Random(f"{name} {seed}"), worlds.make()
         expected = [one for fault in faults for one in fault(chosen, made)]
         put_in[len(worlds.made) - 1] = f"{name} {seed}", expected
@@ -92,10 +92,10 @@ def test_a_file_that_is_gone(spark: SparkSession, real: Gathered) -> None:
     gone = replace(file, why_not="No such file or directory")
 
     def counts(extent: Extent) -> dict[str, int]:
-        table = judge(spark, real.frames, extent, [gone]).fates.where(F.col("offset") == file.offset)
+        table = judge(spark, real.frames, extent, [gone]).outcomes.where(F.col("offset") == file.offset)
         return {
-            row.fate: row["count"]
-            for row in table.where(F.col("shard") == file.shard).groupBy("fate").count().collect()
+            row.outcome: row["count"]
+            for row in table.where(F.col("shard") == file.shard).groupBy("outcome").count().collect()
         }
 
     assert counts(real.extent) == {"pending": IMPORTED - 2, "delivered": 1, "cancelled": 1}

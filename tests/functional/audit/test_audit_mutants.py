@@ -108,11 +108,11 @@ def site(spark: SparkSession, real: Gathered, tmp_path_factory: pytest.TempPathF
         fault(random.Random(fault.__name__), worlds.make())
     found = worlds.gathered(spark)
     judged = judge(spark, found.frames, found.extent, files_of(found.frames, found.frames.entries))
-    judged.fates.cache()
+    judged.outcomes.cache()
     windows = run.windows_of(judged, found)
     told = answers.verdicts(found.frames.commands, judged.answers, judged.changes, windows, len(found.extent.windows))
     yield Site(found, judged, told.cache())
-    judged.fates.unpersist()
+    judged.outcomes.unpersist()
     told.unpersist()
 
 
@@ -120,7 +120,7 @@ def of_messages(site: Site) -> set[tuple[Any, ...]]:
     """Violations of messages: with dead letters that are all there, and that may have been dropped."""
     found = set()
     for letters_from in (-1, 2**60):
-        rows = violations.judged(site.judged.fates, letters_from).where("violated <> 0")
+        rows = violations.judged(site.judged.outcomes, letters_from).where("violated <> 0")
         found |= {
             (letters_from, row.shard, row.offset, row.row, row.violated)
             for row in rows.select("shard", "offset", "row", "violated").collect()

@@ -15,7 +15,7 @@ from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, _notes, c
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.sources import decode
 from duemq.pipeline.sources.logs import entries as read_entries
-from tests.functional.audit.test_audit_review import FAR, LAST, Row, T, cancel, entry, record, schedule
+from tests.functional.audit.test_audit_review import DELAY_FILE, LAST, Row, T, cancel, entry, record, schedule
 from tests.support.spark.log_frames import frame_of, kafka_frame
 from tests.support.spark.log_frames import record as kafka_record
 from tests.support.spark.spark_site import spark_tests
@@ -81,14 +81,16 @@ def test_what_a_node_calls_lost_and_the_log_has_is_found(spark: SparkSession, tm
 def recovered() -> tuple[list[Row], list[Row], list[Row]]:
     """Entry 1 accepted message 1, cancelled message 0 and forgot to deliver message 2; then an operator went on from
     entry 0, and entry 3 called the cancel too late."""
-    commands = [schedule(0, T + 1_000, 10), schedule(1, FAR, 11), cancel(2, 0, T + 1_000)]
+    commands = [schedule(0, T + 1_000, 10), schedule(1, DELAY_FILE, 11), cancel(2, 0, T + 1_000)]
     before = {"accepted": 1} | pending((T + 1_000, 0))
     entries = [
         cycle(0, 1, T, T + 1, **before),
-        cycle(1, 3, T + 500, T + 501, (FAR, 1), accepted=2, cancelled=1, answers=[(2, int(Answer.OK))]),
+        cycle(1, 3, T + 500, T + 501, (DELAY_FILE, 1), accepted=2, cancelled=1, answers=[(2, int(Answer.OK))]),
         cycle(2, 1, T, T + 2_000, base=0, **before),
         cycle(3, 1, T + 1_500, T + 2_001, accepted=1, delivered=1),
-        cycle(4, 3, T + 3_000, T + 3_001, (FAR, 1), accepted=2, delivered=1, answers=[(2, int(Answer.DELIVERED))]),
+        cycle(
+            4, 3, T + 3_000, T + 3_001, (DELAY_FILE, 1), accepted=2, delivered=1, answers=[(2, int(Answer.DELIVERED))]
+        ),
     ]
     return entries, commands, [record(0, T + 1_000, 0, 10, T + 2_001)]
 

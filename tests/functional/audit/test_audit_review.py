@@ -28,7 +28,7 @@ from tests.support.spark.spark_site import spark_tests
 pytestmark = spark_tests
 
 T = 1_800_000_000_000
-FAR = T + 10**10
+DELAY_FILE = T + 10**10
 LAST = 2**63 - 1
 
 Row = dict[str, Any]
@@ -73,8 +73,8 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     commands = [
         schedule(0, T + 1_000, 11), schedule(1, T + 1_000, 12, "n:a"), schedule(2, T + 1_000, 12, "n:a"),
-        schedule(3, FAR, 1), cancel(4, 3, FAR), schedule(5, T + 5_000, 13), cancel(6, 5, T + 5_000),
-        schedule(7, FAR, 2), cancel(8, 7, FAR),
+        schedule(3, DELAY_FILE, 1), cancel(4, 3, DELAY_FILE), schedule(5, T + 5_000, 13), cancel(6, 5, T + 5_000),
+        schedule(7, DELAY_FILE, 2), cancel(8, 7, DELAY_FILE),
         {"shard": 0, "offset": 9, "at": T, "kind": "malformed", "plain": True, "content": 0},
         schedule(10, T + 2_000, 14), schedule(11, T + 6_000, 15),
         {
@@ -85,7 +85,9 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
     ]  # fmt: skip
     answer = Answer
     of_file = checksum([make_key(T + 10, 12, 0), make_key(T + 20, 12, 1)]) & CHECKSUM_MASK
-    pending = checksum([make_key(FAR, 3, 0), make_key(FAR, 7, 0), make_key(T + 8_000, 14, 0)]) & CHECKSUM_MASK
+    pending = (
+        checksum([make_key(DELAY_FILE, 3, 0), make_key(DELAY_FILE, 7, 0), make_key(T + 8_000, 14, 0)]) & CHECKSUM_MASK
+    )
     entries = [
         entry(0, 7, (T + 5, 0, 0), T + 101, 5, accepted=5, delivered=0, dead=0, answers=[
             (1, int(answer.ACCEPTED)), (2, int(answer.ACCEPTED)), (4, int(answer.UNKNOWN)), (6, int(answer.DELIVERED)),
@@ -160,12 +162,12 @@ def test_its_tables_are_on_this_machine_whatever_the_clusters_default_is(
     monkeypatch.chdir(folder)
     spark.conf.set("fs.defaultFS", "nowhere://cluster/")
     try:
-        result = conclude(spark, got, "out", fates_table=True)
+        result = conclude(spark, got, "out", outcomes_table=True)
     finally:
         spark.conf.unset("fs.defaultFS")
     assert result.violations == 15
-    tables = {name: pq.read_table(folder / "out" / name).num_rows for name in ("violations", "fates")}
-    assert tables == {"violations": 15, "fates": sum(result.account.values()) + sum(result.others.values())}, tables
+    tables = {name: pq.read_table(folder / "out" / name).num_rows for name in ("violations", "outcomes")}
+    assert tables == {"violations": 15, "outcomes": sum(result.account.values()) + sum(result.others.values())}, tables
 
 
 def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class History:
-    """Of two shards: messages that came as they should, some that wait, and some of each other fate."""
+    """Of two shards: messages that came as they should, some that wait, and some of each other outcome."""
 
     def __init__(self, seed: int) -> None:
         chosen = random.Random(seed)
@@ -133,7 +133,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 def both(spark: SparkSession, history: History, folder: Path) -> tuple[Result, Result]:
     """The audit with sums first, and that of all rows."""
     gathered = history.gathered(spark)
-    return conclude(spark, gathered, folder / "sums"), conclude(spark, gathered, folder / "rows", fates_table=True)
+    return conclude(spark, gathered, folder / "sums"), conclude(spark, gathered, folder / "rows", outcomes_table=True)
 
 
 def lateness(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
@@ -147,7 +147,7 @@ def same(spark: SparkSession, history: History, folder: Path) -> Result:
         assert getattr(first, name) == getattr(whole, name), name
     assert [dict(one) for one in first.shown] == [dict(one) for one in whole.shown]
     assert lateness(spark, folder / "sums") == lateness(spark, folder / "rows")
-    assert not (folder / "sums" / "fates").exists() and (folder / "rows" / "fates").exists()
+    assert not (folder / "sums" / "outcomes").exists() and (folder / "rows" / "outcomes").exists()
     return first
 
 

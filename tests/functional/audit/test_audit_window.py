@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Fates
+from duemq.model.ledger import OutcomeCounts
 from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
 from duemq.pipeline.audit.window import Finding, Window, idle, of_range, standing, windows
@@ -44,16 +44,16 @@ def found(spark: SparkSession, rows: list[dict[str, Any]], *more: Any) -> tuple[
 
 def test_a_window_begins_with_the_first_entry_or_behind_a_base(spark: SparkSession) -> None:
     first, wrong = found(spark, [entry(n) for n in (2, 0, 1)])
-    assert (first[0].base_n, first[0].known_from, first[0].applied, first[0].gained) == (-1, 0, 30, Fates(30))
+    assert (first[0].base_n, first[0].known_from, first[0].applied, first[0].gained) == (-1, 0, 30, OutcomeCounts(30))
     assert first[0].whole and not first[0].idle and not wrong
     based, wrong = found(spark, [entry(5), entry(6)])
-    assert (based[0].base_n, based[0].known_from, based[0].gained) == (5, 60, Fates(10)) and not wrong
+    assert (based[0].base_n, based[0].known_from, based[0].gained) == (5, 60, OutcomeCounts(10)) and not wrong
     reading = based[0].reading(65, 99)
     assert (reading.known_from, reading.complete, reading.buffer_end) == (65, False, 99)
     assert not first[0].reading(3, 99).whole
     rows = [entry(n) for n in range(4)]
     later, _ = found(spark, rows, 1_002)
-    assert (later[0].base_n, later[0].last_n, later[0].gained) == (1, 3, Fates(20))
+    assert (later[0].base_n, later[0].last_n, later[0].gained) == (1, 3, OutcomeCounts(20))
     assert [row.n for row in of_range(frame(spark, rows), later).orderBy("n").collect()] == [2, 3]
     assert found(spark, rows, 1_000)[0][0].base_n == -1
     assert found(spark, []) == ({}, [])
@@ -134,15 +134,15 @@ def test_a_range_goes_on_from_the_entry_that_an_operator_chose(spark: SparkSessi
     rows = [entry(0), entry(1), entry(2), entry(3, base=0, **state(0)), entry(4, **state(1))]
     whole, wrong = found(spark, rows)
     assert wrong == [] and whole[0].recoveries == ((3, 0),)
-    assert (whole[0].base_n, whole[0].applied, whole[0].gained) == (-1, 20, Fates(20))
+    assert (whole[0].base_n, whole[0].applied, whole[0].gained) == (-1, 20, OutcomeCounts(20))
     assert [row.n for row in of_range(frame(spark, rows), whole).orderBy("n").collect()] == [0, 3, 4]
     later, wrong = found(spark, rows, 1_003)
-    assert (later[0].base_n, later[0].known_from, later[0].gained) == (0, 10, Fates(10)) and not wrong
+    assert (later[0].base_n, later[0].known_from, later[0].gained) == (0, 10, OutcomeCounts(10)) and not wrong
     part, wrong = found(spark, rows[2:])
-    assert (part[0].base_n, part[0].known_from, part[0].gained) == (3, 10, Fates(10)) and not wrong
+    assert (part[0].base_n, part[0].known_from, part[0].gained) == (3, 10, OutcomeCounts(10)) and not wrong
     empty = dict.fromkeys(("applied", "pending", "accepted", "cursor_due"), 0)
     first, wrong = found(spark, [*rows[:3], entry(3, base=-1, **empty), entry(4, **state(0))])
-    assert first[0].whole and (first[0].known_from, first[0].gained) == (0, Fates(10)) and not wrong
+    assert first[0].whole and (first[0].known_from, first[0].gained) == (0, OutcomeCounts(10)) and not wrong
     assert found(spark, rows, 1_004)[0][0].recoveries == ()
 
 

@@ -73,7 +73,7 @@ def test_a_window_that_is_hot_is_shared_out(spark: SparkSession, tmp_path: Path)
 def test_more_files_than_the_server_takes_at_once_are_refused_before_the_manifest(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "MOST_FILES", 2)
+    monkeypatch.setattr(attempt, "MAX_FILES", 2)
     with pytest.raises(
         JobFailed, match=r"3 files were written, for 3 windows .* takes 2 files at once: nothing is sch"
     ):
@@ -140,7 +140,7 @@ def test_names_are_compared_without_a_shuffle_of_the_rows(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Unless more of them are repeated than executors should get: then the names come to the rows by a shuffle."""
-    monkeypatch.setattr(rules, "_MOST_REPEATED", most)
+    monkeypatch.setattr(rules, "_MAX_REPEATED", most)
     names = ["a", "b", "b", "c", "c", "c", None, None, "d"]
     frame = spark.createDataFrame([(name,) for name in names], "n string")
     frame = frame.withColumns({"due": F.lit(first_window()), "body": F.lit("x")})

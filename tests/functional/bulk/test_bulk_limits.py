@@ -30,7 +30,12 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     folder = tmp_path_factory.mktemp("tight")
     stage = folder / "stage"
     stage.mkdir()
-    said = (f"far.import_from={stage}", "topics.allowed=orders", "limits.max_payload_bytes=10", "limits.max_delay=150m")
+    said = (
+        f"delay_files.import_from={stage}",
+        "topics.allowed=orders",
+        "limits.max_payload_bytes=10",
+        "limits.max_delay=150m",
+    )
     with Process(folder / "data", *(word for one in said for word in ("--set", one))) as server:
         server.start()
         yield server.url, stage

@@ -48,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_equal_rows_in_several_files_are_all_scheduled(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_ROWS", 10_000)
+    monkeypatch.setattr(files, "_MAX_ROWS", 10_000)
     alike = spark.range(0, 40_000, 1, 4).select(F.lit(first_window() + 5).alias("due"), F.lit("wake up").alias("body"))
     before = site.pending()
     done = schedule(alike, COLUMNS, "alike", Options(site.stage), site.server, source="s")

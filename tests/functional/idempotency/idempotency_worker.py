@@ -19,7 +19,7 @@ from duemq.client.idempotency.base import InDoubt, Store
 from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore
 from duemq.client.idempotency.rocks import RocksStore
-from duemq.model.fault import Fault, no_fault
+from duemq.model.failpoint import Failpoint, no_failpoint
 
 KEYS, AT_ONCE = 16, 4
 T0, LEASE_MS = 1_800_000_000_000, 300_000
@@ -30,7 +30,7 @@ class Mail:
     id: str
 
 
-def fatal_at(step: str, number: int) -> Fault:
+def fatal_at(step: str, number: int) -> Failpoint:
     """kill -9 at the `number`-th time of a step."""
     seen: Counter[str] = Counter()
 
@@ -42,7 +42,7 @@ def fatal_at(step: str, number: int) -> Fault:
     return fault
 
 
-async def work(folder: Path, url: str, at_most_once: bool, now: int, fault: Fault = no_fault) -> None:
+async def work(folder: Path, url: str, at_most_once: bool, now: int, fault: Failpoint = no_failpoint) -> None:
     """All keys, some at once. `url`: of Redis, or empty for RocksDB in the folder."""
     store: Store
     if url:

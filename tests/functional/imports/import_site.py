@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.copies import Copy
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import Draft
@@ -23,7 +23,7 @@ DRAFTS = [Draft("one", b"%d" % n, WINDOW + n // 2) for n in range(10)]
 
 @asynccontextmanager
 async def master_and_standby(folder: Path) -> AsyncIterator[World]:
-    world = World(folder, Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1})
+    world = World(folder, CycleLimits(dead_letter_topic="dlq"), {"one": 1, "dlq": 1})
     await world.start(2)
     await world.nodes[0].promote()
     try:
@@ -71,7 +71,7 @@ def others_of(*nodes: SimNode) -> Others:
     return others
 
 
-def fate(node: SimNode, offset: int = 0) -> tuple[str, str]:
+def outcome(node: SimNode, offset: int = 0) -> tuple[str, str]:
     import_record = node.store.imports.get(offset)
     assert import_record is not None
     return import_record.state, import_record.reason

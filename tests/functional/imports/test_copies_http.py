@@ -22,7 +22,7 @@ from duemq.delay.api.peers import HttpPeers
 from duemq.delay.imports.copies import PART_BYTES, Copy, fetch_copy
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reads.local_reader import Holder
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Unavailable
 from tests.support.http.http_site import served
 
@@ -32,7 +32,7 @@ TOKEN = "secret"
 CONTENT = os.urandom(2 * PART_BYTES + 12_345)
 COPY = Copy(7, 99, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 OFFSET = 5  # of the import command in the buffer
-READY = Standing(NodeState.READY)
+READY = NodeHealth(NodeState.READY)
 
 
 @dataclass
@@ -69,7 +69,7 @@ def node_of(shard: FakeShard) -> AbstractAsyncContextManager[str]:
 @asynccontextmanager
 async def peers_of(*nodes: Member, token: str = TOKEN) -> AsyncIterator[HttpPeers]:
     """As the node `me` sees them."""
-    peers = HttpPeers(View([Member("me", "http://127.0.0.1:1", standing=READY), *nodes]), "me", token)
+    peers = HttpPeers(View([Member("me", "http://127.0.0.1:1", health=READY), *nodes]), "me", token)
     yield peers
     await peers.close()
 
@@ -87,7 +87,7 @@ def shard(tmp_path: Path) -> FakeShard:
 
 async def test_a_file_comes_in_parts_and_is_named_when_it_is_whole(shard: FakeShard, tmp_path: Path) -> None:
     target = tmp_path / "mine.parquet"
-    async with node_of(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
+    async with node_of(shard) as url, peers_of(Member("a", url, health=READY)) as peers:
         assert await peers.copies(0, [4, OFFSET]) == {"a": {OFFSET: COPY}}
         await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
     assert target.read_bytes() == CONTENT
@@ -106,7 +106,7 @@ async def test_a_copy_that_breaks_off_goes_on_where_it_was(shard: FakeShard, tmp
             return await super().read_copy(shard, node, offset, at, count)
 
     async with node_of(shard) as url:
-        peers = Breaking(View([Member("a", url, standing=READY)]), "me", TOKEN)
+        peers = Breaking(View([Member("a", url, health=READY)]), "me", TOKEN)
         with pytest.raises(Unavailable, match="went away"):
             await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
         assert not target.exists()
@@ -125,7 +125,7 @@ async def test_what_is_not_the_file_is_never_named(shard: FakeShard, tmp_path: P
         source.write_bytes(CONTENT[:PART_BYTES])
     else:
         source.unlink()
-    async with node_of(shard) as url, peers_of(Member("a", url, standing=READY)) as peers:
+    async with node_of(shard) as url, peers_of(Member("a", url, health=READY)) as peers:
         with pytest.raises(Unavailable):
             await fetch_copy(peers, 0, "a", OFFSET, COPY, target)
         assert not target.exists()
@@ -138,9 +138,9 @@ async def test_only_nodes_that_answer_count(shard: FakeShard) -> None:
     """Neither this node itself, nor one that is out, is being rebuilt, has other shards, or is not there at all."""
     rebuilt = FakeShard(shard.files, rebuilding=True)
     async with node_of(shard) as url, node_of(rebuilt) as elsewhere:
-        good = Member("a", url, standing=READY)
+        good = Member("a", url, health=READY)
         others = [
-            replace(good, name="out", standing=Standing(NodeState.OUT)),
+            replace(good, name="out", health=NodeHealth(NodeState.OUT)),
             replace(good, name="rebuilt", url=elsewhere),
             replace(good, name="else", holds=frozenset({1})),
             replace(good, name="dead", url="http://127.0.0.1:1"),
@@ -190,7 +190,7 @@ async def test_a_node_that_answers_nonsense_has_no_copies(body: bytes) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    async with peers_of(Member("a", "http://node", standing=READY)) as peers:
+    async with peers_of(Member("a", "http://node", health=READY)) as peers:
         await peers._http.aclose()
         peers._http = httpx.AsyncClient(transport=httpx.ASGITransport(app=nonsense))
         assert await peers.copies(0, [OFFSET]) == {}

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.delay.imports.file_importer import FileImporter
-from duemq.delay.metrics import FarCounts
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.metrics import TieringCounts
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import FileDecision
@@ -26,7 +26,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, Here
 from duemq.storage.jobs.parent import Hanging, Job, lines_of
-from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, pending
+from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, hand_over, master_and_standby, outcome, pending
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import SHARD, Killed, SimNode, World
@@ -43,12 +43,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_a_file_is_wanted_then_imported(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    assert fate(node) == (PENDING, "")
+    assert outcome(node) == (PENDING, "")
     assert (pending(node), node.replica.entry.pending) == (0, 0)
     assert await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (IMPORTED, "")
-    assert (pending(node), node.replica.entry.pending, node.replica.entry.fates.accepted) == (10, 10, 10)
+    assert outcome(node) == (IMPORTED, "")
+    assert (pending(node), node.replica.entry.pending, node.replica.entry.outcomes.accepted) == (10, 10, 10)
     world.check(node)
 
 
@@ -63,7 +63,7 @@ async def test_the_same_content_is_imported_once(world: World) -> None:
     await world.tick(node)
     assert not await node.importer.step()
     await world.tick(node)
-    assert node.replica.entry.fates.accepted == 10
+    assert node.replica.entry.outcomes.accepted == 10
 
 
 async def test_a_process_takes_files_in(world: World) -> None:
@@ -84,14 +84,14 @@ async def test_a_wrong_row_is_named_and_the_file_refused_as_a_whole(world: World
     await hand_over(world, [*DRAFTS, Draft("one", b"", WINDOW)], bad=True)
     await node.importer.step()
     await world.tick(node)
-    state, reason = fate(node)
+    state, reason = outcome(node)
     assert state == REJECTED and "row 10, column due_ms" in reason
     assert pending(node) == 0
     assert not list((node.path / "far").rglob("*.parquet"))
     await hand_over(world)  # mended
     await node.importer.step()
     await world.tick(node)
-    assert fate(node, 1) == (IMPORTED, "")
+    assert outcome(node, 1) == (IMPORTED, "")
 
 
 @pytest.mark.parametrize("said", [{"rows": 11}, {"sha256": "0" * 64}, {"size": 5}, {"window": WINDOW + WINDOW_MS}])
@@ -100,7 +100,7 @@ async def test_another_file_than_the_command_says_is_refused(world: World, said:
     await hand_over(world, bad=True, said=said)
     await node.importer.step()
     await world.tick(node)
-    assert fate(node)[0] == REJECTED
+    assert outcome(node)[0] == REJECTED
     assert not list((node.path / "far").rglob("*.parquet"))
 
 
@@ -114,8 +114,8 @@ async def test_a_file_from_another_folder_is_not_even_looked_at(world: World, tm
     await world.tick(node)
     await node.importer.step()
     await world.tick(node)
-    state, reason = fate(node)
-    assert state == REJECTED and "far.import_from" in reason
+    state, reason = outcome(node)
+    assert state == REJECTED and "delay_files.import_from" in reason
 
 
 async def test_a_window_that_begins_too_soon_is_refused(world: World) -> None:
@@ -124,7 +124,7 @@ async def test_a_window_that_begins_too_soon_is_refused(world: World) -> None:
     await node.importer.step()
     world.now = WINDOW - 119_999
     await world.tick(node)
-    state, reason = fate(node)
+    state, reason = outcome(node)
     assert state == REJECTED and "one by one" in reason
     assert not list((node.path / "far").rglob("*.parquet"))
 
@@ -140,11 +140,11 @@ async def test_a_file_that_is_not_there_yet_is_waited_for(world: World) -> None:
     await node.importer.step()
     world.now += 60_000
     await world.tick(node)
-    assert fate(node)[0] == PENDING
+    assert outcome(node)[0] == PENDING
     path.write_bytes(content)
     assert await node.importer.step()
     await world.tick(node)
-    assert fate(node)[0] == IMPORTED
+    assert outcome(node)[0] == IMPORTED
 
 
 async def test_a_file_that_never_comes_is_refused_in_the_end(world: World) -> None:
@@ -156,7 +156,7 @@ async def test_a_file_that_never_comes_is_refused_in_the_end(world: World) -> No
     await node.importer.step()
     world.now += 60_001
     await world.tick(node)
-    state, reason = fate(node)
+    state, reason = outcome(node)
     assert state == REJECTED and "No such file" in reason
 
 
@@ -170,7 +170,7 @@ async def test_an_imported_file_survives_a_crash_though_its_source_is_gone(world
     node.kill()  # nothing of all this was flushed
     assert node.store.imports.get(0) is None
     await node.promote()
-    assert fate(node) == (IMPORTED, "")
+    assert outcome(node) == (IMPORTED, "")
     world.check(node)
 
 
@@ -187,7 +187,7 @@ async def test_what_a_crash_left_is_taken_in_again_where_it_is_damaged(world: Wo
     assert (node.path / name).exists()
     await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (IMPORTED, "")
+    assert outcome(node) == (IMPORTED, "")
     world.check(node)
 
 
@@ -222,7 +222,7 @@ async def test_a_window_that_is_too_far_ahead_is_refused(world: World) -> None:
     assert node.master is not None
     for _ in range(2):
         await node.master.tick()
-    state, reason = fate(node)
+    state, reason = outcome(node)
     assert state == REJECTED and "limits.max_delay" in reason
 
 
@@ -239,7 +239,7 @@ async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -
 
     node.importer._work = slow
     assert await node.importer.step()
-    assert fate(node)[0] == REJECTED
+    assert outcome(node)[0] == REJECTED
     assert not list((node.path / "far").rglob("*.parquet"))
 
 
@@ -263,10 +263,10 @@ async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_bei
         await node.importer.step()
     assert await node.importer.step()
     await world.tick(node)
-    assert [fate(node, offset)[0] for offset in range(3)] == [PENDING, IMPORTED, IMPORTED]
+    assert [outcome(node, offset)[0] for offset in range(3)] == [PENDING, IMPORTED, IMPORTED]
     world.now += 60_001
     await world.tick(node)
-    assert fate(node) == (REJECTED, "it ended with exit code -11")
+    assert outcome(node) == (REJECTED, "it ended with exit code -11")
     world.check(node)
 
 
@@ -282,7 +282,7 @@ async def test_a_crash_while_a_file_is_taken_in(world: World, step: str) -> None
     await node.promote()
     await node.importer.step()
     await world.tick(node)
-    assert fate(node) == (IMPORTED, "")
+    assert outcome(node) == (IMPORTED, "")
     world.check(node)
 
 
@@ -330,13 +330,13 @@ async def test_a_file_that_is_imported_while_its_window_is_worked_on(world: Worl
     await node.importer.step()
     await world.tick(node)
     if work == "rewritten":
-        world.far = FarPolicy(windows=1, rewrite_share=0.1, rewrite_rows=1)
+        world.delay_files = TieringPolicy(windows=1, rewrite_share=0.1, rewrite_rows=1)
         await world.produce([Change(CANCEL, make_key(WINDOW, 0, 0), 0), Change(CANCEL, make_key(WINDOW, 0, 1), 0)])
         while await world.tick(node) == 0:
             pass
     else:
         world.now = WINDOW - 600_000
-    node.far = node.keeper()
+    node.delay_files = node.keeper()
 
     async def import_more(node: SimNode) -> None:
         world.meanwhile = None
@@ -349,14 +349,14 @@ async def test_a_file_that_is_imported_while_its_window_is_worked_on(world: Worl
         await world.tick(node)
 
     world.meanwhile = import_more
-    assert await node.far.step()
+    assert await node.delay_files.step()
     assert world.meanwhile is None
     world.check(node)
-    assert node.store.far.windows()
-    while await node.far.step():
+    assert node.store.delay_files.windows()
+    while await node.delay_files.step():
         world.check(node)
     world.check(node)
-    assert bool(node.store.far.windows()) is (work == "rewritten")
+    assert bool(node.store.delay_files.windows()) is (work == "rewritten")
     node.store.flush()
     node.kill()
     await node.promote()
@@ -407,7 +407,7 @@ async def test_long_names_make_no_long_reasons(world: World) -> None:
 async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, counts = world.nodes[0], FarCounts()
+    node, counts = world.nodes[0], TieringCounts()
     pauses: list[float] = []
 
     async def wrong(job: Job) -> AsyncGenerator[bytes, None]:
@@ -458,5 +458,5 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
         await node.importer.step()
     assert await node.importer.step()
     await world.tick(node)
-    assert [fate(node, offset)[0] for offset in range(3)] == [PENDING, PENDING, IMPORTED]
+    assert [outcome(node, offset)[0] for offset in range(3)] == [PENDING, PENDING, IMPORTED]
     assert not await node.importer.step()

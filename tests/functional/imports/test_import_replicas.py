@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED
-from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, fate, hand_over, master_and_standby, others_of
+from tests.functional.imports.import_site import (
+    DRAFTS,
+    WINDOW,
+    Others,
+    hand_over,
+    master_and_standby,
+    others_of,
+    outcome,
+)
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import World
@@ -33,14 +41,14 @@ async def test_a_file_is_imported_when_as_many_replicas_have_it_as_must(world: W
     await world.tick(master)
     await master.importer.ask()
     await world.tick(master)
-    assert fate(master) == (PENDING, "")
+    assert outcome(master) == (PENDING, "")
     assert master.importer.why_wanted(0) == "1 of 2 replicas have it"
     await standby.follow()
     assert await standby.importer.step()
     others.nodes = others_of(standby).nodes
     await master.importer.ask()
     await world.tick(master)
-    assert fate(master) == (IMPORTED, "")
+    assert outcome(master) == (IMPORTED, "")
     world.check(master)
 
 
@@ -54,7 +62,7 @@ async def test_a_replica_with_another_file_of_this_name_does_not_count(world: Wo
     master.importer._peers = other
     await master.importer.ask()
     await world.tick(master)
-    assert fate(master) == (PENDING, "")
+    assert outcome(master) == (PENDING, "")
 
 
 async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> None:
@@ -64,7 +72,7 @@ async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> No
     await node.importer.step()
     world.now = WINDOW - 119_999
     await world.tick(node)
-    state, reason = fate(node)
+    state, reason = outcome(node)
     assert state == REJECTED and "one by one (1 of 2 replicas have it)" in reason
 
 
@@ -79,7 +87,7 @@ async def test_the_disk_of_a_master_is_lost_after_it_imported_a_file(world: Worl
     master.importer._peers = others_of(standby)
     await master.importer.ask()
     await world.tick(master)
-    assert fate(master) == (IMPORTED, "")
+    assert outcome(master) == (IMPORTED, "")
     os.unlink(handed.import_command.path)
     await standby.promote()
     world.check(standby)
@@ -136,12 +144,12 @@ async def test_a_new_master_without_the_source_does_not_refuse_what_another_repl
     second.importer._peers = others_of(first)
     await second.promote()
     await world.tick(second)
-    assert fate(second) == (PENDING, "")
+    assert outcome(second) == (PENDING, "")
     await second.importer.step()
     await second.importer.ask()
     await second.importer.step()
     await world.tick(second)
-    assert fate(second) == (IMPORTED, "")
+    assert outcome(second) == (IMPORTED, "")
     world.check(second)
 
 
@@ -156,7 +164,7 @@ async def test_the_patience_of_a_master_begins_with_it(world: World) -> None:
     world.now += 600_000
     await second.promote()
     await world.tick(second)
-    assert fate(second)[0] == PENDING
+    assert outcome(second)[0] == PENDING
     world.now += 60_001
     await world.tick(second)
-    assert fate(second)[0] == REJECTED
+    assert outcome(second)[0] == REJECTED

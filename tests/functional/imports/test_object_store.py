@@ -86,7 +86,7 @@ def test_what_is_wrong_with_an_object_is_said_of_it(s3: S3Site, tmp_path: Path) 
         )["reason"]
     )
     elsewhere = told(job | {"prefixes": [f"s3://{bucket}/job"]})
-    assert elsewhere["final"] and "far.import_from" in elsewhere["reason"]
+    assert elsewhere["final"] and "delay_files.import_from" in elsewhere["reason"]
     assert not list(target.parent.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_a_prefix_is_one_of_whole_parts() -> None:
         assert wrong_uri(prefix, prefix=True) is None
         assert outside("s3://bucket/jobs/1/a.parquet", [prefix]) is None
     for elsewhere in ("s3://bucket/jobs2/a", "s3://bucket2/jobs/a", "s3://bucket/a"):
-        assert "far.import_from" in (outside(elsewhere, ["s3://bucket/jobs"]) or "")
+        assert "delay_files.import_from" in (outside(elsewhere, ["s3://bucket/jobs"]) or "")
 
 
 # --- a shard ----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
 
 
 def options(site: S3Site, *places: str) -> list[str]:
-    said = (f"far.import_from={','.join(places)}", f"far.s3_endpoint={site.endpoint}")
+    said = (f"delay_files.import_from={','.join(places)}", f"delay_files.s3_endpoint={site.endpoint}")
     return [word for one in said for word in ("--set", one)]
 
 

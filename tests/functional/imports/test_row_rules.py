@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.model.errors import BadDelayFile, Rejected
-from duemq.model.message import MOST_LABELS
+from duemq.model.message import MAX_LABELS
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
@@ -52,7 +52,7 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str]] = [
     ("headers", {"headers": [header(name="n" * 257)]}, "header names have 1 to 256 characters, not 257"),
     ("headers", {"headers": [header(), header("DueMQ-id")]}, "header 'DueMQ-id': the prefix duemq- is duemq's own"),
     ("headers", {"headers": [header(value=b"x" * 54)]}, "have 61 bytes, the limit is 60"),
-    ("labels", {"labels": ["x"] * (MOST_LABELS + 1)}, "17 labels are given, the limit is 16"),
+    ("labels", {"labels": ["x"] * (MAX_LABELS + 1)}, "17 labels are given, the limit is 16"),
     ("labels", {"labels": ["x", None]}, "a label is null"),
     *(("labels", {"labels": ["x", bad]}, "a label has 1 to 128") for bad in ("", "a,b", "a\n", "\x9f", "x" * 129)),
     ("expires_ms", {"expires_ms": WINDOW + 6}, f"{WINDOW + 6} is before the message is due, {WINDOW + 7}"),
@@ -76,7 +76,7 @@ def test_a_bad_row_is_named(tmp_path: Path, column: str, change: dict[str, Any],
     [
         {"due_ms": WINDOW}, {"due_ms": WINDOW + WINDOW_MS - 1, "expires_ms": WINDOW + WINDOW_MS - 1},
         {"expires_ms": LAST_MS}, {"topic": "t" * 249}, {"topic": "..."}, {"payload": b"x" * 20}, {"payload": b""},
-        {"key": b"\xff" * 5}, {"key": b""}, {"headers": [header("n" * 5, b"v" * 5)] * 3, "labels": ["l"] * MOST_LABELS},
+        {"key": b"\xff" * 5}, {"key": b""}, {"headers": [header("n" * 5, b"v" * 5)] * 3, "labels": ["l"] * MAX_LABELS},
         {"headers": [header(value=b"x" * 53)]}, {"headers": [header("ä" * 26, b"")]},
         {"headers": [header("duemq", b"")]}, {"labels": ["ä" * 128, "a b", "\u2028"]},
     ],

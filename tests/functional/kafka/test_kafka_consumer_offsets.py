@@ -52,25 +52,25 @@ async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) ->
     topic, who = await target(bus, 8), consumer()
     for partitions in (1, 374, 375, 2047, 1, 500, 3):
         place = cursor(partitions)
-        await bus.set_place(topic, who, place)
-        assert await bus.get_place(topic, who) == place
+        await bus.set_consumer_cursor(topic, who, place)
+        assert await bus.get_consumer_cursor(topic, who) == place
     largest = b"x" * MAX_CURSOR_BYTES
-    await bus.set_place(topic, who, largest)
-    assert await bus.get_place(topic, who) == largest
+    await bus.set_consumer_cursor(topic, who, largest)
+    assert await bus.get_consumer_cursor(topic, who) == largest
     with pytest.raises(Rejected, match=str(MAX_CURSOR_BYTES)) as refused:
-        await bus.set_place(topic, who, largest + b"x")
-    assert refused.value.code == "bad_cursor" and await bus.get_place(topic, who) == largest
+        await bus.set_consumer_cursor(topic, who, largest + b"x")
+    assert refused.value.code == "bad_cursor" and await bus.get_consumer_cursor(topic, who) == largest
 
 
 async def test_a_place_that_an_older_duemq_stored_is_read(bus: KafkaBus) -> None:
     topic, who, place = await target(bus), consumer(), cursor(3)
     await commit_as_before(bus, topic, who, place)
-    assert await bus.get_place(topic, who) == place
+    assert await bus.get_consumer_cursor(topic, who) == place
 
 
 async def test_a_place_is_kept_for_years_though_it_is_not_stored_again(bus: KafkaBus, kafka: KafkaServers) -> None:
     topic, who = await target(bus), consumer()
-    await bus.set_place(topic, who, b"17")
+    await bus.set_consumer_cursor(topic, who, b"17")
     version, committed, expires = await stored(kafka.bootstrap, f"duemq-place-{who}")
     assert version == 1  # the form that has a time at which it expires
     assert expires - committed > 9 * YEAR_MS
@@ -98,7 +98,7 @@ async def stored(bootstrap: str, group: str) -> tuple[int, int, int]:
 async def test_places_are_no_groups_whose_lag_is_shown(bus: KafkaBus, kafka: KafkaServers) -> None:
     topic, who = await target(bus), consumer()
     await bus.append({(topic, 0): frames("a", "b")})
-    await bus.set_place(topic, who, cursor(1))
+    await bus.set_consumer_cursor(topic, who, cursor(1))
     async with LagReader(kafka.bootstrap) as reader:
         assert not [group.group for group in await reader.read() if who in group.group]
 
@@ -112,13 +112,13 @@ async def test_who_may_not_read_the_group_is_told_which_right_is_missing(kafka_s
         async with asyncio.timeout(WITHIN_S):
             while True:  # until the broker's authorizer knows
                 try:
-                    await bus.set_place(topic, who, b"17")
+                    await bus.set_consumer_cursor(topic, who, b"17")
                 except Unavailable as error:
                     assert f"duemq-place-{who}" in str(error) and "allow READ on groups duemq-place-*" in str(error)
                     break
         with pytest.raises(Unavailable, match=r"allow READ on groups duemq-place-\*"):
-            await bus.get_place(topic, who)
-        await bus.set_place(topic, consumer(), b"17")
+            await bus.get_consumer_cursor(topic, who)
+        await bus.set_consumer_cursor(topic, consumer(), b"17")
     finally:
         await bus.close()
 
@@ -133,11 +133,11 @@ async def test_brokers_that_forget_offsets_do_not_forget_places(tmp_path: Path) 
         bus = await KafkaBus.open(options(servers.bootstrap))
         try:
             topic, kept, forgotten = await target(bus), consumer(), consumer()
-            await bus.set_place(topic, kept, b"17")
+            await bus.set_consumer_cursor(topic, kept, b"17")
             await commit_as_before(bus, topic, forgotten, b"17")
             async with asyncio.timeout(WITHIN_S):
-                while await bus.get_place(topic, forgotten) is not None:  # noqa: ASYNC110  # nobody tells
+                while await bus.get_consumer_cursor(topic, forgotten) is not None:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0.2)
-            assert await bus.get_place(topic, kept) == b"17"
+            assert await bus.get_consumer_cursor(topic, kept) == b"17"
         finally:
             await bus.close()

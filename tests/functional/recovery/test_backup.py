@@ -36,15 +36,15 @@ HOUR = 3_600_000
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder at rest with messages of every fate, some of them in a delay file."""
+    """A folder at rest with messages of every outcome, some of them in a delay file."""
     path = tmp_path_factory.mktemp("filled") / "data"
 
     async def fill() -> None:
         async with running(path) as (node, gateway):
-            far = await send(gateway, "t", [now() + 4 * HOUR + n for n in range(60)])
-            while not node.shards[0].store.far.names():  # noqa: ASYNC110  nobody tells of it
+            delay_files = await send(gateway, "t", [now() + 4 * HOUR + n for n in range(60)])
+            while not node.shards[0].store.delay_files.names():  # noqa: ASYNC110  nobody tells of it
                 await asyncio.sleep(0.02)
-            await gateway.change(CANCEL, far[:5])
+            await gateway.change(CANCEL, delay_files[:5])
             await send(gateway, "t", [now() + HOUR + n for n in range(10)])
             await send(gateway, "t", [now() + n for n in range(10)])
             await delivered(node, "t", 10)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.model.errors import CorruptStore, Diverged, Fatal
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, Change, Draft
@@ -23,7 +23,7 @@ def in_world(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
     """Run a test in a world of two nodes, the first of them master of twenty pending messages and one cancelled."""
 
     async def run() -> None:
-        world = World(folder, Pace(max_messages=3, dead_letter_topic="dlq"), {"orders": 1, "dlq": 1})
+        world = World(folder, CycleLimits(max_messages=3, dead_letter_topic="dlq"), {"orders": 1, "dlq": 1})
         await world.start(2)
         try:
             await world.nodes[0].promote()

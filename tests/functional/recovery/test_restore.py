@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str
     async def first() -> None:
         async with running(data, 2) as (node, gateway):
             pending.extend(await send(gateway, "t", [now() + 4 * HOUR + n for n in range(60)]))
-            while not any(shard.store.far.names() for shard in node.shards.values()):  # noqa: ASYNC110
+            while not any(shard.store.delay_files.names() for shard in node.shards.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             pending.extend(await send(gateway, "t", [now() + HOUR + n for n in range(5)]))
             await send(gateway, "t", [now() + n for n in range(10)])

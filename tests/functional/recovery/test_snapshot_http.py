@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.api import snapshots
 from duemq.delay.api.snapshots import PATH, HttpSnapshotSource, routes
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, SnapshotServer, fetch
 from duemq.model.errors import Behind, Unavailable
 from duemq.model.key import make_key
@@ -38,7 +38,7 @@ def server_of(node: SimNode, folder: Path) -> SnapshotServer:
 
 def test_a_replica_that_the_logs_no_longer_reach_is_rebuilt_and_follows(tmp_path: Path) -> None:
     async def run() -> None:
-        world = World(tmp_path, Pace(max_messages=3, dead_letter_topic="dlq"), {"orders": 1, "dlq": 1})
+        world = World(tmp_path, CycleLimits(max_messages=3, dead_letter_topic="dlq"), {"orders": 1, "dlq": 1})
         await world.start(2)
         master, standby = world.nodes
         try:

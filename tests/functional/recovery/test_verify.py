@@ -17,7 +17,7 @@ from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import Check, verify
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
 from duemq.model.record import pack_record
@@ -39,7 +39,7 @@ def now() -> int:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder at rest with messages of every fate."""
+    """A folder at rest with messages of every outcome."""
     path = tmp_path_factory.mktemp("filled") / "data"
     asyncio.run(_fill(path))
     return path
@@ -47,7 +47,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _fill(path: Path) -> None:
     folder = Folder.open(path, 1)
-    options = NodeOptions(marks=NEVER, far=FarPolicy(rows=30, settle_ms=0))
+    options = NodeOptions(marks=NEVER, delay_files=TieringPolicy(rows=30, settle_ms=0))
     node = Node(folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     running = asyncio.create_task(node.run(stop))
@@ -55,13 +55,13 @@ async def _fill(path: Path) -> None:
     gateway = CommandGateway(NodeBackend(node))
     later = now() + 3_600_000
     await gateway.send([Draft("t", b"soon", now() + i) for i in range(20)])
-    far = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
+    delay_files = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
     await gateway.send([Draft("t", b"named", later, name=b"n:a", fingerprint=b"f" * 16)])
     sealed = await gateway.send([Draft("t", b"sealed", later + 4 * 3_600_000) for i in range(30)])
-    while not node.shards[0].store.far:  # noqa: ASYNC110
+    while not node.shards[0].store.delay_files:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await gateway.change(CANCEL, [receipt.id for receipt in sealed[:3] if isinstance(receipt, Receipt)])
-    ids = [receipt.id for receipt in far if isinstance(receipt, Receipt)]
+    ids = [receipt.id for receipt in delay_files if isinstance(receipt, Receipt)]
     await gateway.change(CANCEL, ids[:5])
     await gateway.change(MOVE, ids[5:10], later + 7_200_000)
     records = node.bus.subscribe("t")
@@ -118,7 +118,7 @@ def _drop_a_message_that_is_in_no_file(store: ShardStore) -> None:
 
 def _forget_to_count_a_dropped_one(store: ShardStore) -> None:
     batch = WriteBatch(raw_mode=True)
-    batch.put(DROPS + U64.pack(store.far.windows()[0]), U64.pack(2))
+    batch.put(DROPS + U64.pack(store.delay_files.windows()[0]), U64.pack(2))
     store.change(batch)
 
 

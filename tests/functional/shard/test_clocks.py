@@ -22,7 +22,7 @@ from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.model.message import Draft, schedule_frame
@@ -83,14 +83,14 @@ class Standby(SingleElection):
 @asynccontextmanager
 async def running(
     path: Path, log: MemoryLog, clock: Callable[[], int], election: SingleElection | None = None, *,
-    alone: bool = True, far: FarPolicy | None = None, compared: bool = True,
+    alone: bool = True, delay_files: TieringPolicy | None = None, compared: bool = True,
 ) -> AsyncIterator[Node]:  # fmt: skip
     folder = Folder.open(path, 1, Identity("c", 1, b"s" * 32))
 
     async def open_bus() -> MemoryBus:
         return ComparedBus(log, clock) if compared else MemoryBus(log)
 
-    options = NodeOptions(alone=alone, trims=False, far=far or FarPolicy())
+    options = NodeOptions(alone=alone, trims=False, delay_files=delay_files or TieringPolicy())
     node = Node(folder, open_bus, election or SingleElection(1), options, CollectorRegistry(), clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop))
@@ -194,16 +194,20 @@ async def test_a_standby_whose_clock_is_hours_behind_gets_past_sealed_windows(tm
     """It follows by the ledger's time: only a master's clock decides what is due."""
     start = (wall_clock() // WINDOW_MS + 6) * WINDOW_MS
     now, log = [wall_clock()], MemoryLog()
-    policy = FarPolicy(rows=5, settle_ms=0)
+    policy = TieringPolicy(rows=5, settle_ms=0)
     behind = now[0] - 5 * HOUR
     async with (
-        running(tmp_path / "a", log, lambda: now[0], alone=False, far=policy, compared=False) as master,
-        running(tmp_path / "b", log, lambda: behind, Standby(1), alone=False, far=policy, compared=False) as standby,
+        running(tmp_path / "a", log, lambda: now[0], alone=False, delay_files=policy, compared=False) as master,
+        running(
+            tmp_path / "b", log, lambda: behind, Standby(1), alone=False, delay_files=policy, compared=False
+        ) as standby,
     ):
         for number in range(20):
             await produce(log, str(number), start + number)
         held = master.shards[0], standby.shards[0]
-        await until(lambda: all(shard.store.far.first == start for shard in held), "both have sealed the window")
+        await until(
+            lambda: all(shard.store.delay_files.first == start for shard in held), "both have sealed the window"
+        )
         now[0] = start + 60_000
         await until(lambda: len(delivered(log)) == 20, "the master delivers")
         await until(lambda: held[1].replica.entry.number == held[0].replica.entry.number, "the standby follows")

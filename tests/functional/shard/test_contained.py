@@ -64,7 +64,7 @@ async def test_an_unforeseen_failure_of_a_shard_is_contained(
             raise failure
 
         replica.expand = expand  # type: ignore[method-assign]
-        await a.until(lambda: a.node.standing.unfit, "the failure to be noticed")
+        await a.until(lambda: a.node.health.unfit, "the failure to be noticed")
         assert told in (a.node.why_not_ready or "")
         assert "shard 0 failed: it is opened again" in caplog.text and "in expand" in caplog.text
         await a.until(lambda: a.shard is not shard and a.shard.leading, "the shard to be opened again, and led")

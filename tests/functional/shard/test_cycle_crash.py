@@ -1,4 +1,4 @@
-"""A cycle that stops at any of its steps, and a node that is killed: after a restart every message has one fate."""
+"""A cycle that stops at any of its steps, and a node that is killed: after a restart every message has one outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica
@@ -68,7 +68,7 @@ class Process:
         committer = await bus.committer(committer_name(0))
         await replica.follow(bus)
         context = NodeContext(Targets(bus, 0), Observer(CollectorRegistry()), lambda: now)
-        master = Master(replica, bus, committer, context, Pace(max_messages=7), Progress())
+        master = Master(replica, bus, committer, context, CycleLimits(max_messages=7), Progress())
         return Process(bus, store, replica, master, armed)
 
     async def killed(self, folder: Path, copy: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_cycle_that_stops_anywhere_is_finished_or_done_again(
             pass
         sent = [unpack_record(frame).value for _, _, frame in await third.bus.read(TOPIC, 0, 0, 1000)]
         assert sent == [b"%d" % number for number in reversed(range(COUNT)) if number % 3]
-        assert third.replica.entry.fates == (COUNT, COUNT - len(cancels), len(cancels), 0)
+        assert third.replica.entry.outcomes == (COUNT, COUNT - len(cancels), len(cancels), 0)
         assert third.replica.entry.number == await third.bus.end_offset(LEDGER, 0) - 1
         assert third.replica.wheel.total == third.replica.recount() == 0
         await third.killed(tmp_path / "3", tmp_path / "4")

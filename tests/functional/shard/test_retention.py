@@ -14,13 +14,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import verify
 from duemq.delay.shard.shard import Shard
-from duemq.delay.tiering.tiering_policy import FarPolicy
-from duemq.election.base import Election, Member, NodeState, Standing
+from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.election.single import SingleElection
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull
@@ -31,7 +31,7 @@ from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, disk_bytes
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, DROPPED, FAR, LOADING, ROW
+from duemq.storage.shard.keyspace import APPLIED, CURSOR, DELAY_FILE, DROPPED, LOADING, ROW
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, START, Killed
 
@@ -113,7 +113,7 @@ class Site:
         return -1 if info is None else info.start_offsets[0]
 
     def held(self) -> dict[bytes, int]:
-        return {kind: sum(1 for _ in self.shard.store.each(kind)) for kind in (*KINDS, FAR, DROPPED, LOADING)}
+        return {kind: sum(1 for _ in self.shard.store.each(kind)) for kind in (*KINDS, DELAY_FILE, DROPPED, LOADING)}
 
     async def verify(self) -> None:
         """The folder at rest, as `duemq verify` does."""
@@ -134,22 +134,22 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "data")
 
 
-def options(history_ms: int = DAY) -> NodeOptions:
+def options(retention_ms: int = DAY) -> NodeOptions:
     """Cleans because of the disk alone: the one cleaning of the day is half a day away."""
-    far = FarPolicy(rows=500, windows=1, settle_ms=0)
-    pace = Pace(history_ms=history_ms, short_history_ms=600_000)
-    return NodeOptions(pace, clean_at=((datetime.now(UTC).hour + 12) % 24, 0), far=far)
+    delay_files = TieringPolicy(rows=500, windows=1, settle_ms=0)
+    cycle_limits = CycleLimits(retention_ms=retention_ms, min_retention_ms=600_000)
+    return NodeOptions(cycle_limits, purge_at=((datetime.now(UTC).hour + 12) % 24, 0), delay_files=delay_files)
 
 
 async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site: Site) -> None:
     async with site.running(options()):
         shards = site.folder / "shards"
         near = await site.send(500, BASE + 1_000, 4_000)
-        far = await site.send(500, BASE + 5 * WINDOW_MS, 4_000)
+        delay_files = await site.send(500, BASE + 5 * WINDOW_MS, 4_000)
         sealed = site.shard.store.path / FOLDER / str(BASE + 5 * WINDOW_MS)
         await site.until(lambda: list(sealed.glob("*.parquet")), "a delay file")
-        ends = await site.gateway.change(CANCEL, [*near[:50], *far[:50]])
-        moves = await site.gateway.change(MOVE, [*near[50:60], *far[50:60]], BASE + 6 * WINDOW_MS)
+        ends = await site.gateway.change(CANCEL, [*near[:50], *delay_files[:50]])
+        moves = await site.gateway.change(MOVE, [*near[50:60], *delay_files[50:60]], BASE + 6 * WINDOW_MS)
         assert {outcome.answer for outcome in (*ends, *moves)} == {Answer.OK}
         await site.delivered(BASE + 2_000)
         await site.delivered(BASE + 7 * WINDOW_MS)
@@ -170,7 +170,7 @@ async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site:
         await site.until(lambda: disk_bytes(shards) < full - 3_000_000, "the space")
         assert not list((site.shard.store.path / FOLDER).iterdir())
         assert not await site.is_known(near[0])
-        assert site.value("duemq_cleanings_total", trigger="schedule") == 1
+        assert site.value("duemq_purges_total", trigger="schedule") == 1
         again = await site.send(500, BASE + 1_000, 10)
         assert len(again) == 500 and not set(again) & set(near), "names are free"
     await site.verify()
@@ -188,7 +188,7 @@ async def test_a_disk_that_fills_is_cleaned_at_once(site: Site) -> None:
         assert (site.value("duemq_disk_watermark"), site.held()[ROW], await site.kept_from()) == (0, 10, 0)
         site.percent = 76.0
         await site.until(lambda: site.held()[ROW] == 0, "a cleaning")
-        await site.until(lambda: site.value("duemq_cleanings_total", trigger="disk") == 1, "its count")
+        await site.until(lambda: site.value("duemq_purges_total", trigger="disk") == 1, "its count")
         assert await site.kept_from() == 10, "the topic had its time, too"
         await site.until(lambda: site.node.bus.disk_bytes() < 1_000_000, "the space of its records")
         assert site.value("duemq_disk_watermark") == 1
@@ -200,7 +200,7 @@ async def test_a_fuller_disk_costs_history(site: Site) -> None:
         await site.delivered(BASE + 2_000)
         site.now = BASE + 2 * HOUR
         site.percent = 80.0
-        await site.until(lambda: site.value("duemq_cleanings_total", trigger="disk"), "a cleaning")
+        await site.until(lambda: site.value("duemq_purges_total", trigger="disk"), "a cleaning")
         assert await site.is_known(old)
         (young,) = await site.send(1, site.now)
         await site.delivered(site.now + 1)
@@ -251,15 +251,15 @@ async def test_a_shard_that_gets_nothing_more_makes_room_by_itself(site: Site) -
 
 
 async def test_the_schedule_cleans_an_empty_disk_too(site: Site) -> None:
-    async with site.running(replace(options(HOUR), clean_at=None, clean_interval_s=0.1)):
+    async with site.running(replace(options(HOUR), purge_at=None, purge_interval_s=0.1)):
         await site.send(10, BASE + 1_000)
         await site.delivered(BASE + 2_000)
         site.now += 2 * HOUR
         await site.until(lambda: site.held()[ROW] == 0, "a cleaning")
-        assert site.value("duemq_cleanings_total", trigger="disk") == 0
+        assert site.value("duemq_purges_total", trigger="disk") == 0
         # What was due before all that is forgotten is kept as long as anything else, and dropped then.
         await site.send(10, BASE + 5_000)
-        await site.until(lambda: site.shard.replica.entry.fates.delivered == 20, "late ones")
+        await site.until(lambda: site.shard.replica.entry.outcomes.delivered == 20, "late ones")
         await site.node.clean()
         assert site.held()[ROW] == 10
         site.now += 2 * HOUR
@@ -282,13 +282,13 @@ async def test_a_cleaning_that_was_cut_short_is_finished_by_the_next_start(site:
         await site.forgotten()
         with pytest.raises(Killed):
             await site.shard.clean(die)
-        assert site.shard.to_clean
+        assert site.shard.to_purge
     await site.verify()
     async with site.running(options()):
         for id in ids[5:10]:
             assert [outcome.answer for outcome in await site.gateway.change(CANCEL, [id])] == [Answer.UNKNOWN]
         await site.node.clean()
-        assert not site.shard.to_clean
+        assert not site.shard.to_purge
         for id in ids:
             assert await site.is_known(id) == (id in ids[:5])
         assert site.shard.replica.recount() == site.shard.replica.entry.pending == 10
@@ -303,7 +303,7 @@ async def test_a_cleaning_that_was_cut_short_is_finished_by_the_next_start(site:
 class WithAnother(SingleElection):
     """Another node is there, that follows the shards this one is master of."""
 
-    other = Member("other", "", holds=frozenset({0}), standing=Standing(NodeState.READY))
+    other = Member("other", "", holds=frozenset({0}), health=NodeHealth(NodeState.READY))
 
     def members(self) -> list[Member]:
         return [*super().members(), self.other]
@@ -316,11 +316,11 @@ async def test_the_fullest_disk_of_all_replicas_says_how_long_history_is(site: S
         await site.delivered(BASE + 2_000)
         site.now = BASE + 4 * HOUR
         (own, _) = election.members()
-        assert own.standing.watermark == 0
-        election.other = Member("other", "", holds=frozenset({1}), standing=Standing(NodeState.READY, watermark=2))
+        assert own.health.watermark == 0
+        election.other = Member("other", "", holds=frozenset({1}), health=NodeHealth(NodeState.READY, watermark=2))
         site.percent = 80.0
-        await site.until(lambda: election.members()[0].standing.watermark == 1, "this node to tell of its disk")
+        await site.until(lambda: election.members()[0].health.watermark == 1, "this node to tell of its disk")
         assert not site.node.short_of_space(0) and site.node.short_of_space(1)
         assert site.shard.replica.entry.horizon < BASE
-        election.other = Member("other", "", holds=frozenset({0}), standing=Standing(NodeState.READY, watermark=2))
+        election.other = Member("other", "", holds=frozenset({0}), health=NodeHealth(NodeState.READY, watermark=2))
         await site.until(lambda: site.shard.replica.entry.horizon > BASE, "a short history")

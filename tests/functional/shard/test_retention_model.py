@@ -23,7 +23,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.support.shard.retention_schedule import ForgetfulSchedule
+from tests.support.shard.retention_schedule import RetentionSchedule
 from tests.support.shard.seeds import SEEDS
 
 MEMORY = Memory(8 << 20, 8 << 20)
@@ -32,7 +32,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
-    asyncio.run(ForgetfulSchedule(seed, tmp_path, MEMORY).run())
+    asyncio.run(RetentionSchedule(seed, tmp_path, MEMORY).run())
 
 
 def rest_past_what_is_pending(patch: Patch) -> None:
@@ -118,7 +118,7 @@ def test_every_mutant_is_found_out(mutant: Callable[[Patch], None], monkeypatch:
     mutant(monkeypatch)
     for seed in range(40):
         try:
-            asyncio.run(ForgetfulSchedule(seed, tmp_path / str(seed), MEMORY).run())
+            asyncio.run(RetentionSchedule(seed, tmp_path / str(seed), MEMORY).run())
         except (AssertionError, DuemqError):
             return
     raise AssertionError("40 schedules found nothing wrong")

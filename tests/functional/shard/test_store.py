@@ -13,7 +13,7 @@ import pytest
 from duemq.model.ended import DEAD, Ended
 from duemq.model.errors import FolderRefused
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, make_key
-from duemq.model.ledger import START, Answer, Deferred, Entry, Fates
+from duemq.model.ledger import START, Answer, Deferred, Entry, OutcomeCounts
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
 from duemq.storage.shard.rocksdb import Memory
@@ -80,7 +80,7 @@ def test_position_and_windows_come_with_the_same_write(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", MEMORY)
     answers = {5: Answer.OK, 6: Answer.OK, 9: Answer.UNKNOWN}
     deferred = (Deferred(KEYS[0], KEYS[4], 2, "unknown_topic"), Deferred(KEYS[1], None, 3, "expired"))
-    entry = Entry(7, 10, KEYS[3], 123, answers, deferred, 3, 2**64 - 1, Fates(9, 4, 1, 1))
+    entry = Entry(7, 10, KEYS[3], 123, answers, deferred, 3, 2**64 - 1, OutcomeCounts(9, 4, 1, 1))
     first, second = window_of(10 * WINDOW_MS + 5), window_of(99 * WINDOW_MS)
     store.write([(ROW + KEYS[0], b"a")], [], Position(START, 0), {first: 2, second: 1})
     store.write([(ROW + KEYS[1], b"b")], [ROW + KEYS[0]], Position(entry, 31), {second: 0})

@@ -11,7 +11,7 @@ import pytest
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.imports.copies import NoPeers
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, schedule_frame
@@ -61,7 +61,7 @@ async def test_a_stale_replica_is_not_current_because_the_ledger_is_empty(tmp_pa
         await empty(log, topic)
     async with node(log, tmp_path / "b") as b:
         b.election.give(0)
-        await b.until(lambda: b.node.standing.unfit, "b to find that it missed something")
+        await b.until(lambda: b.node.health.unfit, "b to find that it missed something")
         assert "the ledger begins after entry" in (b.node.why_not_ready or "")
         assert not b.shard.leading and b.shard.replica.entry.number == number
         async with node(log, tmp_path / "a") as a:
@@ -82,7 +82,7 @@ async def test_an_empty_replica_is_not_current_because_the_log_is_empty(tmp_path
         await empty(log, topic)
     async with node(log, tmp_path / "new") as new:
         new.election.give(0)
-        await new.until(lambda: new.node.standing.unfit, "the empty replica to find that it missed something")
+        await new.until(lambda: new.node.health.unfit, "the empty replica to find that it missed something")
         assert not new.shard.leading and new.node.why_not_ready is not None
         async with node(log, tmp_path / "a") as a:
             await a.lead()
@@ -99,7 +99,7 @@ async def test_a_ledger_that_was_trimmed_to_its_last_entry_tells_who_is_current(
     async with node(log, tmp_path / "b") as b, node(log, tmp_path / "a") as a:
         await a.ready()
         b.election.give(0)
-        await b.until(lambda: b.node.standing.unfit, "b to find that it missed something")
+        await b.until(lambda: b.node.health.unfit, "b to find that it missed something")
         assert b.shard.replica.entry.number == number and not b.shard.leading
         await a.lead()
 
@@ -174,7 +174,7 @@ async def test_commands_that_nobody_read_are_told_and_counted(tmp_path: Path, ca
         await a.until(lambda: values(log, "orders") == ["m1", "m2"], "what came later")
         assert a.shard.replica.entry.applied == 4
         # A replica that follows from the start needs the command that is gone, and says so.
-        await b.until(lambda: b.node.standing.unfit, "b to find that it missed something")
+        await b.until(lambda: b.node.health.unfit, "b to find that it missed something")
     async with node(log, tmp_path / "a") as a:
         await a.lead()  # and it starts again behind the gap
 
@@ -214,7 +214,7 @@ async def test_a_replica_that_fell_behind_is_not_ready_while_it_is_copied(tmp_pa
         await b.until(peer.asked.is_set, "b to copy its peer")
         assert b.shard.rebuilding
         assert "waits for a peer to copy" in (b.node.why_not_ready or "")
-        await b.until(lambda: b.election.standing and 0 in b.election.standing.unfit, "the others to know it")
+        await b.until(lambda: b.election.health and 0 in b.election.health.unfit, "the others to know it")
         peer.fails.set()
     assert values(log, "orders") == ["m0", "m1", "m2", "m3"]
 
@@ -226,8 +226,8 @@ async def test_an_operator_can_make_a_replica_the_truth(tmp_path: Path) -> None:
         await empty(log, topic)
     async with node(log, tmp_path / "b") as b:
         b.election.give(0)
-        await b.until(lambda: b.node.standing.unfit, "b to find that it missed something")
-        b.election.others = [Member("a", "", standing=Standing(NodeState.READY))]
+        await b.until(lambda: b.node.health.unfit, "b to find that it missed something")
+        b.election.others = [Member("a", "", health=NodeHealth(NodeState.READY))]
         with pytest.raises(Rejected, match="current on node a"):
             b.node.recover(0)
         b.election.others = []
@@ -242,7 +242,7 @@ async def test_an_operator_can_make_a_replica_the_truth(tmp_path: Path) -> None:
             b.node.recover(0)
         # The replica that had gone on is another history by now.
         async with node(log, tmp_path / "a") as a:
-            await a.until(lambda: a.node.standing.unfit, "a to find that it is no longer the truth")
+            await a.until(lambda: a.node.health.unfit, "a to find that it is no longer the truth")
     async with node(log, tmp_path / "b") as b:
         await b.lead()
 

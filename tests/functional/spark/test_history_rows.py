@@ -113,13 +113,13 @@ def test_the_fate_of_each_answer(spark: SparkSession) -> None:
     # Another shard's command has the same offset.
     commands = logs.commands(kafka_frame(spark, [*records, record("duemq.buffer", 1, 5, NOW, asked[0])]))
     found = rows.changed(rows.answered(entries), commands)
-    assert found.schema.simpleString() == spark.createDataFrame([], rows.FATES).schema.simpleString()
+    assert found.schema.simpleString() == spark.createDataFrame([], rows.OUTCOMES).schema.simpleString()
     assertDataFrameEqual(
-        found.select("command", "fate", "answer", "first_offset", "first_row", "due_ms", "name", "at_ms", "shard"),
+        found.select("command", "outcome", "answer", "first_offset", "first_row", "due_ms", "name", "at_ms", "shard"),
         [
-            Row(command=n, fate=fate, answer=answer, first_offset=offset, first_row=row, due_ms=due, name=name,
+            Row(command=n, outcome=outcome, answer=answer, first_offset=offset, first_row=row, due_ms=due, name=name,
                 at_ms=NOW + 1, shard=2)
-            for n, fate, answer, offset, row, due, name in (
+            for n, outcome, answer, offset, row, due, name in (
                 (0, "cancelled", "ok", 2**40 + 3, 70_000, None, None),
                 (1, "moved", "ok", 2**40 + 3, 70_000, NOW + 9, None),
                 (2, "too_late", "cancelled_before", 2**40 + 3, 70_000, None, None),
@@ -128,9 +128,9 @@ def test_the_fate_of_each_answer(spark: SparkSession) -> None:
             )
         ],
     )  # fmt: skip
-    assertDataFrameEqual(rows.imported(entries).select("fate", "command", "messages", "reason"), [
-        Row(fate="imported", command=7, messages=30, reason=None),
-        Row(fate="file_refused", command=8, messages=0, reason="too large"),
+    assertDataFrameEqual(rows.imported(entries).select("outcome", "command", "messages", "reason"), [
+        Row(outcome="imported", command=7, messages=30, reason=None),
+        Row(outcome="file_refused", command=8, messages=0, reason="too large"),
     ])  # fmt: skip
 
 
@@ -146,9 +146,9 @@ def test_dead_letters(spark: SparkSession) -> None:
         record("duemq.dlq", 0, 1, NOW + 3, dead_frame(row, "expired")), record("duemq.dlq", 0, 2, NOW, malformed),
     ]  # fmt: skip
     found = rows.died(logs.dead_letters(kafka_frame(spark, letters)))
-    assertDataFrameEqual(found.select("fate", "id", "topic", "reason", "command", "first_offset", "at_ms"), [
-        Row(fate="dead", id=id_, topic="orders", reason="expired", command=None, first_offset=5, at_ms=NOW + 3),
-        Row(fate="malformed", id=None, topic=None, reason="malformed", command=77, first_offset=None, at_ms=NOW),
+    assertDataFrameEqual(found.select("outcome", "id", "topic", "reason", "command", "first_offset", "at_ms"), [
+        Row(outcome="dead", id=id_, topic="orders", reason="expired", command=None, first_offset=5, at_ms=NOW + 3),
+        Row(outcome="malformed", id=None, topic=None, reason="malformed", command=77, first_offset=None, at_ms=NOW),
     ])  # fmt: skip
 
 
@@ -164,9 +164,9 @@ def test_questions(spark: SparkSession) -> None:
         f"id string, {rows.MESSAGE}, delivered_ms bigint, lateness_ms bigint, attempt int, partition int, topic string"
     )
     frame = spark.createDataFrame(delivered, columns)
-    # The third one was sent at once, and so was not early; a cancel of the second one is another fate.
+    # The third one was sent at once, and so was not early; a cancel of the second one is another outcome.
     told = spark.createDataFrame(
-        [(0, NOW, 3, 0, "sent_now"), (0, NOW, 2, 0, "too_late")], f"{rows.MESSAGE}, fate string"
+        [(0, NOW, 3, 0, "sent_now"), (0, NOW, 2, 0, "too_late")], f"{rows.MESSAGE}, outcome string"
     )
     hours = lateness_by_hour(frame, told).orderBy("hour_ms", "topic").drop("hour", "p90_ms", "p999_ms").collect()
     hour_before = NOW - 3_600_000
@@ -178,7 +178,7 @@ def test_questions(spark: SparkSession) -> None:
     assert sorted(row.partition for row in once(numbered).collect()) == [2, 8, 9], "the first one of each id"
     assert repeated(numbered).count() == 4
     days = spark.createDataFrame([(date(2028, 1, 1), "x", "moved", 1), (date(2028, 1, 1), "x", "moved", 1)],
-                                 "date date, topic string, fate string, messages bigint")  # fmt: skip
+                                 "date date, topic string, outcome string, messages bigint")  # fmt: skip
     of_day = frame.limit(1).selectExpr("date'2028-01-01' as date", "topic")
     assert {tuple(row)[1:] for row in volume_by_day(of_day, days).collect()} == {
         ("x", "delivered", 1), ("x", "moved", 2),

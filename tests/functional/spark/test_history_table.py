@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.fault import no_fault
+from duemq.model.failpoint import no_failpoint
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.formats import base, parquet
 from duemq.pipeline.history.table import FORMATS, HistoryTable
@@ -26,7 +26,7 @@ pytestmark = spark_tests
 
 DAY_MS = 86_400_000
 START = 1_830_297_600_000  # 2028-01-01T00:00:00Z
-KINDS = ("deliveries", "fates")
+KINDS = ("deliveries", "outcomes")
 every_format = pytest.mark.parametrize("format", list(FORMATS))
 
 
@@ -35,7 +35,7 @@ def rows_of(spark: SparkSession, kind: str, first: int, count: int = 10, topics:
     ms = F.lit(START) + F.pmod("id", F.lit(days)) * DAY_MS + F.col("id")
     topic = F.concat(F.lit("topic-"), F.pmod("id", F.lit(topics)))
     told: dict[str, Any] = {
-        "id": F.md5(F.col("id").cast("string")), "offset": F.col("id"), "topic": topic, "fate": topic,
+        "id": F.md5(F.col("id").cast("string")), "offset": F.col("id"), "topic": topic, "outcome": topic,
         "delivered_ms": ms, "at_ms": ms, "date": F.date_from_unix_date((ms / DAY_MS).cast("int")),
         "key": F.col("id").cast("string").cast("binary"), "messages": F.lit(1),
     }  # fmt: skip
@@ -53,7 +53,7 @@ def data_files(folder: Path, kind: str) -> list[Path]:
     return [file for file in (folder / kind).rglob("*.parquet") if "_delta_log" not in file.parts]
 
 
-def begun(spark: SparkSession, folder: Path, format: str, fault: Callable[[str], None] = no_fault) -> HistoryTable:
+def begun(spark: SparkSession, folder: Path, format: str, fault: Callable[[str], None] = no_failpoint) -> HistoryTable:
     """As a job begins. Spark's checkpoint is stood for by the file that it makes first."""
     table = HistoryTable(spark, str(folder), fault, format=format)
     table.begin()
@@ -65,7 +65,7 @@ def begun(spark: SparkSession, folder: Path, format: str, fault: Callable[[str],
 @every_format
 def test_a_batch_is_added_once_and_says_what_it_was_given(spark: SparkSession, tmp_path: Path, format: str) -> None:
     table = begun(spark, tmp_path / "t", format)
-    assert table.format == format and table.read("fates").collect() == [] and not table.has("fates", 0)
+    assert table.format == format and table.read("outcomes").collect() == [] and not table.has("outcomes", 0)
     given = {kind: rows_of(spark, kind, 100, days=2) for kind in KINDS}
     for kind in KINDS:
         table.add(kind, 0, given[kind])
@@ -158,7 +158,7 @@ def test_small_files_are_joined_and_batches_stay_known(spark: SparkSession, tmp_
     table.add("deliveries", 6, rows_of(spark, "deliveries", 60))
     assert offsets(other) == list(range(70))
     with pytest.raises(BadInput, match="no history"):
-        HistoryTable(spark, str(tmp_path / "x"), format=format).compact("fates", 1)
+        HistoryTable(spark, str(tmp_path / "x"), format=format).compact("outcomes", 1)
 
 
 @every_format
@@ -168,7 +168,7 @@ def test_a_table_without_its_checkpoint_or_of_another_format_is_refused(
     table = begun(spark, tmp_path, format)
     (tmp_path / "_checkpoint" / "metadata").unlink()
     table.begin()  # without batches there is nothing to lose
-    table.add("fates", 3, rows_of(spark, "fates", 0))
+    table.add("outcomes", 3, rows_of(spark, "outcomes", 0))
     with pytest.raises(JobFailed, match="nobody knows up to where"):
         HistoryTable(spark, str(tmp_path)).begin()
     other = next(name for name in FORMATS if name != format)
@@ -177,7 +177,7 @@ def test_a_table_without_its_checkpoint_or_of_another_format_is_refused(
     with pytest.raises(BadInput, match="orc is not one of parquet, delta, iceberg"):
         HistoryTable(spark, str(tmp_path), format="orc")
     with pytest.raises(BadInput, match="there is no history"):
-        HistoryTable(spark, str(tmp_path / "x")).read("fates")
+        HistoryTable(spark, str(tmp_path / "x")).read("outcomes")
     assert not (tmp_path / "x").exists()
 
 

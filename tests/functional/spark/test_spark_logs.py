@@ -18,7 +18,7 @@ from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.import_command import ImportCommand, import_frame
 from duemq.model.key import KEY, last_key_at, make_key
-from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
+from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import (
     CANCEL,
     COMMAND_BODY,
@@ -213,7 +213,7 @@ def test_ledger_entries(spark: SparkSession) -> None:
         (
             Deferred(KEY.pack(1, 2, 3), KEY.pack(4, 2, 3), 1, "unknown_topic"),
             Deferred(KEY.pack(9, 9, 0), None, 2, "expired"),
-        ), 4, 5, Fates(6, 1, 1, 0), 8, (FileDecision(7, 2, 3), FileDecision(8, 0, 0, "no")),
+        ), 4, 5, OutcomeCounts(6, 1, 1, 0), 8, (FileDecision(7, 2, 3), FileDecision(8, 0, 0, "no")),
     )  # fmt: skip
     values = [first.encode(), second.encode(), b"{}"]
     frames = [pack_record(None, (), value) for value in values]

@@ -20,7 +20,7 @@ from duemq.delay.imports.copies import NoPeers
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.replica_snapshot import SnapshotServer, fetch
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, NodeState
 from duemq.election.single import SingleElection
 from duemq.model.errors import Unavailable
@@ -38,7 +38,7 @@ COUNT, WAIT_S = 40, 300.0
 NOW = time.time_ns() // 1_000_000
 FIRST = (NOW // WINDOW_MS + 5) * WINDOW_MS
 WINDOWS = (FIRST, FIRST + WINDOW_MS)
-POLICY = FarPolicy(rows=10, settle_ms=0, rewrite_rows=5)
+POLICY = TieringPolicy(rows=10, settle_ms=0, rewrite_rows=5)
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Site:
 
         node = Node(
             folder, open_bus, election,
-            NodeOptions(far=POLICY, alone=peer is None and isinstance(election, SingleElection), trims=False),
+            NodeOptions(delay_files=POLICY, alone=peer is None and isinstance(election, SingleElection), trims=False),
             self.registry, lambda: self.now, None if peer is None else Copies(self, peer, lambda: node),
         )  # fmt: skip
         stop = asyncio.Event()
@@ -136,7 +136,8 @@ async def filled(site: Site, *nodes: Node) -> list[str]:
     for node in nodes:
         for shard in range(site.shards):
             await until(lambda node=node, shard=shard: len(files_of(node, shard)) == 2, "both windows are sealed")  # type: ignore[misc]
-            await until(lambda node=node, shard=shard: len(node.shards[shard].store.far.names()) == 2, "the table")  # type: ignore[misc]
+            store = node.shards[shard].store
+            await until(lambda store=store: len(store.delay_files.names()) == 2, "the table")  # type: ignore[misc]
     return [receipt.id for receipt in sent if isinstance(receipt, Receipt)]
 
 
@@ -205,14 +206,14 @@ async def test_with_a_peer_the_shard_is_rebuilt_and_goes_on(tmp_path: Path, find
         assert node.why_not_ready is None
         assert "000001.parquet" in str(site.told_meanwhile), "another node was to be master meanwhile"
         if find is not at_load:  # the peer has loaded it, too
-            far = {name for name in site.fetched if name.startswith(FOLDER)}
-            assert far == {f"{FOLDER}/{FIRST}/000001.parquet"}, "what is here and whole is not fetched"
+            delay_files = {name for name in site.fetched if name.startswith(FOLDER)}
+            assert delay_files == {f"{FOLDER}/{FIRST}/000001.parquet"}, "what is here and whole is not fetched"
         cancelled = 1 if find is at_cancel else 0
         await until(lambda: node.shards[0].replica.entry.pending == 2 * COUNT - cancelled, "the cancel")
         page = await gateway.find(Query(limit=1_000))
         assert [state.id for state in page.messages] == ids[cancelled:]
         site.now = FIRST + WINDOW_MS - 700_000
-        await until(lambda: node.shards[0].replica.entry.fates.delivered == COUNT - cancelled, "delivery")
+        await until(lambda: node.shards[0].replica.entry.outcomes.delivered == COUNT - cancelled, "delivery")
 
 
 async def test_damage_found_at_rewriting_is_mended_by_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +226,14 @@ async def test_damage_found_at_rewriting_is_mended_by_a_peer(tmp_path: Path, mon
         gateway, (file, _) = CommandGateway(NodeBackend(node)), files_of(node)
         # Its other half is read by nothing but the rewriting.
         keep = file.read_bytes()
-        async with node.far_turn:
+        async with node.tiering_turn:
             before = node.shards[0].store
             assert len(await gateway.change(CANCEL, ids[: COUNT // 2 + 1])) == COUNT // 2 + 1
             damage(file, "a bit")
             assert file.read_bytes() != keep
         await until(lambda: node.shards[0].store is not before and node.shards[0].leading, "it is rebuilt")
         # By this node, or by the peer before its replica was copied.
-        await until(lambda: not node.shards[0].store.far.all_dropped().get(WINDOWS[0]), "it is rewritten")
+        await until(lambda: not node.shards[0].store.delay_files.all_dropped().get(WINDOWS[0]), "it is rewritten")
         page = await gateway.find(Query(limit=1_000))
         assert [state.id for state in page.messages] == ids[COUNT // 2 + 1 :]
 
@@ -270,13 +271,13 @@ async def test_alone_the_shard_stops_and_the_others_go_on(tmp_path: Path, find: 
         await until(lambda: node.why_not_ready is not None, "it is not ready")
         assert f"{FOLDER}/{FIRST}/000001.parquet" in str(backend.why_not_ready())
         assert backend.why_closed() is None, "requests are served"
-        await until(lambda: election.members()[0].standing.reason == node.why_not_ready, "the others are told")
-        assert election.members()[0].standing.state is NodeState.OUT
+        await until(lambda: election.members()[0].health.reason == node.why_not_ready, "the others are told")
+        assert election.members()[0].health.state is NodeState.OUT
         seen = generate_latest(site.registry).decode()
         assert 'duemq_shard_stopped{shard="0"} 1.0' in seen and 'duemq_shard_stopped{shard="1"} 0.0' in seen
         site.now = FIRST + WINDOW_MS - 700_000
-        await until(lambda: node.shards[1].replica.entry.fates.delivered == COUNT - len(mine), "the other delivers")
-        assert node.shards[0].replica.entry.fates.delivered == 0
+        await until(lambda: node.shards[1].replica.entry.outcomes.delivered == COUNT - len(mine), "the other delivers")
+        assert node.shards[0].replica.entry.outcomes.delivered == 0
 
 
 async def test_alone_a_node_starts_with_a_shard_that_has_to_stop(tmp_path: Path) -> None:
@@ -288,4 +289,4 @@ async def test_alone_a_node_starts_with_a_shard_that_has_to_stop(tmp_path: Path)
     async with site.node("a", SingleElection(2)) as node:
         await until(lambda: "000001.parquet" in str(node.why_not_ready), "its shard stops")
         await until(lambda: node.shards[0].replica.entry.pending == 0, "the other delivers all")
-        assert node.shards[1].replica.entry.fates.delivered < COUNT, "nothing of the damaged window"
+        assert node.shards[1].replica.entry.outcomes.delivered < COUNT, "nothing of the damaged window"

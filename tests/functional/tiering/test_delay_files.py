@@ -105,11 +105,13 @@ class Windows(RuleBasedStateMachine):
         return list(perform(orjson.loads(orjson.dumps({"secret": "00" * 16, **job}))))
 
     def paths(self, windows: list[int]) -> list[tuple[int, str]]:
-        far, folder = self.store.far, self.store.path
-        return [(window, str(folder / Sealed.name_of(window, far.next_number(window)))) for window in windows]
+        delay_files, folder = self.store.delay_files, self.store.path
+        return [(window, str(folder / Sealed.name_of(window, delay_files.next_number(window)))) for window in windows]
 
     def files(self, windows: list[int]) -> list[Job]:
-        return [described(self.store.path, sealed) for window in windows for sealed in self.store.far.of(window)]
+        return [
+            described(self.store.path, sealed) for window in windows for sealed in self.store.delay_files.of(window)
+        ]
 
     def list_dropped(self, windows: list[int]) -> Path:
         path = self.folder / "dropped"
@@ -119,7 +121,7 @@ class Windows(RuleBasedStateMachine):
     def keep(self, said: list[dict[str, Any] | None]) -> None:
         """What a process wrote."""
         abouts = [About(**about) for about in said if about is not None]
-        self.written = [Sealed(about, self.store.far.next_number(about.window)) for about in abouts]
+        self.written = [Sealed(about, self.store.delay_files.next_number(about.window)) for about in abouts]
 
     def found(self, sealed: Sealed) -> frozenset[bytes]:
         assert self.journal is not None
@@ -134,7 +136,7 @@ class Windows(RuleBasedStateMachine):
     @precondition(lambda self: self.idle())
     @rule(windows=some_windows)
     def begin_sealing(self, windows: list[int]) -> None:
-        windows = [window for window in windows if window not in self.store.far.loading]
+        windows = [window for window in windows if window not in self.store.delay_files.loading]
         if windows:
             self.work, self.windows = "seal", windows
             self.journal = self.store.watch(windows)
@@ -144,7 +146,7 @@ class Windows(RuleBasedStateMachine):
     def take_checkpoint(self) -> None:
         assert self.journal is not None
         checkpoint = self.folder / "checkpoint"
-        make_checkpoint(self.store, checkpoint, far=False)
+        make_checkpoint(self.store, checkpoint, delay_files=False)
         self.flushed = dict(self.pending)
         self.keep(self.perform(work="seal", shard=0, checkpoint=str(checkpoint), windows=self.paths(self.windows)))
         shutil.rmtree(checkpoint)
@@ -165,10 +167,10 @@ class Windows(RuleBasedStateMachine):
             commit_seal(self.store, sealed, self.journal.windows[sealed.about.window], self.found(sealed))
         self.end()
 
-    @precondition(lambda self: self.idle() and self.store.far)
+    @precondition(lambda self: self.idle() and self.store.delay_files)
     @rule(data=st.data())
     def begin_rewriting(self, data: st.DataObject) -> None:
-        known = [window for window in self.store.far.windows() if window not in self.store.far.loading]
+        known = [window for window in self.store.delay_files.windows() if window not in self.store.delay_files.loading]
         if known:
             self.work = "rewrite"
             self.windows = sorted(data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
@@ -177,7 +179,7 @@ class Windows(RuleBasedStateMachine):
     @precondition(lambda self: self.work == "rewrite" and self.journal is not None and self.written is None)
     @rule()
     def rewrite(self) -> None:
-        left = [window for window in self.windows if self.store.far.pending(window)]
+        left = [window for window in self.windows if self.store.delay_files.pending(window)]
         jobs = [(window, path, self.files([window])) for window, path in self.paths(left)]
         self.keep(self.perform(work="rewrite", shard=0, dropped=str(self.list_dropped(left)), windows=jobs))
         assert self.written is not None
@@ -196,12 +198,12 @@ class Windows(RuleBasedStateMachine):
         self.flush()
         remove(gone)
 
-    @precondition(lambda self: self.idle() and self.store.far)
+    @precondition(lambda self: self.idle() and self.store.delay_files)
     @rule(data=st.data())
     def begin_loading(self, data: st.DataObject) -> None:
-        known = list(self.store.far.windows())
+        known = list(self.store.delay_files.windows())
         self.windows = sorted(data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
-        self.work, self.again = "load", self.store.far.loading.intersection(self.windows)
+        self.work, self.again = "load", self.store.delay_files.loading.intersection(self.windows)
         self.journal = self.store.watch(self.windows)
         dropped, self.sst = self.list_dropped(self.windows), self.folder / "load.sst"
         begin_load(self.store, self.windows)
@@ -249,19 +251,19 @@ class Windows(RuleBasedStateMachine):
 
     @invariant()
     def none_is_in_both_places(self) -> None:
-        far, near = self.store.far, {key for key, _ in self.store.each(ROW)}
-        near = {key for key in near if window_of(due_of(key)) not in far.loading}
-        assert not near & far.reader.rows(far.by_file(sorted(near))).keys()
+        delay_files, near = self.store.delay_files, {key for key, _ in self.store.each(ROW)}
+        near = {key for key in near if window_of(due_of(key)) not in delay_files.loading}
+        assert not near & delay_files.reader.rows(delay_files.by_file(sorted(near))).keys()
 
     @invariant()
     def dropped_keys_are_in_files_and_counted(self) -> None:
-        far = self.store.far
-        keys = [key for key, _ in self.store.each(DROPPED) if window_of(due_of(key)) not in far.loading]
-        assert far.reader.rows(far.by_file(keys)).keys() == set(keys)
-        assert {window: far.dropped(window) for window in WINDOWS if window not in far.loading} == {
+        delay_files = self.store.delay_files
+        keys = [key for key, _ in self.store.each(DROPPED) if window_of(due_of(key)) not in delay_files.loading]
+        assert delay_files.reader.rows(delay_files.by_file(keys)).keys() == set(keys)
+        assert {window: delay_files.dropped(window) for window in WINDOWS if window not in delay_files.loading} == {
             window: sum(window_of(due_of(key)) == window for key in keys)
             for window in WINDOWS
-            if window not in far.loading
+            if window not in delay_files.loading
         }
 
 

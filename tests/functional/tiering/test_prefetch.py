@@ -13,19 +13,19 @@ from typing import Any, cast
 import pytest
 
 from duemq.cluster.shard_reader import Query
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import prefetch, tiering
-from duemq.delay.tiering.prefetch import ReadAhead
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.prefetch import PrefetchedView
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DamagedFile, StoreFailed
 from duemq.model.key import HIGHEST, LOWEST, due_of
 from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.model.row import read_row, without_payload
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import ROW
@@ -40,9 +40,9 @@ COUNT = 40
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with messages in three far windows, not sealed yet."""
-    pace = Pace(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
-    policy = FarPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1)
-    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=policy)
+    cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
+    policy = TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1)
+    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=policy)
     await world.start(1)
     (node,) = world.nodes
     await node.promote()
@@ -84,15 +84,15 @@ def no_reading_here() -> Iterator[list[str]]:
 
 async def test_several_windows_are_sealed_at_once(node: SimNode) -> None:
     steps: list[str] = []
-    node.far._fault = steps.append
-    await node.far.step()
+    node.delay_files._fault = steps.append
+    await node.delay_files.step()
     assert steps == ["checkpoint", "written", "committed", "committed", "committed", "flushed"]
     assert len(files_in(node)) == 3
     assert not list(node.store.each(ROW))
     node.world.check(node)
     steps.clear()
-    node.world.now = FIRST + WINDOW_MS - node.world.far.ahead_ms
-    await node.far.step()
+    node.world.now = FIRST + WINDOW_MS - node.world.delay_files.ahead_ms
+    await node.delay_files.step()
     assert steps == ["begun", "sst", "ingested", "loaded", "loaded", "unlinked"]
     assert len(files_in(node)) == 1 and len(list((node.path / FOLDER).iterdir())) == 1
     node.world.check(node)
@@ -111,7 +111,7 @@ async def test_one_window_that_fills_meanwhile_does_not_spoil_the_others(
         await node.world.tick(node)
 
     node.world.meanwhile = fill
-    await node.far.step()
+    await node.delay_files.step()
     assert files_in(node) == [f"{start}/000001.parquet" for start in (FIRST, FIRST + 2 * WINDOW_MS)]
     assert len(list(node.store.each(ROW))) == COUNT + 5 + 3
     node.world.check(node)
@@ -127,20 +127,20 @@ async def test_what_is_moved_away_while_it_is_sealed_is_counted_exactly(node: Si
         await node.world.tick(node)
 
     node.world.meanwhile = cancel
-    await node.far.step()
+    await node.delay_files.step()
     node.world.meanwhile = None
-    assert node.store.far.pending(FIRST) == COUNT - 7
-    assert node.store.far.dropped(FIRST) == 7
+    assert node.store.delay_files.pending(FIRST) == COUNT - 7
+    assert node.store.delay_files.dropped(FIRST) == 7
     node.world.check(node)
     node.store.flush()
     node.kill()
-    assert (node.store.far.pending(FIRST), node.store.far.dropped(FIRST)) == (COUNT - 7, 7)
+    assert (node.store.delay_files.pending(FIRST), node.store.delay_files.dropped(FIRST)) == (COUNT - 7, 7)
 
 
 async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     node.world.now = FIRST - 60_000
     first = keys_of(node, 0)[0]
 
@@ -156,9 +156,9 @@ async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
     with monkeypatch.context() as patch:
         patch.setattr(tiering, "commit_load", fail)
         with pytest.raises(StoreFailed):
-            await node.far.step()
+            await node.delay_files.step()
     assert node.store.rows([first]) == [None]
-    await node.far.step()
+    await node.delay_files.step()
     assert node.store.rows([first]) == [None]
     assert len(list(node.store.each(ROW))) == COUNT - 1
     node.world.check(node)
@@ -166,38 +166,38 @@ async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
 
 async def test_dropped_messages_are_counted_over_a_second_file_and_a_restart(node: SimNode) -> None:
     world = node.world
-    await node.far.step()
+    await node.delay_files.step()
     await world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 0)[:3]])
     await world.produce([Draft(topic="one", payload=b"new", due=FIRST + n) for n in range(COUNT)])
     await world.tick(node)
-    await node.far.step()
+    await node.delay_files.step()
     assert len(files_in(node)) == 4
-    assert node.store.far.dropped(FIRST) == 3
+    assert node.store.delay_files.dropped(FIRST) == 3
     node.kill()
-    assert (node.store.far.dropped(FIRST), node.store.far.pending(FIRST)) == (3, 2 * COUNT - 3)
+    assert (node.store.delay_files.dropped(FIRST), node.store.delay_files.pending(FIRST)) == (3, 2 * COUNT - 3)
 
 
 async def test_a_window_with_nothing_left_loses_its_file_without_a_process(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 1)])
-    while node.store.far.pending(FIRST + WINDOW_MS):
+    while node.store.delay_files.pending(FIRST + WINDOW_MS):
         await node.world.tick(node)
 
     async def none(job: object) -> list[Any]:
         raise AssertionError("no process is needed")
 
-    node.far._work = none
-    assert await node.far.step()
+    node.delay_files._work = none
+    assert await node.delay_files.step()
     assert files_in(node) == [f"{start}/000001.parquet" for start in (FIRST, FIRST + 2 * WINDOW_MS)]
-    assert not await node.far.step()
+    assert not await node.delay_files.step()
     node.world.check(node)
 
 
 async def test_a_file_with_many_dead_messages_is_rewritten_while_more_die(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     keys = keys_of(node, 2)
     await node.world.produce([Change(CANCEL, key, 0) for key in keys[: COUNT // 2]])
-    while node.store.far.dropped(FIRST + 2 * WINDOW_MS) < COUNT // 2:
+    while node.store.delay_files.dropped(FIRST + 2 * WINDOW_MS) < COUNT // 2:
         await node.world.tick(node)
     turn = iter([keys[COUNT // 2 :][:3], keys[COUNT // 2 :][3:5]])
 
@@ -206,19 +206,19 @@ async def test_a_file_with_many_dead_messages_is_rewritten_while_more_die(node: 
         await node.world.tick(node)
 
     node.world.meanwhile = cancel
-    assert await node.far.step()
+    assert await node.delay_files.step()
     node.world.meanwhile = None
     assert files_in(node)[-1] == f"{FIRST + 2 * WINDOW_MS}/000002.parquet" and len(files_in(node)) == 3
-    assert node.store.far.rows(FIRST + 2 * WINDOW_MS) == COUNT // 2
-    assert node.store.far.dropped(FIRST + 2 * WINDOW_MS) == 5
+    assert node.store.delay_files.rows(FIRST + 2 * WINDOW_MS) == COUNT // 2
+    assert node.store.delay_files.dropped(FIRST + 2 * WINDOW_MS) == 5
     node.world.check(node)
-    assert not await node.far.step()
+    assert not await node.delay_files.step()
 
 
 async def test_what_is_cancelled_while_dropped_keys_are_listed_is_counted_once(
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     for window in (0, 1):
         await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, window)[: COUNT // 2]])
     while node.world.oracle.applied < len(node.world.oracle.commands):
@@ -235,8 +235,8 @@ async def test_what_is_cancelled_while_dropped_keys_are_listed_is_counted_once(
 
     mine = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
     monkeypatch.setattr(tiering, "asyncio", mine)
-    assert await node.far.step()
-    files = node.store.far
+    assert await node.delay_files.step()
+    files = node.store.delay_files
     assert (files.rows(FIRST), files.dropped(FIRST)) == (COUNT // 2, 1), "in the new file, and dropped there"
     assert (files.rows(FIRST + WINDOW_MS), files.dropped(FIRST + WINDOW_MS)) == (COUNT // 2 - 1, 0), "not in it"
     node.world.check(node)
@@ -247,10 +247,10 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
     node: SimNode, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each of the three windows is one row group."""
-    monkeypatch.setattr(prefetch, "_MOST_BYTES", most)
+    monkeypatch.setattr(prefetch, "_MAX_BYTES", most)
     monkeypatch.setattr("duemq.storage.delay_files.reader._LEAST_HEAD_BYTES", 1)  # what a small row group counts
     monkeypatch.setattr(DelayFile, "group_bytes", lambda self, group, payload: 1)
-    await node.far.step()
+    await node.delay_files.step()
     firsts = list(node.world.oracle.messages)
     before = node.replica.entry.number
     await node.world.produce([Change(CANCEL, key, 0) for key in firsts])
@@ -263,15 +263,15 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
 
 
 async def test_a_follower_reads_in_threads_too(tmp_path: Path) -> None:
-    pace = Pace(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
-    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=FarPolicy(rows=COUNT, settle_ms=0))
+    cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
+    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, settle_ms=0))
     await world.start(2)
     master, standby = world.nodes
     await master.promote()
     await world.produce([Draft(topic="one", payload=b"%d" % n, due=FIRST + n) for n in range(COUNT)])
     await world.tick(master)
     await standby.follow()
-    await standby.far.step()
+    await standby.delay_files.step()
     await world.produce([Change(CANCEL, key, 0) for key in list(world.oracle.messages)[::2]])
     await world.tick(master)
     with no_reading_here() as read:
@@ -287,7 +287,7 @@ async def test_a_look_up_survives_what_is_done_to_the_files_meanwhile(
 ) -> None:
     world = node.world
     if change != "seal":
-        await node.far.step()
+        await node.delay_files.step()
     victims = keys_of(node, 0)[1:] if change == "drop" else keys_of(node, 0)[: COUNT // 2 + 1]
     wanted = [keys_of(node, 0)[-1], *keys_of(node, 1)[:2]]
     if change == "drop":
@@ -305,55 +305,55 @@ async def test_a_look_up_survives_what_is_done_to_the_files_meanwhile(
     async def meanwhile(work: Callable[..., Any], *arguments: Any) -> Any:
         """The thread comes too late: the table is another when it opens its files."""
         monkeypatch.setattr(prefetch, "in_thread", in_thread)
-        assert await node.far.step()
+        assert await node.delay_files.step()
         return work(*arguments)
 
-    view = ReadAhead(node.store)
+    view = PrefetchedView(node.store)
     monkeypatch.setattr(prefetch, "in_thread", meanwhile)
     await view.read(wanted)
     monkeypatch.setattr(prefetch, "in_thread", in_thread)
     if change == "seal":  # nothing was read, for nothing was in files
-        await node.far.step()
+        await node.delay_files.step()
     assert view.rows(wanted) == expected
 
 
 async def test_what_was_in_no_file_is_looked_up_again_once_there_are_others(node: SimNode) -> None:
     """A message that comes for a sealed window, and is sealed with a second file while a look-up waits."""
     world = node.world
-    await node.far.step()
+    await node.delay_files.step()
     await world.produce([Draft(topic="one", payload=b"new %d" % n, due=FIRST + n) for n in range(COUNT)])
     await world.tick(node)
     (key, *_) = [key for key, _ in node.store.each(ROW)]
     (row,) = node.store.rows([key])
-    view = ReadAhead(node.store)
+    view = PrefetchedView(node.store)
     view._known[key] = None  # as one would find that looked between two batches
-    await node.far.step()
+    await node.delay_files.step()
     assert len(files_in(node)) == 4
     assert view.rows([key]) == [row]
 
 
 async def test_a_damaged_file_is_not_taken_for_one_that_left(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     (node.path / FOLDER / files_in(node)[0]).unlink()
     with pytest.raises(DamagedFile, match="000001"):
-        await ReadAhead(node.store).read(keys_of(node, 0)[:1])
-    await ReadAhead(node.store).read(keys_of(node, 1)[:1])
+        await PrefetchedView(node.store).read(keys_of(node, 0)[:1])
+    await PrefetchedView(node.store).read(keys_of(node, 1)[:1])
 
 
 async def test_another_file_in_the_place_of_one_is_refused(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     first, second, _ = (node.path / FOLDER / name for name in files_in(node))
     first.write_bytes(second.read_bytes())
     with pytest.raises(DamagedFile, match="another"):
         node.store.rows(keys_of(node, 0)[:1])
     node.world.now = FIRST
     with pytest.raises(DamagedFile, match="another"):
-        await node.far.step()
+        await node.delay_files.step()
     assert not list(node.store.each(ROW))
 
 
 async def test_a_list_reads_each_part_once_and_in_threads(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     monkeypatch.setattr("duemq.delay.reads.shard_reads._PART", 7)
     shard = SimpleNamespace(store=node.store, replica=node.replica, number=SHARD)
     with no_reading_here() as read:
@@ -365,7 +365,7 @@ async def test_a_list_reads_each_part_once_and_in_threads(node: SimNode, monkeyp
 async def test_a_list_misses_nothing_where_a_window_has_rows_beside_its_files(
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     await node.world.produce([Draft(topic="one", payload=b"new", due=FIRST + n % 9) for n in range(COUNT // 2)])
     await node.world.produce([Change(CANCEL, key, 0) for key in keys_of(node, 0)[5:15]])
     await node.world.tick(node)
@@ -385,7 +385,7 @@ async def test_a_moved_message_is_read_in_a_thread_where_it_is_now(node: SimNode
     first = keys_of(node, 0)[0]
     await node.world.produce([Change(MOVE, first, FIRST + WINDOW_MS + 5)])
     await node.world.tick(node)
-    await node.far.step()
+    await node.delay_files.step()
     await node.world.produce([Change(CANCEL, first, 0)])
     with no_reading_here() as read:
         await node.world.tick(node)
@@ -395,17 +395,17 @@ async def test_a_moved_message_is_read_in_a_thread_where_it_is_now(node: SimNode
 
 
 async def test_files_that_are_gone_are_not_held_open(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     for window in range(3):
-        await ReadAhead(node.store).read(keys_of(node, window)[:1])
-    assert len(node.store.far.reader._open) == 3
+        await PrefetchedView(node.store).read(keys_of(node, window)[:1])
+    assert len(node.store.delay_files.reader._open) == 3
     node.world.now = FIRST + 2 * WINDOW_MS
-    await node.far.step()
-    assert not node.store.far.reader._open
+    await node.delay_files.step()
+    assert not node.store.delay_files.reader._open
 
 
 async def test_reading_one_does_not_stop_the_event_loop(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     shard = SimpleNamespace(store=node.store, replica=node.replica, number=SHARD)
     reads = Reads(cast(Any, shard))
     with no_reading_here() as read:
@@ -419,15 +419,15 @@ async def test_a_cancel_reads_no_payload_and_keeps_what_it_would_keep_of_any_row
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = dict(zip(*node.store.scan(LOWEST, HIGHEST, 1_000, 1 << 30), strict=True))
-    await node.far.step()
+    await node.delay_files.step()
     asked: list[bool] = []
-    read = FarReader.rows_in_order
+    read = DelayFileReader.rows_in_order
 
-    def noting(self: FarReader, *args: Any, payload: bool) -> Any:
+    def noting(self: DelayFileReader, *args: Any, payload: bool) -> Any:
         asked.append(payload)
         return read(self, *args, payload=payload)
 
-    monkeypatch.setattr(FarReader, "rows_in_order", noting)
+    monkeypatch.setattr(DelayFileReader, "rows_in_order", noting)
     first, second, third = keys_of(node, 0)[:3]
     await node.world.produce([Change(CANCEL, first, 0)])
     await node.world.tick(node)
@@ -444,8 +444,8 @@ async def test_a_cancel_reads_no_payload_and_keeps_what_it_would_keep_of_any_row
 
 async def test_a_row_that_was_read_for_a_cancel_is_read_again_where_its_payload_is_needed(node: SimNode) -> None:
     before = dict(zip(*node.store.scan(LOWEST, HIGHEST, 1_000, 1 << 30), strict=True))
-    await node.far.step()
-    view, key = ReadAhead(node.store), keys_of(node, 0)[0]
+    await node.delay_files.step()
+    view, key = PrefetchedView(node.store), keys_of(node, 0)[0]
     await view.read([key], payload=False)
     assert view.rows([key]) == [without_payload(before[key])]
     await view.read([key])

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.recovery.replica_snapshot import fetch
-from duemq.delay.tiering.tiering import FarKeeper
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering import TieringWorker
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore
 from duemq.model.key import HIGHEST, LOWEST
 from duemq.model.message import CANCEL, Change, Draft
@@ -38,8 +38,8 @@ COUNT = 40
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with so many messages in one far window."""
-    pace = Pace(max_commands=100, max_messages=100, dead_letter_topic="dlq")
-    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=FarPolicy(rows=COUNT, settle_ms=0))
+    cycle_limits = CycleLimits(max_commands=100, max_messages=100, dead_letter_topic="dlq")
+    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, settle_ms=0))
     await world.start(1)
     (node,) = world.nodes
     await node.promote()
@@ -57,9 +57,9 @@ def rows_in(store: ShardStore) -> dict[bytes, bytes]:
     return dict(zip(*store.scan_all(LOWEST, HIGHEST, 1_000, 1 << 30), strict=True))
 
 
-def with_a_process(node: SimNode) -> FarKeeper:
-    far, lock = node.world.far, asyncio.Lock()
-    return FarKeeper(SHARD, lambda: node.replica, lock, far, lambda: node.world.now, asyncio.Lock())
+def with_a_process(node: SimNode) -> TieringWorker:
+    delay_files, lock = node.world.delay_files, asyncio.Lock()
+    return TieringWorker(SHARD, lambda: node.replica, lock, delay_files, lambda: node.world.now, asyncio.Lock())
 
 
 async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:
@@ -71,7 +71,7 @@ async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:
     about = DelayFile(file).about
     assert (about.window, about.rows, about.shard) == (WINDOW, COUNT, SHARD)
 
-    node.world.now = WINDOW - node.world.far.ahead_ms - 1
+    node.world.now = WINDOW - node.world.delay_files.ahead_ms - 1
     assert not await keeper.step()
     node.world.now += 1
     assert await keeper.step()
@@ -84,7 +84,7 @@ async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:
 
 
 async def test_a_window_that_still_grows_is_left_alone(node: SimNode) -> None:
-    node.world.far = FarPolicy(rows=COUNT, settle_ms=10_000)
+    node.world.delay_files = TieringPolicy(rows=COUNT, settle_ms=10_000)
     keeper, world = with_a_process(node), node.world
     assert not await keeper.step()
     world.now += 9_999
@@ -107,16 +107,16 @@ async def test_a_window_that_fills_while_it_is_sealed_is_left_alone(node: SimNod
         await node.world.tick(node)
 
     node.world.meanwhile = fill
-    await node.far.step()
+    await node.delay_files.step()
     assert not files_of(node.store)
     node.world.check(node)
-    await node.far.step()
+    await node.delay_files.step()
     assert files_of(node.store)
     node.world.check(node)
 
 
 async def test_what_is_cancelled_while_a_load_dies_does_not_come_back(node: SimNode) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     node.world.now = WINDOW - 60_000
     (first, *_) = node.world.oracle.messages
 
@@ -125,13 +125,13 @@ async def test_what_is_cancelled_while_a_load_dies_does_not_come_back(node: SimN
         await node.world.produce([Change(CANCEL, first, 0)])
         await node.world.tick(node)
 
-    node.world.meanwhile, node.far_fault = cancel, "ingested"
+    node.world.meanwhile, node.tiering_fault = cancel, "ingested"
     with pytest.raises(Killed):
-        await node.far.step()
+        await node.delay_files.step()
     node.store.flush()
     node.kill()
     assert node.store.rows([first]) == [None]
-    await node.far.step()
+    await node.delay_files.step()
     assert node.store.rows([first]) == [None]
     assert len(list(node.store.each(ROW))) == COUNT - 1
     await node.promote()
@@ -156,7 +156,7 @@ async def test_a_damaged_file_is_named_before_anything_of_it_is_delivered(node: 
 
 
 async def test_a_file_that_is_whole_and_not_what_it_says_is_refused(node: SimNode, tmp_path: Path) -> None:
-    await node.far.step()
+    await node.delay_files.step()
     (file,) = files_of(node.store)
     opened = DelayFile(file)
     forged = tmp_path / "forged.parquet"
@@ -184,7 +184,10 @@ async def test_a_file_that_is_whole_and_not_what_it_says_is_refused(node: SimNod
 def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:
     async def copied() -> None:
         world = World(
-            tmp_path / "world", Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1}, far=FarPolicy(rows=1, settle_ms=0)
+            tmp_path / "world",
+            CycleLimits(dead_letter_topic="dlq"),
+            {"one": 1, "dlq": 1},
+            delay_files=TieringPolicy(rows=1, settle_ms=0),
         )
         await world.start(1)
         (node,) = world.nodes
@@ -192,7 +195,7 @@ def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:
         await world.produce([Draft(topic="one", payload=b"%d" % n, due=WINDOW + n) for n in range(COUNT)])
         while await world.tick(node) == 0:
             pass
-        await node.far.step()
+        await node.delay_files.step()
         peer = Peer(tmp_path / "peer")
         peer.store.close()
         peer.store = node.store

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.core.limits import Pace
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.core.limits import CycleLimits
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.key import due_of
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS, window_of
@@ -39,7 +39,7 @@ async def prepare(node: SimNode, work: str, base: int) -> None:
     await world.produce([Draft("one", b"%d" % n, window + n) for window in windows for n in range(COUNT)])
     await settle(node)
     if work != "seal":
-        while await node.far.step():
+        while await node.delay_files.step():
             pass
     if work in ("rewrite", "empty"):
         pending = [key for key in world.oracle.pending if window_of(due_of(key)) in windows]
@@ -47,14 +47,14 @@ async def prepare(node: SimNode, work: str, base: int) -> None:
         await world.produce([Change(CANCEL, key, 0) for number, key in enumerate(pending) if number % share == 0])
         await settle(node)
     elif work == "load":
-        world.now = windows[-1] - world.far.ahead_ms
+        world.now = windows[-1] - world.delay_files.ahead_ms
 
 
 @pytest.mark.parametrize("work", STEPS)
 async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tmp_path: Path) -> None:
     world = World(
-        tmp_path, Pace(dead_letter_topic="dlq"), {"one": 1, "dlq": 1},
-        far=FarPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1),
+        tmp_path, CycleLimits(dead_letter_topic="dlq"), {"one": 1, "dlq": 1},
+        delay_files=TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1),
     )  # fmt: skip
     await world.start(1)
     (node,) = world.nodes
@@ -70,28 +70,28 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
 
             base = (START // WINDOW_MS + 10 * (number + 1)) * WINDOW_MS
             await prepare(node, work, base)
-            node.far._fault = step
+            node.delay_files._fault = step
             if number < len(STEPS[work]):
                 with pytest.raises(Killed):
-                    await node.far.step()
+                    await node.delay_files.step()
                 node.kill()
                 await node.promote()
                 world.check(node)
             else:
-                await node.far.step()
-                node.far._fault = lambda name: None
+                await node.delay_files.step()
+                node.delay_files._fault = lambda name: None
             assert steps == STEPS[work][: number + 1]
-            while await node.far.step():
+            while await node.delay_files.step():
                 pass
             world.check(node)
             there = {str(path.relative_to(node.path)) for path in (node.path / FOLDER).rglob("*") if path.is_file()}
-            assert there == set(node.store.far.names()), "nothing is missing, and nothing left over"
+            assert there == set(node.store.delay_files.names()), "nothing is missing, and nothing left over"
             assert not list(node.store.each(LOADING))
             await settle(node)
         world.now += 100 * WINDOW_MS
         while world.oracle.pending:
             while node.replica.reach(world.now) < world.now:
-                await node.far.step()
+                await node.delay_files.step()
             await settle(node)
     finally:
         world.close()

@@ -27,7 +27,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files import sealed_file
 from duemq.storage.delay_files.catalog import Sealed
-from duemq.storage.delay_files.reader import FarReader
+from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile, parts_of, write
 from duemq.storage.delay_files.tiering_process import described
 from duemq.storage.shard import change_journal
@@ -102,7 +102,7 @@ def test_a_message_among_many_of_its_ms_is_looked_for_in_few_groups(
 
 def test_parts_that_are_kept_are_bounded(tmp_path: Path) -> None:
     files = [Sealed(written(tmp_path / Sealed.name_of(WINDOW, number), 8), number) for number in range(1, 13)]
-    reader = FarReader(tmp_path, IDS)
+    reader = DelayFileReader(tmp_path, IDS)
     for file in files:
         assert reader.part(file, LOWEST, 1) is not None
     assert 1 < sum(reader.has_part(file, LOWEST) for file in files) <= 32 * MIB // (3 * MIB)
@@ -110,7 +110,7 @@ def test_parts_that_are_kept_are_bounded(tmp_path: Path) -> None:
 
 
 def test_what_comes_for_windows_that_are_sealed_is_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_journal, "_MOST_BYTES", 10 * MIB)
+    monkeypatch.setattr(change_journal, "_MAX_BYTES", 10 * MIB)
     watching = Journal([WINDOW])
     for number in range(20):
         key, row = large(number)
@@ -125,7 +125,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of rows in RocksDB: thousands of cancels of large messages may come at once."""
-    monkeypatch.setattr(prefetch, "_MOST_BYTES", 4 * MIB)
+    monkeypatch.setattr(prefetch, "_MAX_BYTES", 4 * MIB)
     store = ShardStore(tmp_path / "000", Memory(8 * MIB, 8 * MIB), IDS)
     rows = dict(large(number) for number in range(60))
     store.write([(ROW + key, row) for key, row in rows.items()], [], Position(START), {})
@@ -173,7 +173,7 @@ def test_processes_that_seal_rewrite_and_load_hold_some_messages_at_a_time(tmp_p
     for number in range(count):
         key, row = large(number)
         store.write([(ROW + key, row)], [], Position(START), {})
-    make_checkpoint(store, tmp_path / "checkpoint", far=False)
+    make_checkpoint(store, tmp_path / "checkpoint", delay_files=False)
     store.close()
     path = tmp_path / Sealed.name_of(WINDOW, 1)
     (about,), peak = peak_of_child(

@@ -7,11 +7,11 @@ import pytest
 
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.seeds import SEEDS
-from tests.support.shard.tiering_schedule import FarSchedule
+from tests.support.shard.tiering_schedule import TieringSchedule
 
 MEMORY = Memory(8 << 20, 8 << 20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedule(seed: int, tmp_path: Path) -> None:
-    asyncio.run(FarSchedule(seed, tmp_path, MEMORY).run())
+    asyncio.run(TieringSchedule(seed, tmp_path, MEMORY).run())

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.core.command_batch import Batch
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard.master import Master
 from duemq.delay.tiering import prefetch
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DuemqError
 from duemq.model.key import make_key
 from duemq.model.message import CANCEL, MOVE, Change, Draft
@@ -21,7 +21,7 @@ from duemq.storage.delay_files import sealed_file
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.seeds import SEEDS
 from tests.support.shard.shard_world import START, World
-from tests.support.shard.tiering_schedule import FarSchedule
+from tests.support.shard.tiering_schedule import TieringSchedule
 
 MEMORY = Memory(8 << 20, 8 << 20)
 FIRST = (START // WINDOW_MS + 5) * WINDOW_MS
@@ -31,7 +31,7 @@ BUSY = FIRST + WINDOW_MS + 1_000  # a ms in which more messages are due than a r
 def tiny_groups(patch: pytest.MonkeyPatch) -> None:
     """Four rows stand for 4,096, and each cycle reads one row group, or as little as it may."""
     patch.setattr(sealed_file, "ROWS_PER_GROUP", 4)
-    patch.setattr(prefetch, "_MOST_BYTES", 1)
+    patch.setattr(prefetch, "_MAX_BYTES", 1)
 
 
 @pytest.mark.anyio
@@ -45,8 +45,10 @@ async def test_a_command_that_needs_more_than_a_cycle_reads_is_applied(
 ) -> None:
     """A message that was moved may lie under either of two keys, and both are read for one command."""
     tiny_groups(monkeypatch)
-    pace = Pace(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
-    world = World(tmp_path, pace, {"one": 1, "dlq": 1}, far=FarPolicy(rows=40, settle_ms=0, rewrite_rows=1))
+    cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
+    world = World(
+        tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=40, settle_ms=0, rewrite_rows=1)
+    )
     await world.start(1)
     (node,) = world.nodes
     await node.promote()
@@ -57,9 +59,9 @@ async def test_a_command_that_needs_more_than_a_cycle_reads_is_applied(
     await world.produce([Draft("one", b"busy", BUSY) for _ in range(400)])
     await world.tick(node)
     world.now += 20_000
-    while await node.far.step():
+    while await node.delay_files.step():
         pass
-    assert len(node.store.far.windows()) == 2
+    assert len(node.store.delay_files.windows()) == 2
     await world.produce([change, Draft("one", b"behind it", world.now + 10)])
     while await world.tick(node) == 0:
         pass
@@ -72,7 +74,7 @@ async def test_a_command_that_needs_more_than_a_cycle_reads_is_applied(
 def test_random_schedule_with_tiny_row_groups(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_groups(monkeypatch)
     bounded(monkeypatch)
-    asyncio.run(FarSchedule(seed, tmp_path, MEMORY).run())
+    asyncio.run(TieringSchedule(seed, tmp_path, MEMORY).run())
 
 
 def first_command_not_read(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,7 @@ def test_every_mutant_is_found_out(
     mutant(monkeypatch)
     for seed in range(40):
         try:
-            asyncio.run(FarSchedule(seed, tmp_path / str(seed), MEMORY).run())
+            asyncio.run(TieringSchedule(seed, tmp_path / str(seed), MEMORY).run())
         except (AssertionError, DuemqError):
             return
     raise AssertionError("40 schedules found nothing wrong")

@@ -81,7 +81,7 @@ async def test_what_a_peer_says_beyond_its_greeting_is_not_kept() -> None:
 
 
 async def test_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "_MOST_CALLERS", 2)
+    monkeypatch.setattr(failure_detector, "_MAX_CALLERS", 2)
     own = Link("own", "own", nobody)
     port = await own.open("127.0.0.1", 0)
     opened = [await asyncio.open_connection("127.0.0.1", port)]

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.dev.servers.ports import free_port
 from duemq.dev.servers.zookeeper import ZooKeeperServers
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.registry import Registry
@@ -85,7 +85,7 @@ async def test_a_drained_node_hands_over_and_takes_part_again_when_it_may(nodes:
     await operator.drain("a")
     await nodes.settled("b")
     assert first.election.draining()
-    assert [member.standing.state for member in second.election.members()] == [NodeState.DRAINING, NodeState.READY]
+    assert [member.health.state for member in second.election.members()] == [NodeState.DRAINING, NodeState.READY]
     await operator.drain("b")
     await nodes.until(second, second.election.draining)
     await nodes.settled()
@@ -101,9 +101,9 @@ async def test_a_drained_node_hands_over_and_takes_part_again_when_it_may(nodes:
 async def test_a_node_that_is_not_ready_any_more_gives_up_its_shards(nodes: Cluster) -> None:
     first, second = await nodes.add("a"), await nodes.add("b")
     await nodes.settled()
-    await first.election.report(Standing(NodeState.OUT, "its disk is full"))
+    await first.election.report(NodeHealth(NodeState.OUT, "its disk is full"))
     await nodes.settled("b")
-    assert second.election.members()[0].standing.reason == "its disk is full"
+    assert second.election.members()[0].health.reason == "its disk is full"
 
 
 async def test_a_living_node_declared_dead_by_mistake_gives_up_and_comes_back(nodes: Cluster) -> None:

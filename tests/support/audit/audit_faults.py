@@ -47,7 +47,7 @@ from tests.support.audit.audit_record_faults import (
 )
 from tests.support.audit.audit_worlds import Found, Record, World, of_command, of_shard
 
-Fault = Callable[[random.Random, World], list[Found]]
+Failpoint = Callable[[random.Random, World], list[Found]]
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ def _cursors(world: World) -> dict[tuple[int, int], tuple[int, int, int]]:
     return {(shard, 0): (0, 0, 0) for shard in world.windows} | after
 
 
-FAULTS: tuple[Fault, ...] = (
+FAULTS: tuple[Failpoint, ...] = (
     drop, drop_an_imported_one, repeat, repeat_a_direct_one, early, early_copy, after_cancel, after_death,
     unknown_offset, unknown_row, unknown_shard, forged_due, replaced, of_a_repeat, no_id, wrong_topic, altered,
     altered_imported, altered_headers, altered_headers_of_an_imported_one, wrong_partition, out_of_order, wrong_due,
@@ -334,7 +334,7 @@ FAULTS: tuple[Fault, ...] = (
     wrong_checksum_of_a_file, wrong_count, wrong_pending,
 )  # fmt: skip
 """Each is put into a world of its own."""
-TOGETHER: tuple[Fault, ...] = (
+TOGETHER: tuple[Failpoint, ...] = (
     drop, repeat, early, after_cancel, altered, altered_headers, wrong_topic, out_of_order, wrong_due, wrong_attempt,
     altered_letter, unknown_though_it_waits, refused, unanswered, name_twice, repeat_of_nothing, unknown_offset,
     wrong_partition, after_death, malformed_accepted, repeat_of_another,

@@ -230,7 +230,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     with KafkaServers(folder / "kafka") as kafka:
         settings = {
             "topics.partitions": 0, "delivery.max_attempts": 2, "delivery.retry_delays": "100ms",
-            "far.import_from": shared,
+            "delay_files.import_from": shared,
         }  # fmt: skip
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with Server(folder / "data", "--kafka", kafka.bootstrap, "--shards", str(SHARDS), *options) as server:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duemq.model.ids import DIRECT
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
-from duemq.model.ledger import Answer, Fates
+from duemq.model.ledger import Answer, OutcomeCounts
 from duemq.pipeline.audit.job import Extent, Frames, Gathered
 from duemq.pipeline.audit.window import Window
 from duemq.pipeline.sources import decode
@@ -120,7 +120,7 @@ class World:
         gained = window.gained._asdict()
         for name, number in more.items():
             gained[name] += number
-        self.windows[shard] = replace(window, gained=Fates(**gained), pending=window.pending + pending)
+        self.windows[shard] = replace(window, gained=OutcomeCounts(**gained), pending=window.pending + pending)
 
     def keys(self, shard: int, added: Iterable[Record] = (), taken: Iterable[Record] = ()) -> None:
         """Let the last checksum of a shard be that of other pending messages: of schedules added and taken away."""

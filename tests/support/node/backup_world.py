@@ -15,7 +15,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import verify
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.message import Draft
 from duemq.proxy.gateway.base import Receipt
@@ -27,7 +27,7 @@ from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
 
 NOW = 1_795_255_200_000
-FAR = FarPolicy(rows=20, windows=1, settle_ms=0)
+DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0)
 
 
 def now() -> int:
@@ -55,7 +55,7 @@ async def running(
 
     folder = Folder.open(path, shards)
     importing = ImportPolicy(() if import_commands is None else (import_commands,))
-    options = NodeOptions(far=FAR, flush_interval_s=3600, importing=importing)
+    options = NodeOptions(delay_files=DELAY_FILE, flush_interval_s=3600, importing=importing)
     node = Node(folder, open_bus or own, SingleElection(shards), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     work = asyncio.create_task(node.run(stop))

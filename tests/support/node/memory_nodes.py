@@ -14,7 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.node import Node, NodeOptions, Peers
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.shard.shard import Shard
-from duemq.election.base import Member, Standing
+from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import Changes
 from duemq.model.record import unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -37,7 +37,7 @@ class ManualElection:
     """Gives shards to its node as the test says."""
 
     def __init__(self) -> None:
-        self.standing: Standing | None = None
+        self.health: NodeHealth | None = None
         self.others: list[Member] = []
         self.away = False  # the coordinator is out of reach
         self._owned: frozenset[int] = frozenset()
@@ -63,8 +63,8 @@ class ManualElection:
     async def release(self, shard: int) -> None:
         await asyncio.sleep(0)
 
-    async def report(self, standing: Standing) -> None:
-        self.standing = standing
+    async def report(self, health: NodeHealth) -> None:
+        self.health = health
 
     def members(self) -> Sequence[Member]:
         return self.others

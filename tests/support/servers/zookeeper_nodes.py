@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
 
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.registry import Registry
 
-READY = Standing(NodeState.READY)
+READY = NodeHealth(NodeState.READY)
 WITHIN_S = 300.0
 
 
@@ -47,10 +47,10 @@ class Cluster:
         self._stack.push_async_callback(registry.close)
         return registry
 
-    async def add(self, name: str, rack: str = "", standing: Standing = READY) -> Node:
+    async def add(self, name: str, rack: str = "", health: NodeHealth = READY) -> Node:
         registry = await self.registry()
         election = ZooKeeperElection(registry, Member(name, "http://127.0.0.1:1", rack=rack), self.shards)
-        await election.report(standing)
+        await election.report(health)
         await election.join()
         self._stack.push_async_callback(election.leave)
         node = self.nodes[name] = Node(registry, election, name)

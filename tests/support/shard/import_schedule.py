@@ -20,7 +20,7 @@ from duemq.storage.imports.records import Here
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import Killed
-from tests.support.shard.tiering_schedule import FarSchedule
+from tests.support.shard.tiering_schedule import TieringSchedule
 
 _STEPS = ("written", "synced", "named")
 SCHEMA = pa.schema([
@@ -49,7 +49,7 @@ def write_messages(path: Path, drafts: list[Draft]) -> ImportCommand:
     )  # fmt: skip
 
 
-class ImportSchedule(FarSchedule):
+class ImportSchedule(TieringSchedule):
     """As `FarSchedule`, with files of messages for windows up to six ahead."""
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:

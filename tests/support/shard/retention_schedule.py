@@ -7,29 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.shard.retention import forget_before
-from duemq.model.fault import no_fault
+from duemq.delay.shard.retention import purge_before
+from duemq.model.failpoint import no_failpoint
 from duemq.model.key import first_key_at
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ROW
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, Killed, SimNode
-from tests.support.shard.tiering_schedule import FarSchedule
+from tests.support.shard.tiering_schedule import TieringSchedule
 
 _STEPS = ("ends", "names", "moves", "range", "index", "dropped", "compacted")
 
 
-class ForgetfulSchedule(FarSchedule):
+class RetentionSchedule(TieringSchedule):
     """As `FarSchedule`. History is kept for a window or two, or, where disks are short of space, for ten minutes."""
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         super().__init__(seed, folder, memory)
         world, rng = self.world, self.rng
-        world.pace = replace(world.pace, history_ms=rng.choice((1, 2)) * WINDOW_MS, short_history_ms=600_000)
+        world.cycle_limits = replace(
+            world.cycle_limits, retention_ms=rng.choice((1, 2)) * WINDOW_MS, min_retention_ms=600_000
+        )
 
     def actions(self) -> dict[Callable[[], Any], int]:
         return super().actions() | {
-            self.forget: 15, self.die_forgetting: 6, self.fill_disk: 3, self.wait_long: 10,
+            self.forget: 15, self.die_purging: 6, self.fill_disk: 3, self.wait_long: 10,
         }  # fmt: skip
 
     async def fill_disk(self) -> None:
@@ -40,7 +42,7 @@ class ForgetfulSchedule(FarSchedule):
         await self._forget(node)
         self.world.check(self.node)
 
-    async def die_forgetting(self) -> None:
+    async def die_purging(self) -> None:
         """At a step of it, or of the one after; what was done so far may be on disk or not."""
         node, step, wait = self.rng.choice(self.world.nodes), self.rng.choice(_STEPS), self.rng.randint(0, 1)
 
@@ -60,10 +62,10 @@ class ForgetfulSchedule(FarSchedule):
             if node is self.node:
                 await self.fail_over()
 
-    async def _forget(self, node: SimNode, fault: Callable[[str], None] = no_fault) -> None:
+    async def _forget(self, node: SimNode, fault: Callable[[str], None] = no_failpoint) -> None:
         """As `Shard.clean` does, with cycles in between."""
         store, horizon = node.store, node.replica.entry.horizon
-        for _ in forget_before(store, horizon, node.replica.entry.end_horizon, fault):
+        for _ in purge_before(store, horizon, node.replica.entry.end_horizon, fault):
             if self.rng.random() < 0.3:
                 await self.produce()
                 await self.tick()
@@ -76,7 +78,7 @@ class ForgetfulSchedule(FarSchedule):
         """They agree once each has dropped what is forgotten."""
         for node in self.world.nodes:
             entry = node.replica.entry
-            for _ in forget_before(node.store, entry.horizon, entry.end_horizon):
+            for _ in purge_before(node.store, entry.horizon, entry.end_horizon):
                 pass
         super().compare()
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duemq.bus.partitioner import partition_of
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
-from duemq.model.ledger import Answer, Deferred, Entry, Fates, FileDecision
+from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Partition, Record, unpack_headers
@@ -82,7 +82,7 @@ class Oracle:
 
     ids: IdCodec
     shard: int
-    pace: Pace
+    cycle_limits: CycleLimits
     topics: dict[str, int]
     commands: list[tuple[Command, int]] = field(default_factory=list)  # with the time each was appended
     messages: dict[bytes, Message] = field(default_factory=dict)  # by first key
@@ -135,7 +135,7 @@ class Oracle:
         assert all(key > self.cursor for key in self.pending), "pending at or below the cursor: never delivered"
         assert entry.pending == len(self.pending)
         assert entry.checksum == checksum(list(self.pending)) & CHECKSUM_MASK
-        assert entry.fates == self.fates(), f"{entry.fates} is not {self.fates()}"
+        assert entry.outcomes == self.outcomes(), f"{entry.outcomes} is not {self.outcomes()}"
         self._forget(entry, at)
 
     def _forget(self, entry: Entry, at: int) -> None:
@@ -147,13 +147,15 @@ class Oracle:
         assert first_key_at(entry.horizon) <= entry.cursor or not entry.horizon, "forgotten before it was over"
         for message in known:
             if self.forgotten(message):
-                kept = self.pace.history_ms
+                kept = self.cycle_limits.retention_ms
                 assert kept is not None, "history is kept for ever"
-                assert message.ended_at <= at - min(kept, self.pace.short_history_ms), f"forgotten early: {message}"
+                assert message.ended_at <= at - min(kept, self.cycle_limits.min_retention_ms), (
+                    f"forgotten early: {message}"
+                )
 
-    def fates(self) -> Fates:
+    def outcomes(self) -> OutcomeCounts:
         states = [message.state for message in self.messages.values()]
-        return Fates(len(states), states.count(DELIVERED), states.count(CANCELLED), states.count(DEAD))
+        return OutcomeCounts(len(states), states.count(DELIVERED), states.count(CANCELLED), states.count(DEAD))
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -261,7 +263,7 @@ class Oracle:
             del self.pending[key]
             message.state, message.ended_at = DELIVERED, at
             self._send(expected, entry, draft.topic, draft.key, self._record(message, ()))
-        elif message.attempt + 1 < self.pace.max_attempts:
+        elif message.attempt + 1 < self.cycle_limits.max_attempts:
             self._defer(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry)
         else:
             self._bury(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry, expected)
@@ -271,7 +273,7 @@ class Oracle:
         assert (told.reason, told.attempt) == (reason, attempt)
         assert told.to > entry.cursor, f"deferred to a key the cursor has passed: lost ({reason})"
         assert read_key(told.to)[1:] == read_key(message.key)[1:]
-        retry = self.pace.retry_ms
+        retry = self.cycle_limits.retry_ms
         wait = retry[min(attempt, len(retry)) - 1] if reason == "unknown_topic" else 0
         assert due_of(told.to) >= at + wait
         del self.pending[message.key]
@@ -292,7 +294,7 @@ class Oracle:
         assert told == Deferred(message.key, None, attempt, reason)
         del self.pending[message.key]
         more = (("duemq-topic", message.draft.topic.encode()), ("duemq-reason", reason.encode()))
-        self._send(expected, entry, self.pace.dead_letter_topic, message.draft.key, self._record(message, more))
+        self._send(expected, entry, self.cycle_limits.dead_letter_topic, message.draft.key, self._record(message, more))
         message.state, message.attempt, message.ended_at = DEAD, attempt, at
 
     def _record(self, message: Message, more: Headers) -> Record:
@@ -315,7 +317,7 @@ class Oracle:
             ("duemq-partition", str(self.shard).encode()), ("duemq-offset", str(offset).encode()),
         )  # fmt: skip
         dead = record._replace(headers=where + record.headers)
-        self._send(expected, entry, self.pace.dead_letter_topic, None, dead)
+        self._send(expected, entry, self.cycle_limits.dead_letter_topic, None, dead)
 
     def _send(
         self, expected: dict[Partition, list[Record]], entry: Entry, topic: str, key: bytes | None, record: Record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard import replica
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
@@ -21,7 +21,7 @@ from tests.support.shard.shard_plain import CLIENT_NAMES, garbage, is_named, pla
 from tests.support.shard.shard_world import SimNode, World
 
 NEAR = (0, 1, 3, 20, 900)
-FAR = (2_500, 70_000, 2_000_000)
+DELAY_FILE = (2_500, 70_000, 2_000_000)
 DLQ = "dlq"
 
 
@@ -30,11 +30,11 @@ class Schedule:
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         self.rng = rng = random.Random(seed)
-        pace = Pace(
+        cycle_limits = CycleLimits(
             max_commands=rng.randint(1, 5), max_messages=rng.randint(1, 5), max_bytes=rng.choice((300, 8 << 20)),
             max_attempts=rng.randint(2, 3), retry_ms=(5, 400), dead_letter_topic=DLQ,
         )  # fmt: skip
-        self.world = World(folder, pace, {"two": 2, "one": 1, DLQ: 1}, memory=memory)
+        self.world = World(folder, cycle_limits, {"two": 2, "one": 1, DLQ: 1}, memory=memory)
         self.master = 0
         self.names = 0
 
@@ -100,7 +100,7 @@ class Schedule:
         rng = self.rng
         count, headers = pack_headers([("h", b"1")] * rng.randint(0, 2))
         name = rng.choice((b"i:1", b"i:2", *CLIENT_NAMES)) if rng.random() < 0.3 else b""
-        expires = self.world.now + rng.choice(NEAR + FAR) if rng.random() < 0.1 else 0
+        expires = self.world.now + rng.choice(NEAR + DELAY_FILE) if rng.random() < 0.1 else 0
         return Draft(
             topic=rng.choices(("one", "two", "later", "never"), (4, 4, 2, 1))[0],
             payload=rng.randbytes(rng.choice((0, 5, 200))),
@@ -111,11 +111,11 @@ class Schedule:
         )  # fmt: skip
 
     def _due(self) -> int:
-        reach = self.rng.choice(NEAR * 2 + FAR)
+        reach = self.rng.choice(NEAR * 2 + DELAY_FILE)
         return self.world.now + self.rng.randint(-reach // 4, reach)
 
     async def wait(self) -> None:
-        self.world.now += self.rng.choice(NEAR + FAR)
+        self.world.now += self.rng.choice(NEAR + DELAY_FILE)
 
     async def step_back(self) -> None:
         self.world.now -= self.rng.choice((1, 30, 2_000))

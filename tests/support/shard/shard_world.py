@@ -17,13 +17,13 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica
-from duemq.delay.tiering.tiering import FarKeeper
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering import TieringWorker
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import import_frame
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
@@ -115,7 +115,9 @@ class SimNode:
         self.world, self.name = world, name
         self.fault: str | None = None  # the step of the next write to the log that fails
         self.import_fault: str | None = None  # the step of taking a file in at which it is killed
-        self.far_fault: str | int | None = None  # the step of sealing or loading at which the node is killed, or which
+        self.tiering_fault: str | int | None = (
+            None  # the step of sealing or loading at which the node is killed, or which
+        )
         self.master: Master | None = None
         self.following = False
         self._lives = count()
@@ -131,17 +133,24 @@ class SimNode:
         self.replica.loaded = self._load
         self.importer = Taking(self)
         self.replica.files = self.importer
-        self.far = self.keeper()
+        self.delay_files = self.keeper()
 
-    def keeper(self) -> FarKeeper:
+    def keeper(self) -> TieringWorker:
         """Of the world's policy as it is now."""
         world, turn, rest = self.world, asyncio.Lock(), asyncio.Lock()
-        return FarKeeper(
-            SHARD, lambda: self.replica, rest, world.far, lambda: world.now, turn, self._far_step, self._work
+        return TieringWorker(
+            SHARD,
+            lambda: self.replica,
+            rest,
+            world.delay_files,
+            lambda: world.now,
+            turn,
+            self._tiering_step,
+            self._work,
         )
 
     async def _load(self) -> None:
-        assert await self.far.step()
+        assert await self.delay_files.step()
 
     async def _work(self, job: Job) -> list[Any]:
         """What `tiering_process.py` does, without the process, and other things going on before and after."""
@@ -152,11 +161,11 @@ class SimNode:
             await self.world.meanwhile(self)
         return done
 
-    def _far_step(self, name: str) -> None:
-        if isinstance(self.far_fault, int):
-            self.far_fault -= 1
-        if self.far_fault in (name, 0):
-            self.far_fault = None
+    def _tiering_step(self, name: str) -> None:
+        if isinstance(self.tiering_fault, int):
+            self.tiering_fault -= 1
+        if self.tiering_fault in (name, 0):
+            self.tiering_fault = None
             raise Killed(name)
 
     def _import_step(self, name: str) -> None:
@@ -172,7 +181,7 @@ class SimNode:
     def kill(self) -> None:
         """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
         self.master, self.fault, self.following = None, None, False
-        self.far_fault, self.import_fault = None, None
+        self.tiering_fault, self.import_fault = None, None
         dead = self.path
         self.path = self.path.parent / str(next(self._lives))
         shutil.copytree(dead, self.path)
@@ -190,7 +199,7 @@ class SimNode:
         await self.follow()
         world = self.world
         context = NodeContext(Targets(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
-        self.master = Master(self.replica, self.bus, committer, context, world.pace, Progress(), self.importer)
+        self.master = Master(self.replica, self.bus, committer, context, world.cycle_limits, Progress(), self.importer)
 
     def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
         return {kind: list(self.store.each(kind)) for kind in KINDS}
@@ -199,20 +208,20 @@ class SimNode:
 @dataclass
 class World:
     folder: Path
-    pace: Pace
+    cycle_limits: CycleLimits
     topics: dict[str, int]  # targets that exist, with their partitions
     now: int = START
     ids: IdCodec = field(default_factory=lambda: IdCodec(b"s" * 32))
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
     nodes: list[SimNode] = field(default_factory=list)
-    far: FarPolicy = field(default_factory=FarPolicy)
+    delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     short = False  # whether the disks are short of space
     meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
 
     async def start(self, nodes: int) -> None:
         self.log = MemoryLog(lambda: self.now)
         self.observer = Observer(CollectorRegistry())
-        self.oracle = Oracle(self.ids, SHARD, self.pace, self.topics)
+        self.oracle = Oracle(self.ids, SHARD, self.cycle_limits, self.topics)
         self.producer = MemoryBus(self.log)
         for topic in sorted(INTERNAL):
             await self.producer.create_topic(topic, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
-from duemq.delay.tiering.tiering_policy import FarPolicy
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.timing import WINDOW_MS, window_of
@@ -19,13 +19,13 @@ from tests.support.shard.shard_schedule import Schedule
 from tests.support.shard.shard_world import Killed, SimNode
 
 
-class FarSchedule(Schedule):
+class TieringSchedule(Schedule):
     """As `Schedule`, with messages up to six windows ahead."""
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         super().__init__(seed, folder, memory)
         self.world.meanwhile = self.meanwhile
-        self.world.far = FarPolicy(
+        self.world.delay_files = TieringPolicy(
             rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0,
             rewrite_share=self.rng.choice((0.2, 0.5, 1.0)), rewrite_rows=1,
         )  # fmt: skip
@@ -68,18 +68,18 @@ class FarSchedule(Schedule):
 
     async def load_all(self) -> None:
         while self.node.replica.reach(self.world.now) < self.world.now:
-            await self.node.far.step()
+            await self.node.delay_files.step()
 
     async def seal_or_load(self) -> None:
         node = self.rng.choice(self.world.nodes)
         for _ in range(self.rng.randint(1, 3)):
-            await node.far.step()
+            await node.delay_files.step()
         if node is self.node:
             self.world.check(node)
 
     async def cancel_sealed(self) -> None:
         """Most of a window, so that its files are rewritten, or dropped."""
-        windows = self.node.store.far.windows()
+        windows = self.node.store.delay_files.windows()
         if windows:
             window, share = self.rng.choice(windows), self.rng.choice((0.5, 0.8, 1.0))
             keys = [key for key in self.world.oracle.pending if window_of(due_of(key)) == window]
@@ -92,28 +92,30 @@ class FarSchedule(Schedule):
             await self.produce()
         if self.node.master is not None:
             await self.world.tick(self.node)
-        first, cursor = node.store.far.first, self.world.oracle.cursor
+        first, cursor = node.store.delay_files.first, self.world.oracle.cursor
         # One that waits for a window is following already.
         if node is not self.node and not node.following and (first is None or cursor < first_key_at(first)):
             await node.follow()
 
     async def die_of_it(self) -> None:
         node = self.rng.choice(self.world.nodes)
-        if node.store.far.first is not None and self.rng.random() < 0.7:
-            self.world.now = max(self.world.now, node.store.far.first - 600_000)
-        node.far_fault = self.rng.randint(1, 9)
+        if node.store.delay_files.first is not None and self.rng.random() < 0.7:
+            self.world.now = max(self.world.now, node.store.delay_files.first - 600_000)
+        node.tiering_fault = self.rng.randint(1, 9)
         try:
             for _ in range(4):
-                await node.far.step()
+                await node.delay_files.step()
         except Killed:
             node.kill()
             if node is self.node:
                 await self.fail_over()
-        node.far_fault = None
+        node.tiering_fault = None
 
     async def drain(self) -> None:
         self.world.meanwhile = None
         for node in self.world.nodes:
-            self.world.now = max(self.world.now, *(window + WINDOW_MS for window in [0, *node.store.far.windows()]))
+            self.world.now = max(
+                self.world.now, *(window + WINDOW_MS for window in [0, *node.store.delay_files.windows()])
+            )
         await self.load_all()
         await super().drain()

@@ -51,7 +51,7 @@ def test_a_good_run_holds_and_its_figures_are_told_apart(tmp_path: Path) -> None
     assert written["holds"] and written["phases"]["with"]["read"]["p99"] == 50
 
 
-def fate(made: Account, seq: int, what: int) -> None:
+def outcome(made: Account, seq: int, what: int) -> None:
     assert made.sent is not None
     made.sent.fate[seq] = what
 
@@ -78,7 +78,7 @@ def late_without(made: Account) -> None:
 
 
 WRONG: dict[str, Callable[[Account], None]] = {
-    "each honest message is accepted": lambda made: fate(made, 7, OPEN),
+    "each honest message is accepted": lambda made: outcome(made, 7, OPEN),
     "each is read once, and not early": unread,
     "each is in its topic once": doubled,
     "p99 lateness below 100 ms, by the records' times": late,

@@ -15,11 +15,11 @@ from duemq.bench.scenarios.cancel_race import judge
 from duemq.model.ids import IdCodec
 
 
-def sent(dues: list[int], fate: list[int]) -> Sent:
+def sent(dues: list[int], outcome: list[int]) -> Sent:
     nothing = np.zeros(0)
     return Sent(
         dues=np.array(dues, np.int64),
-        fate=np.array(fate, np.int8),
+        fate=np.array(outcome, np.int8),
         ids=[],
         answered_ms=nothing,
         wait_ms=nothing,

@@ -14,7 +14,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring import log_format
 from duemq.cli.wiring.parts import import_policy, node_options
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.node import cleaning_trigger
+from duemq.delay.node import purge_trigger
 from duemq.model.errors import BadConfig
 from duemq.proxy.request.ingress import Limits
 from duemq.storage.imports.object_store import ObjectStore
@@ -105,15 +105,18 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ('[timing]\nlevels = ""', r"timing\.levels"),
         ('[topics]\nallowed = ["a b"]', r"topics\.allowed = \['a b'\]: 'a b' is neither"),
         ('[topics]\ndead_letter = "duemq.ledger"', r"topics\.dead_letter = 'duemq.ledger': .*duemq's own"),
-        ('[far]\nload_ahead = "61m"', r"far\.load_ahead = '61m': at most 30 minutes for each of far\.seal_windows"),
         (
-            '[far]\nload_ahead = "31m"\nseal_windows = 1',
-            r"far\.load_ahead = '31m': .* here 1800000 ms: .* sealed again",
+            '[delay_files]\nload_ahead = "61m"',
+            r"delay_files\.load_ahead = '61m': at most 30 minutes for each of delay_files\.seal_windows",
         ),
-        ('[storage]\nclean_mode = "never"', r"storage\.clean_mode = 'never': .*'continuous' or 'off_peak'"),
-        ('[storage]\nclean_at = "24:00"', r"storage\.clean_at = '24:00': it must be HH:MM"),
-        ('[storage]\nmin_history = "59s"', r"storage\.min_history"),
-        ("[storage]\nclean_percent = 0", r"storage\.clean_percent = 0"),
+        (
+            '[delay_files]\nload_ahead = "31m"\nseal_windows = 1',
+            r"delay_files\.load_ahead = '31m': .* here 1800000 ms: .* sealed again",
+        ),
+        ('[storage]\npurge_mode = "never"', r"storage\.purge_mode = 'never': .*'continuous' or 'off_peak'"),
+        ('[storage]\npurge_at = "24:00"', r"storage\.purge_at = '24:00': it must be HH:MM"),
+        ('[storage]\nmin_retention = "59s"', r"storage\.min_retention"),
+        ("[storage]\npurge_percent = 0", r"storage\.purge_percent = 0"),
         ("[storage]\nrefuse_percent = 101", r"storage\.refuse_percent = 101"),
         (
             "[storage]\nshorten_percent = 91",
@@ -128,7 +131,7 @@ def test_wrong_values_name_the_key_and_what_is_allowed(write: Any, text: str, to
 
 
 def test_windows_may_be_loaded_as_early_as_they_are_not_sealed(write: Any) -> None:
-    far = Settings.load(write('[far]\nload_ahead = "90m"\nseal_windows = 3')).far
+    far = Settings.load(write('[delay_files]\nload_ahead = "90m"\nseal_windows = 3')).delay_files
     assert (far.load_ahead, far.seal_windows) == (5_400_000, 3)
 
 
@@ -233,41 +236,44 @@ def test_api_keys_are_never_shown(write: Any) -> None:
 @pytest.mark.parametrize(
     ("far", "said"),
     [
-        ({"import_from": "s3://b"}, "far.import_from = 's3://b': .* it must be s3://BUCKET/KEY"),
+        ({"import_from": "s3://b"}, "delay_files.import_from = 's3://b': .* it must be s3://BUCKET/KEY"),
         ({"import_from": "/a,s3://bucket/../x"}, r"no part of an object's key may be empty, \. or \.\."),
         ({"import_from": "gs://bucket/x"}, "must be an absolute path, or s3://BUCKET/PREFIX"),
-        ({"s3_endpoint": "minio:9000"}, "far.s3_endpoint = 'minio:9000': it must be the origin of a store"),
+        ({"s3_endpoint": "minio:9000"}, "delay_files.s3_endpoint = 'minio:9000': it must be the origin of a store"),
         ({"s3_secret_key": "hushhush"}, "s3_access_key and s3_secret_key go together"),
-        ({"s3_secret_key": ["hushhush"], "s3_access_key": "k"}, "far.s3_secret_key: Input should be a valid string"),
+        (
+            {"s3_secret_key": ["hushhush"], "s3_access_key": "k"},
+            "delay_files.s3_secret_key: Input should be a valid string",
+        ),
     ],
 )
 def test_a_store_to_take_files_in_from_is_named_rightly(far: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfig, match=said) as error:
-        Settings.load(overrides={"far": far})
+        Settings.load(overrides={"delay_files": far})
     assert "hushhush" not in str(error.value)
 
 
 def test_places_to_take_files_in_from_are_folders_and_prefixes() -> None:
     own = {"s3_endpoint": "http://minio:9000", "s3_access_key": "k", "s3_secret_key": "hushhush"}
-    settings = Settings.load(overrides={"far": {"import_from": "/shared,s3://bucket/jobs", **own}})
+    settings = Settings.load(overrides={"delay_files": {"import_from": "/shared,s3://bucket/jobs", **own}})
     policy = import_policy(settings)
     assert (policy.folders, policy.prefixes) == ((Path("/shared"),), ("s3://bucket/jobs",))
     assert policy.store == ObjectStore("http://minio:9000", "", "k", "hushhush")
     assert "hushhush" not in repr(settings) + repr(policy)
     assert policy.refuse_folder("s3://bucket/jobs/1/a.parquet") is None
-    assert "far.import_from" in (policy.refuse_folder("s3://bucket/other") or "")
+    assert "delay_files.import_from" in (policy.refuse_folder("s3://bucket/other") or "")
 
 
 def test_the_settings_of_cleaning_reach_the_node() -> None:
     usual = node_options(Settings(), alone=True, trims=True)
-    assert (usual.clean_at, usual.marks, usual.pace.short_history_ms) == (None, Watermarks(), 600_000)
-    assert cleaning_trigger(usual).interval == timedelta(minutes=1)
+    assert (usual.purge_at, usual.marks, usual.cycle_limits.min_retention_ms) == (None, Watermarks(), 600_000)
+    assert purge_trigger(usual).interval == timedelta(minutes=1)
     storage = {
-        "clean_mode": "off_peak", "clean_at": "03:30", "clean_percent": 1, "shorten_percent": 2, "refuse_percent": 3,
-        "min_free_bytes": 4, "min_history": "5m", "history_retention": "6m",
+        "purge_mode": "off_peak", "purge_at": "03:30", "purge_percent": 1, "shorten_percent": 2, "refuse_percent": 3,
+        "min_free_bytes": 4, "min_retention": "5m", "retention": "6m",
     }  # fmt: skip
     own = node_options(Settings.load(overrides={"storage": storage}), alone=True, trims=True)
     assert own.marks == Watermarks(1, 2, 3, 4)
-    assert (own.pace.short_history_ms, own.pace.history_ms) == (300_000, 360_000)
+    assert (own.cycle_limits.min_retention_ms, own.cycle_limits.retention_ms) == (300_000, 360_000)
     now = datetime(2026, 11, 21, 3, 31, tzinfo=UTC)
-    assert cleaning_trigger(own).get_next_fire_time(None, now) == datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
+    assert purge_trigger(own).get_next_fire_time(None, now) == datetime(2026, 11, 22, 3, 30, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.delay.health import StandingKeeper
+from duemq.delay.health import HealthTracker
 from duemq.election.base import NodeState
 from tests.support.shard.clock_world import HOUR, Brokers, Machine, measured
 
@@ -75,8 +75,8 @@ def test_absolute_times_are_judged_by_the_log_while_this_clock_is_not_trusted() 
     assert machine.clock.accepting() == machine.true
 
 
-def standing(watch: ClockWatch) -> StandingKeeper:
-    return StandingKeeper({}, watch)
+def health(watch: ClockWatch) -> HealthTracker:
+    return HealthTracker({}, watch)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
     machine.wrong = HOUR
     measured(watch, Brokers(machine, brokers))
     assert machine.clock() == machine.true + followed
-    told = standing(watch).judge(None, draining=False)
+    told = health(watch).judge(None, draining=False)
     assert told.state is state
     assert ("node.max_clock_offset_ms" in told.reason) == (state is NodeState.OUT)
 
@@ -102,7 +102,7 @@ def test_what_a_node_says_of_itself() -> None:
     machine = Machine()
     watch = ClockWatch(machine.clock)
     measured(watch, Brokers(machine))
-    keeper = StandingKeeper({0: cast(Any, shard), 1: cast(Any, other)}, watch)
+    keeper = HealthTracker({0: cast(Any, shard), 1: cast(Any, other)}, watch)
     assert keeper.judge(None, draining=False).state is NodeState.JOINING
     keeper.caught_up.update((0, 1))
     assert keeper.judge(None, draining=True).state is NodeState.DRAINING

@@ -9,7 +9,7 @@ from duemq.cluster.progress import Progress
 from duemq.model.errors import Unavailable
 from duemq.model.ledger import Answer, Entry
 
-FAR = 10**12
+DELAY_FILE = 10**12
 
 
 def entry(applied: int, **answers: Answer) -> Entry:
@@ -37,7 +37,7 @@ def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
 
 def test_those_who_waited_in_vain_leave_nothing() -> None:
     async def scenario() -> None:
-        progress, offsets = Progress(), count(FAR)
+        progress, offsets = Progress(), count(DELAY_FILE)
         stays = asyncio.create_task(progress.reached(0, 60))
         for _ in range(20):
             assert not any(await asyncio.gather(*(progress.reached(next(offsets), 0) for _ in range(500))))
@@ -67,7 +67,7 @@ def test_beyond_the_bound_nobody_waits_and_no_command_is_appended() -> None:
         progress = Progress(most=3)
         waits = [asyncio.create_task(progress.reached(offset, 60)) for offset in range(3)]
         await asyncio.sleep(0)
-        assert not await progress.reached(FAR, 60)
+        assert not await progress.reached(DELAY_FILE, 60)
         with pytest.raises(Unavailable, match="3 requests wait"):
             progress.check()
         progress.publish(entry(1))

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from duemq.delay.core.disk_watermarks import NEVER, Level, Watermarks
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.layout import decode_member, encode_member
 from duemq.election.zookeeper.session import Znode
 from duemq.model.disk_use import DiskUse
@@ -62,11 +62,11 @@ def test_a_disk_is_measured_as_df_does(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_others_hear_of_a_full_disk_and_know_nodes_that_say_nothing_of_it() -> None:
-    me = Member("a", "http://a", standing=Standing(NodeState.READY, "", {0: 1}, 3, "it is full"))
+    me = Member("a", "http://a", health=NodeHealth(NodeState.READY, "", {0: 1}, 3, "it is full"))
     data = encode_member(me, "i")
     found = decode_member("a", Znode(data, 1, 1, 1))
     assert found is not None and found.member == me
     fields = orjson.loads(data)
     del fields["watermark"], fields["full"]
     known = decode_member("a", Znode(orjson.dumps(fields), 1, 1, 1))
-    assert known is not None and known.member.standing == Standing(NodeState.READY, "", {0: 1})
+    assert known is not None and known.member.health == NodeHealth(NodeState.READY, "", {0: 1})

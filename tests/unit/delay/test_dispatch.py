@@ -12,12 +12,12 @@ from duemq.bus.base import NO_LEADER, Target
 from duemq.bus.memory import MemoryBus
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.internal_topics import BUFFER
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.model.message import Draft
 from duemq.model.record import Record, pack_record, shortened, unpack_record
 from tests.support.shard.shard_world import SHARD, START, World
 
-PACE = Pace(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
+PACE = CycleLimits(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
 
 
 class Narrow(MemoryBus):

@@ -63,9 +63,9 @@ def test_windows_that_are_too_near_or_too_far_are_refused_whatever_else_is_known
     made = candidates(5, 1, 101)
     for offset in range(3):
         made.import_file(offset, 1, 1)
-    near, far = made.decide(NOW, NOW + 2 * WINDOW_MS)[1:]
+    near, delay_files = made.decide(NOW, NOW + 2 * WINDOW_MS)[1:]
     assert near.reason == f"{POLICY.too_near} (file 1 waits)"
-    assert far.reason == POLICY.too_far
+    assert delay_files.reason == POLICY.too_far
 
 
 def test_an_entry_is_bounded_in_files_and_bytes() -> None:

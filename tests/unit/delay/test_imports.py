@@ -9,7 +9,7 @@ import pytest
 
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
-from duemq.model.import_command import HEADER, MOST_ROWS, ImportCommand, import_frame, shard_of_content
+from duemq.model.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
 from duemq.model.plain import Malformed, Place, command_of
 from duemq.model.record import Stored, pack_record
 from duemq.model.timing import WINDOW_MS
@@ -20,7 +20,7 @@ GOOD = ImportCommand("/shared/a.parquet", SHA, 10, 600_000 * WINDOW_MS, 3)
 
 def test_round_trip() -> None:
     assert ImportCommand.decode(GOOD.encode()) == GOOD
-    assert ImportCommand.decode(ImportCommand("/ü", SHA, 1, 0, MOST_ROWS, True).encode()).link is True
+    assert ImportCommand.decode(ImportCommand("/ü", SHA, 1, 0, MAX_ROWS, True).encode()).link is True
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_round_trip() -> None:
         ("size", True),
         ("size", 1 << 49),
         ("rows", 0),
-        ("rows", MOST_ROWS + 1),
+        ("rows", MAX_ROWS + 1),
         ("rows", 1.5),
         ("window", 1),
         ("window", -WINDOW_MS),

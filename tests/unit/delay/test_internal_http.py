@@ -27,7 +27,7 @@ from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
 from duemq.model.record import Stored, pack_record
-from duemq.storage.delay_files.catalog import FarFiles
+from duemq.storage.delay_files.catalog import DelayFileCatalog
 
 KEY = make_key(1, 0, 0)
 COMMAND = pack_record(None, (), b"command")
@@ -52,7 +52,7 @@ class Held:
         store = SimpleNamespace(
             names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None],
             rows=lambda keys, known: [None], sealed=lambda keys: [], scan_part=lambda *asked: ([], [], None),
-            far=FarFiles(Path(), (), (), ()),
+            delay_files=DelayFileCatalog(Path(), (), (), ()),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))
         shard = SimpleNamespace(progress=self.progress, store=store, replica=replica, rebuilding=False, stopped=False)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.delay.core.linger import Gather, Gathering
+from duemq.delay.core.linger import Linger, LingerState
 
-DEAR = Gathering(0.004, 1e-6)
+DEAR = Linger(0.004, 1e-6)
 
 
 def pauses(rate: float, spent_s: float = 0.002, seconds: float = 3.0, full: bool = False) -> list[float]:
     """What a shard does that meets `rate` commands and deliveries per second."""
-    gather, now, waited = Gather(DEAR), 0.0, 0.004
+    gather, now, waited = LingerState(DEAR), 0.0, 0.004
     found = []
     while now < seconds:
         next_start = gather.until(now, now + spent_s, round(rate * waited), full)
@@ -39,12 +39,12 @@ def test_a_backlog_does_not_wait() -> None:
 
 
 def test_one_burst_does_not_hold_up_the_next_messages() -> None:
-    gather = Gather(DEAR)
+    gather = LingerState(DEAR)
     assert gather.until(0.0, 0.002, 1_000, False) < 0.006
 
 
 def test_much_to_do_is_not_light() -> None:
-    gather, now = Gather(DEAR), 0.0
+    gather, now = LingerState(DEAR), 0.0
     assert gather.light
     for each, light in ((2, True), (20, False)):  # every 4 ms: 500 and 5,000 a second
         for _ in range(500):

@@ -29,10 +29,10 @@ from duemq.delay.metrics import (
     DEAD_REASONS,
     DEFERRED_REASONS,
     DiskGauges,
-    FarCounts,
     NodeCollector,
     Observer,
     ShardGauges,
+    TieringCounts,
 )
 from duemq.model.disk_use import DiskUse
 from duemq.model.key import make_key
@@ -100,7 +100,7 @@ def node_metrics(now: int = 0) -> tuple[CollectorRegistry, Observer, list[int]]:
     """What a node with one shard shows; its clock is the first of the list."""
     registry, clock = CollectorRegistry(), [now]
     observer = Observer(registry)
-    shard = ShardGauges(0, True, 0, 0, None, 0, {}, 0, 0, FarCounts(), False)
+    shard = ShardGauges(0, True, 0, 0, None, 0, {}, 0, 0, TieringCounts(), False)
     disk = DiskGauges(1, DiskUse(30, 10), Level(0))
     registry.register(NodeCollector(observer, lambda: [shard], lambda: disk, lambda: clock[0]))
     return registry, observer, clock

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.core.limits import Pace
+from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard import retention
-from duemq.delay.shard.retention import forget_before, horizon_for
+from duemq.delay.shard.retention import horizon_for, purge_before
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Change, Draft
@@ -19,14 +19,14 @@ from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import START, World
 
 BASE = window_of(START)
-FIRST, SECOND, FAR = BASE + 10, BASE + WINDOW_MS + 10, BASE + 9 * WINDOW_MS
+FIRST, SECOND, DELAY_FILE = BASE + 10, BASE + WINDOW_MS + 10, BASE + 9 * WINDOW_MS
 F = b"f" * 16
 
 
 def forget(store: ShardStore, cutoff_ms: int) -> int:
     """All parts at once."""
     horizon = horizon_for(store.position.entry.cursor, cutoff_ms, {})
-    for _ in forget_before(store, horizon, 0):
+    for _ in purge_before(store, horizon, 0):
         pass
     return horizon
 
@@ -37,16 +37,16 @@ def draft(due: int, name: bytes) -> Draft:
 
 async def history(folder: Path) -> World:
     """Messages of two windows that ended in every way, and some that are still held under first keys of the first."""
-    world = World(folder, Pace(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+    world = World(folder, CycleLimits(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
     await world.start(1)
     await world.nodes[0].promote()
     await world.produce([
         draft(FIRST, b"delivered"), draft(FIRST, b"cancelled"), draft(FIRST, b"moved on"), draft(FIRST, b"moved far"),
-        draft(FIRST, b"expired")._replace(expires=FIRST - 1), draft(SECOND, b"second"), draft(FAR, b"far"),
+        draft(FIRST, b"expired")._replace(expires=FIRST - 1), draft(SECOND, b"second"), draft(DELAY_FILE, b"far"),
     ])  # fmt: skip
     await world.produce([
         Change(CANCEL, make_key(FIRST, 1, 0), 0), Change(MOVE, make_key(FIRST, 2, 0), SECOND),
-        Change(MOVE, make_key(FIRST, 3, 0), FAR),
+        Change(MOVE, make_key(FIRST, 3, 0), DELAY_FILE),
     ])  # fmt: skip
     for world.now in (BASE, FIRST + 1, SECOND + 1):
         while await world.tick(world.nodes[0]) == 0:
@@ -75,20 +75,20 @@ def test_windows_are_forgotten_one_after_the_other(part: int, tmp_path: Path, mo
         assert forget(node.store, BASE + WINDOW_MS) == BASE + WINDOW_MS
         assert left(node.store) == ({b"moved on", b"moved far", b"second", b"far"}, 4, 0, 2)
 
-        assert forget(node.store, FAR * 2) == BASE + WINDOW_MS, "never past the cursor"
-        world.now = FAR + 1
+        assert forget(node.store, DELAY_FILE * 2) == BASE + WINDOW_MS, "never past the cursor"
+        world.now = DELAY_FILE + 1
         while await world.tick(node) == 0:
             pass
         assert forget(node.store, BASE + 2 * WINDOW_MS) == BASE + 2 * WINDOW_MS
         assert left(node.store) == ({b"moved far", b"far"}, 2, 0, 1)
-        assert forget(node.store, FAR * 2) == FAR
+        assert forget(node.store, DELAY_FILE * 2) == DELAY_FILE
 
         # A name that was forgotten is free again.
         del world.oracle.names[b"delivered"]
-        await world.produce([draft(FAR + 5, b"delivered")])
+        await world.produce([draft(DELAY_FILE + 5, b"delivered")])
         world.now += 10
         await world.tick(node)
-        assert world.oracle.messages[make_key(FAR + 5, 10, 0)].state == "delivered"
+        assert world.oracle.messages[make_key(DELAY_FILE + 5, 10, 0)].state == "delivered"
         world.close()
 
     asyncio.run(run())
@@ -96,12 +96,14 @@ def test_windows_are_forgotten_one_after_the_other(part: int, tmp_path: Path, mo
 
 def test_a_shard_at_rest_forgets_its_last_window_and_what_was_cancelled_early(tmp_path: Path) -> None:
     async def run() -> None:
-        pace = Pace(dead_letter_topic="dlq", history_ms=WINDOW_MS)
-        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        cycle_limits = CycleLimits(dead_letter_topic="dlq", retention_ms=WINDOW_MS)
+        world = World(tmp_path, cycle_limits, {"orders": 1, "dlq": 1}, now=BASE)
         await world.start(1)
         (node,) = world.nodes
         await node.promote()
-        await world.produce([draft(FIRST, b"delivered"), draft(FAR, b"cancelled"), draft(2 * FAR - BASE, b"held")])
+        await world.produce(
+            [draft(FIRST, b"delivered"), draft(DELAY_FILE, b"cancelled"), draft(2 * DELAY_FILE - BASE, b"held")]
+        )
         entries: list[tuple[int, int, int]] = []
         for world.now in range(BASE, BASE + 15 * WINDOW_MS, WINDOW_MS // 3):
             while await world.tick(node) == 0:
@@ -111,8 +113,8 @@ def test_a_shard_at_rest_forgets_its_last_window_and_what_was_cancelled_early(tm
                 horizons = (entry.horizon - BASE) // WINDOW_MS, (entry.end_horizon - BASE) // WINDOW_MS
                 entries.append((entry.number, *horizons))
             if world.now == BASE + 5 * WINDOW_MS:
-                await world.produce([Change(CANCEL, make_key(FAR, 1, 0), 0)])
-            for _ in forget_before(node.store, entry.horizon, entry.end_horizon):
+                await world.produce([Change(CANCEL, make_key(DELAY_FILE, 1, 0), 0)])
+            for _ in purge_before(node.store, entry.horizon, entry.end_horizon):
                 pass
         # What was delivered in the first window is forgotten two windows on. What was cancelled in the sixth is, too,
         # long before it was due. In between only the cancel is committed.
@@ -128,8 +130,8 @@ def test_history_counts_from_the_end_of_a_message(tmp_path: Path) -> None:
     """After an outage, and for times long past: what ended just now is known for as long as anything else."""
 
     async def run() -> None:
-        pace = Pace(dead_letter_topic="dlq", history_ms=4 * WINDOW_MS)
-        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        cycle_limits = CycleLimits(dead_letter_topic="dlq", retention_ms=4 * WINDOW_MS)
+        world = World(tmp_path, cycle_limits, {"orders": 1, "dlq": 1}, now=BASE)
         await world.start(1)
         (node,) = world.nodes
         await node.promote()
@@ -150,7 +152,7 @@ def test_history_counts_from_the_end_of_a_message(tmp_path: Path) -> None:
             await world.produce([Change(CANCEL, key, 0) for key in list(messages)[:4]])
             while await world.tick(node) == 0:
                 pass
-            for _ in forget_before(node.store, node.replica.entry.horizon, node.replica.entry.end_horizon):
+            for _ in purge_before(node.store, node.replica.entry.horizon, node.replica.entry.end_horizon):
                 pass
             return [world.oracle.answers[offset] for offset in range(first, first + 8)]
 
@@ -169,8 +171,8 @@ def test_history_counts_from_the_end_of_a_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("short", "windows"), [(False, 1), (True, 3)])
 def test_less_is_known_while_a_disk_is_short_of_space(short: bool, windows: int, tmp_path: Path) -> None:
     async def run() -> None:
-        pace = Pace(dead_letter_topic="dlq", history_ms=3 * WINDOW_MS, short_history_ms=WINDOW_MS // 3)
-        world = World(tmp_path, pace, {"orders": 1, "dlq": 1}, now=BASE)
+        cycle_limits = CycleLimits(dead_letter_topic="dlq", retention_ms=3 * WINDOW_MS, min_retention_ms=WINDOW_MS // 3)
+        world = World(tmp_path, cycle_limits, {"orders": 1, "dlq": 1}, now=BASE)
         await world.start(1)
         (node,) = world.nodes
         await node.promote()
@@ -206,19 +208,19 @@ def test_times_of_delivery_are_kept_as_long_as_their_messages(tmp_path: Path) ->
 
 def test_times_of_delivery_stay_right_where_commands_are_rare(tmp_path: Path) -> None:
     async def run() -> None:
-        world = World(tmp_path, Pace(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+        world = World(tmp_path, CycleLimits(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
         await world.start(1)
         (node,) = world.nodes
         await node.promote()
-        await world.produce([draft(SECOND, b"second"), draft(FAR, b"far")])
-        for world.now in (BASE, SECOND, FAR):
+        await world.produce([draft(SECOND, b"second"), draft(DELAY_FILE, b"far")])
+        for world.now in (BASE, SECOND, DELAY_FILE):
             await world.tick(node)
         world.now += 5_000
-        await world.produce([draft(FAR + WINDOW_MS, b"later")])
+        await world.produce([draft(DELAY_FILE + WINDOW_MS, b"later")])
         await world.tick(node)
-        assert forget(node.store, FAR) == FAR
+        assert forget(node.store, DELAY_FILE) == DELAY_FILE
         assert [applied for applied, _ in node.store.each(APPLIED)] == [U64.pack(2), U64.pack(3)]
-        assert node.store.delivered_at(make_key(FAR, 1, 0), 1) == FAR, "not when the next command came"
+        assert node.store.delivered_at(make_key(DELAY_FILE, 1, 0), 1) == DELAY_FILE, "not when the next command came"
         world.close()
 
     asyncio.run(run())

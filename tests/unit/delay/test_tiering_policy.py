@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.tiering import tiering_policy
-from duemq.delay.tiering.tiering_policy import FarPolicy, Settled, runs_of
+from duemq.delay.tiering.tiering_policy import Settled, TieringPolicy, runs_of
 from duemq.model.key import make_key
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import FarFiles, Sealed
+from duemq.storage.delay_files.catalog import DelayFileCatalog, Sealed
 from duemq.storage.delay_files.sealed_file import About
 
 NOW = 1_000 * WINDOW_MS + 7
-POLICY = FarPolicy(rows=100, windows=2, rewrite_rows=10)
+POLICY = TieringPolicy(rows=100, windows=2, rewrite_rows=10)
 
 
 def start(number: int) -> int:
@@ -22,11 +22,11 @@ def start(number: int) -> int:
     return (1_000 + number) * WINDOW_MS
 
 
-def table(rows: dict[int, int], dropped: dict[int, int] | None = None) -> FarFiles:
-    far = FarFiles(Path("nowhere"), (), (), ())
+def table(rows: dict[int, int], dropped: dict[int, int] | None = None) -> DelayFileCatalog:
+    delay_files = DelayFileCatalog(Path("nowhere"), (), (), ())
     for number, count in rows.items():
-        far.add(Sealed(About(0, start(number), count, "", "", ""), 1), (dropped or {}).get(number, 0))
-    return far
+        delay_files.add(Sealed(About(0, start(number), count, "", "", ""), 1), (dropped or {}).get(number, 0))
+    return delay_files
 
 
 def test_windows_that_are_far_and_full_are_worth_it() -> None:
@@ -35,24 +35,24 @@ def test_windows_that_are_far_and_full_are_worth_it() -> None:
 
 
 def test_a_window_with_files_needs_many_more_messages() -> None:
-    far = table({3: 1_000, 4: 1_000, 5: 1_000}, {5: 900})
+    delay_files = table({3: 1_000, 4: 1_000, 5: 1_000}, {5: 900})
     totals = {start(3): 1_249, start(4): 1_250, start(5): 200}
-    assert POLICY.worth_it(far, totals, NOW) == {start(4): 250, start(5): 100}
+    assert POLICY.worth_it(delay_files, totals, NOW) == {start(4): 250, start(5): 100}
 
 
 def test_a_window_whose_load_was_cut_short_is_left_alone() -> None:
-    far = table({3: 100}, {3: 100})
-    far.loading.add(start(3))
-    assert POLICY.worth_it(far, {start(3): 500}, NOW) == {}
-    assert POLICY.to_rewrite(far, NOW) == []
+    delay_files = table({3: 100}, {3: 100})
+    delay_files.loading.add(start(3))
+    assert POLICY.worth_it(delay_files, {start(3): 500}, NOW) == {}
+    assert POLICY.to_rewrite(delay_files, NOW) == []
 
 
 def test_windows_are_loaded_so_long_before_their_start() -> None:
-    far = table({3: 1, 4: 1, 9: 1})
+    delay_files = table({3: 1, 4: 1, 9: 1})
     before = start(4) - POLICY.ahead_ms
-    assert POLICY.to_load(far, before - WINDOW_MS - 1) == []
-    assert POLICY.to_load(far, before - 1) == [start(3)]
-    assert POLICY.to_load(far, before) == [start(3), start(4)]
+    assert POLICY.to_load(delay_files, before - WINDOW_MS - 1) == []
+    assert POLICY.to_load(delay_files, before - 1) == [start(3)]
+    assert POLICY.to_load(delay_files, before) == [start(3), start(4)]
 
 
 def test_windows_with_a_share_of_dead_messages_are_rewritten_and_empty_ones_before() -> None:
@@ -62,11 +62,11 @@ def test_windows_with_a_share_of_dead_messages_are_rewritten_and_empty_ones_befo
 
 
 def test_a_dropped_message_counts_once_and_is_forgotten_with_its_window() -> None:
-    far = table({3: 2, 4: 2})
-    far.drop([make_key(start(3), 1, 0), make_key(start(4), 2, 0), make_key(start(4), 3, 0)])
-    assert (far.messages, far.pending(start(3)), far.pending(start(4))) == (1, 1, 0)
-    far.forget(start(4))
-    assert (far.messages, far.dropped(start(4)), far.first) == (1, 0, start(3))
+    delay_files = table({3: 2, 4: 2})
+    delay_files.drop([make_key(start(3), 1, 0), make_key(start(4), 2, 0), make_key(start(4), 3, 0)])
+    assert (delay_files.messages, delay_files.pending(start(3)), delay_files.pending(start(4))) == (1, 1, 0)
+    delay_files.forget(start(4))
+    assert (delay_files.messages, delay_files.dropped(start(4)), delay_files.first) == (1, 0, start(3))
 
 
 def test_windows_settle_once_they_hardly_grow() -> None:
@@ -82,8 +82,8 @@ def test_windows_settle_once_they_hardly_grow() -> None:
 
 
 def test_one_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiering_policy, "_MOST_WINDOWS", 2)
-    monkeypatch.setattr(tiering_policy, "_MOST_ROWS", 100)
+    monkeypatch.setattr(tiering_policy, "_MAX_WINDOWS", 2)
+    monkeypatch.setattr(tiering_policy, "_MAX_ROWS", 100)
     settled = Settled(0)
     assert settled.among({3: 10, 1: 10, 2: 10}, 0) == [1, 2]
     assert settled.among({1: 60, 2: 41}, 0) == [1]
@@ -97,9 +97,9 @@ def test_neighbours_are_one_run() -> None:
 
 @pytest.mark.parametrize("key", [0, 1, 2, 3])
 def test_the_next_window_with_keys_above_a_key(key: int) -> None:
-    far = table({1: 1, 3: 1})
+    delay_files = table({1: 1, 3: 1})
     last = make_key(start(key + 1) - 1, (1 << 64) - 1, (1 << 32) - 1)
     expected = {0: start(1), 1: start(3), 2: start(3), 3: None}[key]
-    assert far.next_after(last) == expected
+    assert delay_files.next_after(last) == expected
     inside = make_key(start(key), 5, 0)
-    assert far.next_after(inside) == {0: start(1), 1: start(1), 2: start(3), 3: start(3)}[key]
+    assert delay_files.next_after(inside) == {0: start(1), 1: start(1), 2: start(3), 3: start(3)}[key]

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.election.allocation import STRATEGIES, StrategyName, allocate, consistent_hash
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 
-READY = Standing(NodeState.READY)
+READY = NodeHealth(NodeState.READY)
 SHARDS = st.integers(1, 64).map(range)
 NAMES = st.lists(st.from_regex(r"[a-z]{1,3}-[0-9]{1,2}", fullmatch=True), min_size=1, max_size=8, unique=True)
 FLAT = [StrategyName.AVERAGE, StrategyName.CIRCLE, StrategyName.CONSISTENT_HASH]
 
 
-def node(name: str, rack: str = "", standing: Standing = READY, holds: frozenset[int] | None = None) -> Member:
-    return Member(name, f"http://{name}", rack=rack, holds=holds, standing=standing)
+def node(name: str, rack: str = "", health: NodeHealth = READY, holds: frozenset[int] | None = None) -> Member:
+    return Member(name, f"http://{name}", rack=rack, holds=holds, health=health)
 
 
 NODES = NAMES.flatmap(
@@ -111,7 +111,7 @@ def test_the_table_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("strategy", StrategyName)
 def test_only_ready_nodes_are_given_shards_and_draining_ones_where_none_is_ready(strategy: StrategyName) -> None:
     drained, joining, out = (
-        node(state.value, standing=Standing(state)) for state in (NodeState.DRAINING, NodeState.JOINING, NodeState.OUT)
+        node(state.value, health=NodeHealth(state)) for state in (NodeState.DRAINING, NodeState.JOINING, NodeState.OUT)
     )
     assert set(allocate(strategy, range(8), [drained, joining, node("b"), out]).values()) == {"b"}
     assert set(allocate(strategy, range(8), [drained, joining, out]).values()) == {"draining"}

@@ -18,7 +18,7 @@ from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Targets
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.shard_reader import Found, MessageState, Named, Query, Status
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
@@ -51,7 +51,7 @@ class Cluster:
         self.asked: list[tuple[Any, ...]] = []
         self.named_found: dict[bytes, Named] = {}
         self.unreadable: Unavailable | None = None
-        self.standing = Standing(NodeState.READY)
+        self.health = NodeHealth(NodeState.READY)
         self.leading: Mapping[int, str] = {0: "a"}
 
     async def state(self, *asked: Any) -> MessageState | None:
@@ -89,7 +89,7 @@ class Cluster:
         return {shard: Found([], None) for shard in after}
 
     def members(self) -> Sequence[Member]:
-        return [Member("a", "http://a", standing=self.standing)]
+        return [Member("a", "http://a", health=self.health)]
 
     def masters(self) -> Mapping[int, str]:
         return self.leading
@@ -165,9 +165,9 @@ def test_the_keyless_of_one_call_go_to_one_shard_and_the_keyed_by_their_key() ->
 def test_new_messages_are_refused_where_a_masters_disk_is_full() -> None:
     async def scenario(site: Site) -> None:
         full = "the disk of /data is 91.0 % full"
-        site.cluster.standing = Standing(NodeState.READY, watermark=2)
+        site.cluster.health = NodeHealth(NodeState.READY, watermark=2)
         assert await site.receipts(later())
-        site.cluster.standing = Standing(NodeState.READY, watermark=3, full=full)
+        site.cluster.health = NodeHealth(NodeState.READY, watermark=3, full=full)
         with pytest.raises(DiskFull, match="node a: the disk of /data is 91") as refused:
             await site.gateway.send([later()])
         assert refused.value.retry_after_s > 0
@@ -282,7 +282,7 @@ def test_a_direct_message_of_another_proxy_is_known() -> None:
 
 def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() -> None:
     async def scenario(site: Site) -> None:
-        site.cluster.standing = Standing(NodeState.OUT, "diverged")
+        site.cluster.health = NodeHealth(NodeState.OUT, "diverged")
         assert "no delay node is ready" in str(site.gateway.why_not_ready())
         assert len(await site.receipts(later())) == 1
         site.follower.entries.clear()

@@ -13,7 +13,7 @@ import pytest
 from duemq.cluster.codec import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
 from duemq.cluster.paging import merge, shortened
 from duemq.cluster.shard_reader import Found, MessageState, Query
-from duemq.election.base import Member, NodeState, Standing
+from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import make_key
 from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
@@ -49,7 +49,7 @@ class Nodes:
 
 
 def node(name: str, state: NodeState = READY, lag: int = 0, holds: frozenset[int] | None = None) -> Member:
-    return Member(name, f"http://{name}", holds=holds, standing=Standing(state, lag={0: lag}))
+    return Member(name, f"http://{name}", holds=holds, health=NodeHealth(state, lag={0: lag}))
 
 
 def reading(nodes: Nodes, scenario: Callable[[RemoteReader], Awaitable[None]]) -> None:

@@ -20,7 +20,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.proxy.response.render import records_bytes
-from duemq.proxy.response.topic_cursor import MOST_PARTITIONS, decode_cursor, encode_cursor
+from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.web.settings import HttpSettings
 
 ID = "Aa0-_" + "z" * 27
@@ -283,7 +283,7 @@ def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_u
 
 def test_a_topic_that_no_cursor_could_speak_of_is_refused_and_the_largest_other_one_is_read() -> None:
     async def scenario(site: Site) -> None:
-        for name, partitions in (("most", MOST_PARTITIONS), ("more", MOST_PARTITIONS + 1)):
+        for name, partitions in (("most", MAX_PARTITIONS), ("more", MAX_PARTITIONS + 1)):
             await site.bus.create_topic(name, partitions)
         page = (await site.http.get("/v1/topics/most/records")).json()
         again = await site.http.get("/v1/topics/most/records", params={"after": page["cursor"]})

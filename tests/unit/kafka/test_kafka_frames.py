@@ -11,7 +11,7 @@ from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Chunk, Run
 from duemq.bus.kafka.produce.batches import appended, batches_of, too_large
-from duemq.model.message import CANCEL, MOST_HEADERS, Draft, change_frame, schedule_frame
+from duemq.model.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
 from duemq.model.record import Record, Stored, pack_record, unpack_record
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -39,7 +39,7 @@ def test_what_a_frame_cannot_hold_is_replaced() -> None:
     frame = to_frame(None, None, [("empty", None), (long, b"1")] + [("many", b"")] * 70_000)
     record = unpack_record(frame)
     assert record.value == b""
-    assert len(record.headers) == MOST_HEADERS
+    assert len(record.headers) == MAX_HEADERS
     assert record.headers[:2] == (("empty", b""), ("é" * 32_767, b"1"))
     assert unpack_record(to_frame(None, b"v", [("duemq-command", None)])).headers == (("duemq-command", b""),)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Answer, Barrier, Deferred, Entry, Fates, FileDecision, read_ledger
+from duemq.model.ledger import START, Answer, Barrier, Deferred, Entry, FileDecision, OutcomeCounts, read_ledger
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)
@@ -16,7 +16,7 @@ entries = st.builds(
     Entry, numbers, numbers, keys, numbers,
     st.dictionaries(st.integers(0, 60), st.sampled_from(Answer)).map(lambda answers: dict(sorted(answers.items()))),
     st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
-    st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: Fates(*parts)), numbers,
+    st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: OutcomeCounts(*parts)), numbers,
     st.lists(imports, max_size=3).map(tuple), numbers, st.none() | st.tuples(numbers, numbers), st.none() | numbers,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.message import CANCEL, MOST_HEADERS, MOVE, Change, read_schedule, shard_of_name
+from duemq.model.message import CANCEL, MAX_HEADERS, MOVE, Change, read_schedule, shard_of_name
 from duemq.model.plain import ByName, Malformed, Place, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
@@ -183,7 +183,7 @@ def test_a_frame_that_is_none_or_full_of_headers_still_makes_a_dead_letter() -> 
     assert unpack_record(dead_letter(broken, 3, 7, "x")).value == broken
     full = HEAD.pack(-1, 0xFFFF, 6 * 0xFFFF) + bytes(6 * 0xFFFF) + b"value"
     letter = unpack_record(dead_letter(full, 3, 7, "x"))
-    assert (len(letter.headers), letter.value) == (MOST_HEADERS + 4, b"value")
-    many = pack_record(None, (TARGET, ("x-delay", b"1"), *[("h", b"")] * (MOST_HEADERS + 1)), b"")
+    assert (len(letter.headers), letter.value) == (MAX_HEADERS + 4, b"value")
+    many = pack_record(None, (TARGET, ("x-delay", b"1"), *[("h", b"")] * (MAX_HEADERS + 1)), b"")
     found = command_of(many, AT, PLACE)
     assert isinstance(found, Malformed) and "65001 headers are given" in found.reason

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from duemq.model.ledger import Fates
-from duemq.pipeline.audit.job import FATES, Result
+from duemq.model.ledger import OutcomeCounts
+from duemq.pipeline.audit.job import OUTCOMES, Result
 from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict
 from duemq.pipeline.audit.window import Window
 from duemq.pipeline.sources.ranges import TopicRange
 
-WINDOW = Window(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, Fates(20), 20)
+WINDOW = Window(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, OutcomeCounts(20), 20)
 
 
 def result(**more: Any) -> Result:
@@ -20,7 +20,7 @@ def result(**more: Any) -> Result:
     whole = Spread(25, 100, 10_000, 10_000, 10_000, 10_000)
     late = Late(whole, {"a<b": whole}, {0: whole}, hours, [(10**hour, 5) for hour in range(5)])
     plain: dict[str, Any] = {
-        "account": dict.fromkeys(FATES, 0) | {"delivered": 25, "pending": 3}, "others": {"direct": 1}, "found": {},
+        "account": dict.fromkeys(OUTCOMES, 0) | {"delivered": 25, "pending": 3}, "others": {"direct": 1}, "found": {},
         "shown": [], "late": late, "shards": [WINDOW], "notes": ["a & b"],
         "ranges": [TopicRange("orders", {0: 1}, {0: 9}, {0: 0})],
     }  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_page_says_it_at_a_glance() -> None:
     wrong = {"kind": "early", "shard": 1, "id": "<id>", "topic": None, "asked": 5, "delivered_at": None, "detail": None}
     page = report(result(found={"early": 3}, shown=[wrong]), "x", 0)
     assert "3 violations" in page and "&lt;id&gt;" in page and "2 more are in the table" in page
-    assert "cannot be known" in verdict(result(account=dict.fromkeys(FATES, 1)))
+    assert "cannot be known" in verdict(result(account=dict.fromkeys(OUTCOMES, 1)))
     assert verdict(result(found={"early": 1})) == "1 violation"
     assert "no entry" in verdict(result(shards=[])) and "<svg" not in report(result(late=Late(), shards=[]), "x", 0)
 
@@ -50,6 +50,6 @@ def test_shards_without_an_entry_are_in_the_verdict() -> None:
 
 def test_of_how_many_it_cannot_be_known() -> None:
     dropped = replace(WINDOW, base_applied=4, known_from=7)
-    unproven = dict.fromkeys(FATES, 0) | {"unproven": 10}
+    unproven = dict.fromkeys(OUTCOMES, 0) | {"unproven": 10}
     assert result(account=unproven, shards=[dropped], doubtful=100).unknown == 113
     assert result().unknown == 0

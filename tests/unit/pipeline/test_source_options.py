@@ -6,7 +6,7 @@ import pytest
 
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.source.options import MOST_RANGES, reading, writing
+from duemq.pipeline.source.options import MAX_RANGES, reading, writing
 
 DAY_MS = 86_400_000
 
@@ -45,7 +45,7 @@ def test_ranges_meet_and_cover_what_is_asked() -> None:
     assert reading({"since": "7", "until": str(3_600_000), "window": "30m"}).ranges() == [
         (7, WINDOW_MS), (WINDOW_MS, 2 * WINDOW_MS)
     ]  # fmt: skip
-    with pytest.raises(BadInput, match=rf"option window: makes .* the limit is {MOST_RANGES:,}"):
+    with pytest.raises(BadInput, match=rf"option window: makes .* the limit is {MAX_RANGES:,}"):
         reading({"since": "0", "until": str(DAY_MS), "window": "1s"}).ranges()
 
 

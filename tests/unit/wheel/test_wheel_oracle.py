@@ -13,9 +13,9 @@ from duemq.wheel.slots import Dues, Level
 from duemq.wheel.wheel import Wheel
 
 START = 1_700_000_998_000  # 2 s before the end of a window, a minute and a second
-FAR = 10 * 365 * 86_400_000
+DELAY_FILE = 10 * 365 * 86_400_000
 
-reaches = st.sampled_from([3, 1_500, 9_000, 150_000, 5_400_000, 86_400_000, FAR])
+reaches = st.sampled_from([3, 1_500, 9_000, 150_000, 5_400_000, 86_400_000, DELAY_FILE])
 
 
 def array(dues: list[int]) -> Dues:

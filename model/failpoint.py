@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Fault = Callable[[str], None]
+Failpoint = Callable[[str], None]
 
 
-def no_fault(step: str) -> None:
+def no_failpoint(step: str) -> None:
     """Where tests put a crash: called with the name of each step."""

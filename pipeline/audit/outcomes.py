@@ -91,7 +91,7 @@ def events(
 
 
 def messages(events: DataFrame) -> DataFrame:
-    """`events` grouped by message. See `fates` for what the columns mean."""
+    """`events` grouped by message. See `outcomes` for what the columns mean."""
     c = F.col
 
     def one(field: str) -> Column:
@@ -141,8 +141,8 @@ def messages(events: DataFrame) -> DataFrame:
     return grouped.withColumn("accepts", accepts).where(speaks)
 
 
-def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_from: int | None = None) -> DataFrame:
-    """`messages` with what should have become of them: `part` and `fate`.
+def outcomes(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_from: int | None = None) -> DataFrame:
+    """`messages` with what should have become of them: `part` and `outcome`.
 
     `windows`: `window.as_frame`. `topics`: the topics that were read: `topic`, `topic_hash`, `known_from` (epoch ms:
     what was delivered there up to then may have been dropped). `anywhere_from`: the same for messages whose topic is
@@ -150,7 +150,7 @@ def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_f
 
     `part`: `range` (accepted in the range that is audited; the others are looked at, but not accounted), `earlier`,
     `later`, `direct` (without delay), `nowhere` (no shard has such messages).
-    `fate` is what the ledger says of a message of the range: delivered, cancelled, moved (on, and waiting), dead,
+    `outcome` is what the ledger says of a message of the range: delivered, cancelled, moved (on, and waiting), dead,
     pending; `lost`: delivered, and there is no record; `unproven`: delivered, and its record cannot be there any more,
     or its topic was not read, or it is known by its number and due in a window that has only begun. Of messages of no
     account: `none`. `key_due`, `key_offset`, `key_row`: the key it has, or left by. `asked`, `asked_at`: when it should
@@ -175,7 +175,7 @@ def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_f
     topic_from = F.coalesce("topic_from", F.when(c("topic_hash").isNull(), F.lit(anywhere_from).cast("bigint")))
     provable = F.greatest(c("key_due"), c("accepted_at")) > topic_from
     own = c("counted") | (c("least_id_due") == c("first_due")) | (c("most_id_due") == c("first_due"))
-    fate = (
+    outcome = (
         F.when((c("part") != "range") | (c("accepts") == 0), "none")
         .when(c("cancels") > 0, "cancelled")
         .when(c("is_dead"), "dead")
@@ -197,7 +197,7 @@ def fates(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywhere_f
         placed.withColumn("part", part)
         .withColumns(
             {
-                "fate": fate,
+                "outcome": outcome,
                 "asked": asked,
                 "asked_at": F.coalesce("asked_at", "accepted_at"),
                 "passed": passed,
