@@ -62,7 +62,7 @@ class NodeOptions:
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
     `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one cleaning a day;
-    None = every `clean_interval_s`.
+    None = every `purge_interval_s`.
     """
 
     cycle_limits: CycleLimits = field(default_factory=CycleLimits)

@@ -31,7 +31,7 @@ class AbusedServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self._files, self._files))
 
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-        marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("CLEAN", "SHORTEN", "REFUSE")}
+        marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
         listen = self.url.removeprefix("http://")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

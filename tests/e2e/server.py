@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
     How full the disk of this machine is does not matter, but to the tests that say so; nor does how busy it is.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-    marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("CLEAN", "SHORTEN", "REFUSE")}
+    marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
     patient = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}
     return kept | marks | patient | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 

@@ -67,7 +67,7 @@ def forget_names_that_are_held(patch: Patch) -> None:
         store.delete([NAME_DUE + row for row in rows] + [NAME + row[U64.size :] for row in rows])
         yield
 
-    patch.setattr(retention, "_forget_names", forget)
+    patch.setattr(retention, "_purge_names", forget)
 
 
 def forget_moves_that_are_held(patch: Patch) -> None:
@@ -77,7 +77,7 @@ def forget_moves_that_are_held(patch: Patch) -> None:
         store.delete([MOVED + first for first, _ in store.each(MOVED) if first < end])
         yield
 
-    patch.setattr(retention, "_forget_moves", forget)
+    patch.setattr(retention, "_purge_moves", forget)
 
 
 def drop_up_to_the_end_of_the_window(patch: Patch) -> None:
@@ -103,7 +103,7 @@ def place_before_the_cursors_window(patch: Patch) -> None:
 
 def forget_ends_by_due_times(patch: Patch) -> None:
     """What was cancelled is never forgotten before its window is over."""
-    patch.setattr(retention, "_forget_ended", lambda store, end_horizon: iter(()))
+    patch.setattr(retention, "_purge_ended", lambda store, end_horizon: iter(()))
 
 
 MUTANTS = (

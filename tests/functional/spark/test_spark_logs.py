@@ -160,7 +160,7 @@ def test_ids_of_other_spellings_are_none(spark: SparkSession) -> None:
 def test_a_topic_of_one_partition_is_read_by_many_tasks(
     spark: SparkSession, kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.sources.logs._MOST_RECORDS", 10)
+    monkeypatch.setattr("duemq.pipeline.sources.logs._MAX_RECORDS", 10)
     topic = asyncio.run(new_topic(kafka.bootstrap))
     asyncio.run(send(kafka.bootstrap, topic, [b"%d" % n for n in range(95)], partition=0))
     frame = read_topics(spark, kafka.bootstrap, Logs(kafka.bootstrap).ranges([topic]).values())

@@ -32,7 +32,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, Identity
 from duemq.storage.delay_files.catalog import FOLDER
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("far_work_in_thread")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tiering_work_in_thread")]
 
 COUNT, WAIT_S = 40, 300.0
 NOW = time.time_ns() // 1_000_000

@@ -34,8 +34,8 @@ _GARBAGE: tuple[tuple[Record, str], ...] = (
     (Record(None, (_TARGET, _TARGET, ("x-delay", b"1")), b""), "bad_header: duemq-topic is given twice"),
     (Record(None, (("duemq-cancel", b"a/b"),), b""), "bad_field: duemq-cancel: no id of this cluster, and a name has "
      "1 to 128 characters of A-Z a-z 0-9 . _ : -, not 'a/b'"),
-    (_lying(), "unknown_field: 'duemq-command' is not a header here; known are DELAY, duemq-import, duemq-cancel, "
-     "duemq-delay, duemq-deliver-at, duemq-expires-at, duemq-key, duemq-labels, duemq-move, duemq-name, duemq-topic, "
+    (_lying(), "unknown_field: 'duemq-command' is not a header here; known are DELAY, duemq-cancel, duemq-delay, "
+     "duemq-deliver-at, duemq-expires-at, duemq-import, duemq-key, duemq-labels, duemq-move, duemq-name, duemq-topic, "
      "x-delay"),
 )  # fmt: skip
 
