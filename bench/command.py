@@ -259,12 +259,12 @@ def targets(
     on: str = "embedded",
 ) -> "list[Step]":
     """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
-    from duemq.bench.plans.kafka import targets_step
+    from duemq.bench.plans.kafka import destinations_step
     from duemq.bench.system.system import LAYOUTS
 
     if on not in LAYOUTS:
         raise typer.BadParameter("bad targets are Kafka's: say kafka or kafka3", param_hint="--on")
-    return [targets_step(rate, seconds, LAYOUTS[on].brokers)]
+    return [destinations_step(rate, seconds, LAYOUTS[on].brokers)]
 
 
 @command("all")

@@ -33,7 +33,7 @@ class UnknownTopic(Rejected):
         self.topic = topic
 
 
-class TargetRefused(Unavailable):
+class DestinationRefused(Unavailable):
     """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
 
     `reason`: in a word or two (`cluster/destinations.py` has those that duemq knows); the message says it in a
@@ -91,7 +91,7 @@ def _some(numbers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """What a topic takes, as the log said it last.
 
     `max_frame_bytes`: larger frames are refused; None = any size is taken. `needs_key`: a record without a key is
@@ -227,7 +227,7 @@ class Bus(Protocol):
         """Become the only writer under this name: from now on older committers of it are fenced."""
         ...
 
-    def target(self, topic: str) -> Target | None:
+    def destination(self, topic: str) -> Destination | None:
         """What a topic takes, without asking anybody: of a topic in use what was true some seconds ago at most.
 
         None where the topic was not looked at lately, and where it is known not to exist.
@@ -235,7 +235,7 @@ class Bus(Protocol):
         ...
 
     async def look_at(self, topics: Collection[str]) -> None:
-        """Ask the log about these topics: afterwards `target` knows those that exist. Raises StoreFailed."""
+        """Ask the log about these topics: afterwards `destination` knows those that exist. Raises StoreFailed."""
         ...
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:

@@ -13,9 +13,9 @@ from pathlib import Path
 from duemq.bus.base import (
     Appended,
     Batches,
+    Destination,
     Landed,
     Subscription,
-    Target,
     TopicInfo,
     UnknownTopic,
     log_that_fits,
@@ -147,10 +147,10 @@ class MemoryBus:
         epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
         return EpochCommitter(self, name, epoch)
 
-    def target(self, topic: str) -> Target | None:
+    def destination(self, topic: str) -> Destination | None:
         self._check()
         found = self._log.topics.get(topic)
-        return None if found is None else Target(len(found))
+        return None if found is None else Destination(len(found))
 
     async def look_at(self, topics: Collection[str]) -> None:
         await self._turn()

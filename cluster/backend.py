@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator
@@ -29,7 +29,7 @@ class Backend(Protocol):
     @property
     def ids(self) -> IdCodec: ...
     @property
-    def targets(self) -> Targets: ...
+    def destinations(self) -> Destinations: ...
     @property
     def reader(self) -> ShardReader: ...
     @property
@@ -64,7 +64,7 @@ class Backend(Protocol):
         ...
 
     def count_direct(self, messages: int) -> None:
-        """So many messages went straight to their targets."""
+        """So many messages went straight to their destinations."""
         ...
 
     def lateness(self, topic: str) -> dict[str, Any]:
@@ -72,11 +72,11 @@ class Backend(Protocol):
         ...
 
     def trouble(self, topic: str) -> str | None:
-        """What is wrong with a target, in a sentence; None if nothing is known to be."""
+        """What is wrong with a destination, in a sentence; None if nothing is known to be."""
         ...
 
     def troubles(self) -> dict[str, str]:
-        """Targets that refuse messages, a few of them, each with a sentence."""
+        """Destinations that refuse messages, a few of them, each with a sentence."""
         ...
 
     def cluster(self) -> dict[str, Any]: ...

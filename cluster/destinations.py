@@ -1,4 +1,4 @@
-"""The target topics of a process: what each takes, and which of them take nothing just now, and why."""
+"""The destinations of a process: what each takes, and which of them take nothing just now, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Bus, Target, TargetRefused
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Bus, Destination, DestinationRefused
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.errors import Fatal, LogFailed, Rejected, Unavailable
 
@@ -68,7 +68,7 @@ class Refusal(NamedTuple):
         return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
 
 
-class Targets:
+class Destinations:
     """Looks topics up, makes missing ones where that is allowed (`partitions` > 0), and remembers refusals.
 
     What a topic takes is always what the bus last heard of it. Nothing here raises because of one topic.
@@ -86,18 +86,19 @@ class Targets:
     async def learn(self, needed: Collection[str] = ()) -> None:
         """Look up all topics there are, so that the first message to each need not wait for it.
 
-        Topics that are `needed` are made also where targets never are, of one partition. Nothing stops without them.
+        Topics that are `needed` are made also where destinations never are, of one partition. Nothing stops without
+        them.
         """
         for topic in needed:
             try:
                 await self._bus.create_topic(topic, 1)
-            except (TargetRefused, Rejected, LogFailed) as error:
-                log.error("topic %s is not there: %s", topic, error, extra={"action": "targets"})
+            except (DestinationRefused, Rejected, LogFailed) as error:
+                log.error("topic %s is not there: %s", topic, error, extra={"action": "destinations"})
         try:
             topics = await self._bus.topics()
             await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
         except LogFailed as error:  # one topic of a shared log that is in trouble is no reason not to start
-            log.warning("targets are looked up as they are needed: %s", error, extra={"action": "targets"})
+            log.warning("destinations are looked up as they are needed: %s", error, extra={"action": "destinations"})
 
     async def close(self) -> None:
         for lookup in (lookups := list(self._lookups.values())):
@@ -106,21 +107,23 @@ class Targets:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, Target]:
+    async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, Destination]:
         """What these topics take; unknown ones are looked up, and made where that is allowed, side by side.
 
         Missing in the answer are those that are not known within `patience_s` (None: until all look-ups have ended).
         """
-        target = self._bus.target
-        found = {topic: known for topic in topics if (known := target(topic)) is not None}
+        destination = self._bus.destination
+        found = {topic: known for topic in topics if (known := destination(topic)) is not None}
         if lookups := [self._look_up(topic) for topic in topics if topic not in found]:
             await asyncio.wait(lookups, timeout=patience_s)
-            found |= {topic: known for topic in topics if topic not in found and (known := target(topic)) is not None}
+            found |= {
+                topic: known for topic in topics if topic not in found and (known := destination(topic)) is not None
+            }
         return found
 
     async def ready(
         self, topics: Collection[str], now: int, waits_ms: Sequence[int], patience_s: float
-    ) -> tuple[dict[str, Target], dict[str, Refusal]]:
+    ) -> tuple[dict[str, Destination], dict[str, Refusal]]:
         """The topics that can be sent to at `now` (ms), and why the others cannot.
 
         `waits_ms`: after each refusal in a row. Look-ups that take longer than `patience_s` go on in the background.
@@ -132,13 +135,13 @@ class Targets:
                 refusal = self._refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
-            about = self._bus.target(topic) if refusal.absent or refusal.reason in _SEEN else None
+            about = self._bus.destination(topic) if refusal.absent or refusal.reason in _SEEN else None
             if about is None or len(about.trouble) == about.partitions:
                 refused[topic] = refusal
         # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
         answered = self._unheard(topics)
         known = await self.resolve([topic for topic in topics if topic not in refused.keys() | answered], patience_s)
-        known |= {topic: about for topic in answered if (about := self._bus.target(topic)) is not None}
+        known |= {topic: about for topic in answered if (about := self._bus.destination(topic)) is not None}
         for topic in topics:
             about = known.get(topic)
             if about is None and topic not in refused:
@@ -171,7 +174,7 @@ class Targets:
     def _look_up(self, topic: str) -> asyncio.Task[None]:
         lookup = self._lookups.get(topic)
         if lookup is None:
-            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"target {topic}")
+            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"destination {topic}")
             lookup.add_done_callback(lambda _: self._lookups.pop(topic, None))
         return lookup
 
@@ -180,10 +183,10 @@ class Targets:
         try:
             async with self._turn:
                 await self._bus.look_at([topic])
-                if self._bus.target(topic) is None and self._partitions:
+                if self._bus.destination(topic) is None and self._partitions:
                     await self._bus.create_topic(topic, self._partitions)
             return
-        except TargetRefused as error:
+        except DestinationRefused as error:
             reason, detail = error.reason, error.detail
         except Rejected as error:
             reason, detail = error.code, error.detail
@@ -192,7 +195,9 @@ class Targets:
         except (Unavailable, Fatal) as error:
             reason, detail = "not_made", str(error)
         except Exception as error:  # whatever one topic brings about ends with it
-            log.exception("target %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic})
+            log.exception(
+                "destination %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic}
+            )
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MAX_REFUSALS:
             self._answers.clear()
@@ -223,7 +228,7 @@ class Targets:
         notes[topic] = refusal
         if not again and reason != LOOKED_UP:
             log.warning(
-                "target %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
+                "destination %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
                 extra={"action": "target_refused", "topic": topic, "reason": reason},
             )  # fmt: skip
         return refusal
@@ -233,7 +238,7 @@ class Targets:
         refusal = self._refusals.get(topic)
         if refusal is not None and refusal.shown(now):
             return refusal.detail
-        about = self._bus.target(topic)
+        about = self._bus.destination(topic)
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:

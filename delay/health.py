@@ -50,9 +50,9 @@ class HealthTracker:
 
     def judge(
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
-        targets: Mapping[str, str] | None = None,
+        destinations: Mapping[str, str] | None = None,
     ) -> NodeHealth:  # fmt: skip
-        """`trouble`: of the log. `watermark`, `full`, `targets`: see `Standing`."""
+        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `Standing`."""
         unfit = self._why_unfit()
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:
@@ -68,19 +68,26 @@ class HealthTracker:
         else:
             troubles = (shard.trouble() for shard in self._shards.values())
             state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
-        return NodeHealth(state, reason, self.lag, watermark, full, unfit, targets or {})
+        return NodeHealth(state, reason, self.lag, watermark, full, unfit, destinations or {})
 
     def worth_telling(self, health: NodeHealth) -> bool:
         """Whether the others should hear of it now."""
         before = self._told
         # What it says of a full disk has a figure in it that changes every second.
-        changed = (before.state, before.reason, before.watermark, bool(before.full), before.unfit, before.targets) != (
+        changed = (
+            before.state,
+            before.reason,
+            before.watermark,
+            bool(before.full),
+            before.unfit,
+            before.destinations,
+        ) != (
             health.state,
             health.reason,
             health.watermark,
             bool(health.full),
             health.unfit,
-            health.targets,
+            health.destinations,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in health.lag.items()

@@ -28,12 +28,12 @@ _FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.FILE_PENDING, Answer.FILE_DUPLICATE))
 
-_OF_TARGETS = PASSING | {
+_OF_DESTINATIONS = PASSING | {
     UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY, "bad_topic", "not_authorized", "policy", "too_few_brokers", "not_made",
     "failed", "refused",
 }  # fmt: skip
-DEFERRED_REASONS = _OF_TARGETS | {"clock went back", "expired"}
-DEAD_REASONS = (_OF_TARGETS - PASSING) | {"expired", "malformed"}
+DEFERRED_REASONS = _OF_DESTINATIONS | {"clock went back", "expired"}
+DEAD_REASONS = (_OF_DESTINATIONS - PASSING) | {"expired", "malformed"}
 """Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
 
 
@@ -43,7 +43,7 @@ class Observer:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lateness: dict[str, Lateness] = {}
         self._commands = Counter("duemq_commands_total", "Commands applied", registry=registry)
-        self._delivered = Counter("duemq_delivered_total", "Messages sent to their targets", registry=registry)
+        self._delivered = Counter("duemq_delivered_total", "Messages sent to their destinations", registry=registry)
         self._dead = Counter(
             "duemq_dead_letters_total", "Messages that ended in the dead letters", ["reason"], registry=registry
         )
@@ -257,7 +257,7 @@ class NodeCollector(Collector):
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
         refused = GaugeMetricFamily(
-            "duemq_target_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
+            "duemq_destination_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
         )
         for topic, reason in self._refusals().items():
             refused.add_metric([topic, reason], 1)

@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Bus
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Level, Watermarks
 from duemq.delay.core.limits import CycleLimits
@@ -72,7 +72,7 @@ class NodeOptions:
     linger: Linger = field(default_factory=Linger)
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
-    target_partitions: int = 1
+    topic_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
     flush_interval_s: float = 5.0
@@ -120,7 +120,7 @@ class Node:
         self.delay_files, self.tiering_turn = options.delay_files, asyncio.Lock()
         self.importing, self.import_turn = options.importing, asyncio.Lock()
         self.bus: Bus
-        self.targets: Targets
+        self.destinations: Destinations
         self.shards: dict[int, Shard] = {}
         self.observer = Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
@@ -135,7 +135,7 @@ class Node:
         registry.register(ClockCollector(self.watch))
 
     def _refusals(self) -> dict[str, str]:
-        return self.targets.reasons(self.clock()) if hasattr(self, "targets") else {}
+        return self.destinations.reasons(self.clock()) if hasattr(self, "destinations") else {}
 
     def _gauges(self) -> list[ShardGauges]:
         lag = self.health.lag
@@ -184,8 +184,8 @@ class Node:
         self.shards.clear()
         self.bus = await self._open_bus()
         await create_logs(self.bus, info.shards)
-        self.targets = Targets(self.bus, options.target_partitions)
-        await self.targets.learn([options.cycle_limits.dead_letter_topic])
+        self.destinations = Destinations(self.bus, options.topic_partitions)
+        await self.destinations.learn([options.cycle_limits.dead_letter_topic])
         self._memory = memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         for number in sorted(range(info.shards) if options.holds is None else options.holds):
             self.shards[number] = self._shard(number, memory)
@@ -311,8 +311,8 @@ class Node:
         # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
-        if hasattr(self, "targets"):
-            await self.targets.close()
+        if hasattr(self, "destinations"):
+            await self.destinations.close()
         if hasattr(self, "bus"):
             await self._attempt(self.bus.close)
 
@@ -346,7 +346,7 @@ class Node:
         upkeep = self.upkeep
         health = self.health.judge(
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
-            self.targets.troubles(self.clock()),
+            self.destinations.troubles(self.clock()),
         )  # fmt: skip
         self._why_unfit = why_unfit(health.unfit)
         if self.options.alone and health.unfit and health.state is NodeState.READY:  # nobody else leads them

@@ -6,7 +6,7 @@ from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator, cluster_json
@@ -31,8 +31,8 @@ class NodeBackend:
         return self._node.bus
 
     @property
-    def targets(self) -> Targets:
-        return self._node.targets
+    def destinations(self) -> Destinations:
+        return self._node.destinations
 
     def progress(self, shard: int) -> Progress:
         held = self._node.shards.get(shard)
@@ -58,10 +58,10 @@ class NodeBackend:
         return {"count": 0} if lateness is None else lateness.summary()
 
     def trouble(self, topic: str) -> str | None:
-        return self.targets.trouble(topic, self.clock())
+        return self.destinations.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
-        return self.targets.troubles(self.clock())
+        return self.destinations.troubles(self.clock())
 
     def cluster(self) -> dict[str, Any]:
         node = self._node

@@ -36,7 +36,8 @@ FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
 MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
-# No targets: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for themselves.
+# No destinations: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
+# themselves.
 OWN_TOPICS = (b"duemq.", b"__")
 
 COMMAND_HEADER = b"duemq-command"
@@ -62,7 +63,7 @@ Schedule = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class Draft(NamedTuple):
-    """A valid message from a producer. `due` is None for one that goes straight to its target."""
+    """A valid message from a producer. `due` is None for one that goes straight to its destination."""
 
     topic: str
     payload: bytes

@@ -112,7 +112,7 @@ def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> t
 
 
 def direct_frame(draft: Draft, id_: bytes, at: int) -> bytes:
-    """The frame of a message without delay, which goes to its target at once."""
+    """The frame of a message without delay, which goes to its destination at once."""
     count, system = system_headers(id_, at, 1, "\n".join(draft.labels).encode())
     return frame_of(draft.key, count + draft.header_count, system + draft.headers, draft.payload)
 
@@ -167,12 +167,12 @@ def name_of(row: bytes) -> bytes:
 
 
 def topic_of(row: bytes) -> bytes:
-    """The target of a message."""
+    """The destination of a message."""
     return row[ROW.size : ROW.size + row[TOPIC_BYTES_AT]]
 
 
 def topics_of(due: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    """The targets of many messages, given as keys and rows."""
+    """The destinations of many messages, given as keys and rows."""
     start = ROW.size
     return {row[start : start + row[TOPIC_BYTES_AT]] for _, row in due}
 
@@ -200,7 +200,7 @@ def changed(row: bytes, *, due: int | None = None, attempt: int | None = None) -
 
 
 def dead_frame(row: bytes, reason: str) -> bytes:
-    """The frame of a dead letter: as it would have been delivered, with its target and the reason in headers."""
+    """The frame of a dead letter: as it would have been delivered, with its destination and the reason in headers."""
     record = unpack_record(frame_in(row))
     more = (("duemq-topic", topic_of(row)), ("duemq-reason", reason.encode()))
     headers = record.headers[:_SYSTEM_HEADERS] + more + record.headers[_SYSTEM_HEADERS:]

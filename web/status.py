@@ -50,7 +50,7 @@ async def readyz(service: StatusSource, request: Request) -> Response:
         return problem_response(problem("closing", "the server was asked to stop: send what is new to another one"))
     if reason := service.gateway.why_not_ready():
         raise Unavailable(reason)
-    return JsonResponse({"status": "ready", "targets": service.gateway.troubles()})
+    return JsonResponse({"status": "ready", "destinations": service.gateway.troubles()})
 
 
 async def metrics(service: StatusSource, request: Request) -> Response:

@@ -42,7 +42,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         return steps
     many = steady_step(2_000, seconds, {})
     on_16 = Step(many.name, f"{many.title}, 16 shards", many.parameters, many.targets, shards=16)
-    return [*(_as_measured(step) for step in steps), on_16, targets_step(2_000, seconds, brokers)]
+    return [*(_as_measured(step) for step in steps), on_16, destinations_step(2_000, seconds, brokers)]
 
 
 def consume_step(count: int, rounds: int = 5) -> Step:
@@ -51,7 +51,7 @@ def consume_step(count: int, rounds: int = 5) -> Step:
     return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
-def targets_step(rate: int, seconds: int, brokers: int) -> Step:
+def destinations_step(rate: int, seconds: int, brokers: int) -> Step:
     """All kinds of bad targets that can be had on so many brokers."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
     title = f"beside bad targets: {rate:,} msg/s to a good one for {seconds} s"

@@ -11,7 +11,16 @@ from typing import Final
 
 from rocksdict import Rdict
 
-from duemq.bus.base import Batches, Landed, Subscription, Target, TopicInfo, UnknownTopic, log_that_fits, wall_clock
+from duemq.bus.base import (
+    Batches,
+    Destination,
+    Landed,
+    Subscription,
+    TopicInfo,
+    UnknownTopic,
+    log_that_fits,
+    wall_clock,
+)
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import Chunk, take
@@ -128,10 +137,10 @@ class EmbeddedBus:
         stage = partial(self._stage_commit, self._targets(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
-    def target(self, topic: str) -> Target | None:
+    def destination(self, topic: str) -> Destination | None:
         self._commits.check()
         found = self._topics.get(topic)
-        return None if found is None else Target(len(found.partitions))
+        return None if found is None else Destination(len(found.partitions))
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._commits.check()
@@ -229,28 +238,28 @@ class EmbeddedBus:
 
     def _targets(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
         self._commits.check()
-        targets = []
+        destinations = []
         for (topic, partition), frames in batches.items():
             found = self._find(topic, partition)
             if found is None:
                 raise UnknownTopic(topic, partition if topic in self._topics else None)
-            targets.append((found, frames))
-        return targets
+            destinations.append((found, frames))
+        return destinations
 
     def _begin(self) -> Group:
         self._latest = max(self._latest, self._clock())
         return Group(self._latest)
 
-    def _stage_append(self, targets: list[tuple[LogPartition, Sequence[bytes]]], group: Group) -> Landed:
-        return {found.name: group.append(found, frames) for found, frames in targets}
+    def _stage_append(self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: Group) -> Landed:
+        return {found.name: group.append(found, frames) for found, frames in destinations}
 
     def _stage_commit(
-        self, targets: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: Group
+        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: Group
     ) -> Landed:
         newest = self._epochs[name]
         if epoch < newest:
             raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {newest}")
-        return self._stage_append(targets, group)
+        return self._stage_append(destinations, group)
 
     def _stage_epoch(self, name: str, group: Group) -> int:
         epoch = self._epochs.get(name)

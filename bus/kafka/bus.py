@@ -12,10 +12,10 @@ from aiokafka.errors import KafkaError
 
 from duemq.bus.base import (
     Batches,
+    Destination,
+    DestinationRefused,
     Landed,
     Subscription,
-    Target,
-    TargetRefused,
     TopicInfo,
     TopicRefused,
     UnknownTopic,
@@ -36,7 +36,7 @@ from duemq.bus.kafka.topics.catalog import Catalog, Known
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from duemq.bus.kafka.topics.clock_topic import ClockTopic
 from duemq.bus.kafka.topics.consumer_offsets import Places
-from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_target
+from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_topic
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -65,8 +65,8 @@ class KafkaBus:
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
         self._appender = Appender(options, self._catalog, self._appended, clock)  # of own topics
-        # A broker answers one request of a producer at a time: what a target takes long for must delay no command.
-        self._to_targets = Appender(options, self._catalog, self._appended, clock)
+        # A broker answers one request of a producer at a time: what a destination takes long for must delay no command.
+        self._to_destinations = Appender(options, self._catalog, self._appended, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
@@ -114,7 +114,7 @@ class KafkaBus:
             landed = await self._appender.append(batches)
         else:
             commands = {where: frames for where, frames in batches.items() if where not in direct}
-            appends = self._appender.append(commands), self._to_targets.append(direct)
+            appends = self._appender.append(commands), self._to_destinations.append(direct)
             landed = joined(await asyncio.gather(*appends, return_exceptions=True))
         self._wire.answered()
         return landed
@@ -221,7 +221,7 @@ class KafkaBus:
         self._check()
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
-        await self._maker.ensure(topic, partitions, settings_of_target(self._options))
+        await self._maker.ensure(topic, partitions, settings_of_topic(self._options))
         return await self._info(topic)
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
@@ -238,17 +238,17 @@ class KafkaBus:
         self._own[topic], self._settings[topic] = partitions, settings
         return info
 
-    def target(self, topic: str) -> Target | None:
+    def destination(self, topic: str) -> Destination | None:
         self._check()
         known = self._catalog.lately(topic)
-        return None if known is None else known.target
+        return None if known is None else known.destination
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._check()
         await self._catalog.look(topics)
         if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
             (topic,) = denied
-            raise TargetRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
+            raise DestinationRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
     def misfits(self) -> Mapping[str, str]:
         return self._misfits
@@ -319,7 +319,7 @@ class KafkaBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._catalog.close()
-        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_targets, *self._committers.values()]
+        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_destinations, *self._committers.values()]
         parts = [writer.close() for writer in writers]
         done = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
         done += await asyncio.gather(self._wire.close(), return_exceptions=True)
@@ -368,7 +368,7 @@ class KafkaBus:
         """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""
         try:
             await self._maker.ensure(topic, partitions, settings)
-        except TargetRefused as error:
+        except DestinationRefused as error:
             raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
     async def _exists(self, topic: str, partition: int) -> bool:

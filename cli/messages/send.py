@@ -34,7 +34,7 @@ def send(
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
     expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
-    key: Annotated[str | None, typer.Option(help="The record key at the target.")] = None,
+    key: Annotated[str | None, typer.Option(help="The record key at the destination.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="A word to look it up by; may be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="An id of your own; refused where it is taken.")] = None,

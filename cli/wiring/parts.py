@@ -78,7 +78,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             rewrite_share=settings.delay_files.rewrite_share,
         ),
         importing=replace(import_policy(settings), copies=1 if alone else _copies(settings)),
-        target_partitions=settings.topics.partitions,
+        topic_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,
         flush_interval_s=storage.flush_interval_s,

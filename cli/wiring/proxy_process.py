@@ -12,7 +12,7 @@ from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_met
 from duemq.cli.wiring.parts import check_cluster, connection_limits, front_door, guarded_clock, open_bus, registry
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 async def _reach_brokers(
     settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
-) -> tuple[KafkaBus, ClockWatch, Targets] | None:
+) -> tuple[KafkaBus, ClockWatch, Destinations] | None:
     """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
     told = ""
     while not stop.is_set():
@@ -38,11 +38,11 @@ async def _reach_brokers(
                 watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
                 await watch.measure(bus)
                 await create_logs(bus, shards)
-                targets = Targets(bus, settings.topics.partitions)
-                attempt.push_async_callback(targets.close)
-                await targets.learn()
+                destinations = Destinations(bus, settings.topics.partitions)
+                attempt.push_async_callback(destinations.close)
+                await destinations.learn()
                 await opened.enter_async_context(attempt.pop_all())
-                return bus, watch, targets
+                return bus, watch, destinations
         except Unavailable as error:
             if str(error) != told:
                 log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
@@ -67,13 +67,13 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         reached = await _reach_brokers(settings, meta.shards, clock, opened, stop)
         if reached is None:
             return
-        bus, watch, targets = reached
+        bus, watch, destinations = reached
         follower = LedgerFollower(bus, meta.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
-            meta.cluster, bus, IdCodec(meta.secret), targets, follower, RemoteReader(directory, http), directory,
+            meta.cluster, bus, IdCodec(meta.secret), destinations, follower, RemoteReader(directory, http), directory,
             directory, watch, metrics, age,
         )  # fmt: skip
         app = front_door(settings, backend, metrics, stop)

@@ -27,10 +27,10 @@ class Outbox:
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
-        """Append messages in the order given; `topics` are the targets they have."""
+        """Append messages in the order given; `topics` are the destinations they have."""
         if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
             (topic,) = topics
-            partitions, batch, keys = self._target(topic)
+            partitions, batch, keys = self._destination(topic)
             if partitions == 1:
                 keys += [key for key, _ in due]
                 batch += [frame_in(row) for _, row in due]
@@ -38,7 +38,7 @@ class Outbox:
         opened, start = self._open, ROW.size
         for key, row in due:
             topic = row[start : start + row[TOPIC_BYTES_AT]]
-            partitions, batch, keys = opened.get(topic) or self._target(topic)
+            partitions, batch, keys = opened.get(topic) or self._destination(topic)
             keys.append(key)
             if partitions > 1 and (message_key := message_key_in(row)) is not None:
                 batch = self._keyed(topic.decode(), message_key, partitions)
@@ -53,7 +53,7 @@ class Outbox:
             batch = self._keyed(topic, message_key, partitions)
         batch.append(frame)
 
-    def _target(self, topic: bytes) -> tuple[int, list[bytes], list[bytes]]:
+    def _destination(self, topic: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()
         partitions = self._partitions[name]
         unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])

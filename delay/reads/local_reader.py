@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, overload
 
 from duemq.bus.base import Bus
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.shard_reader import Found, MessageState, Named, Query
 from duemq.delay.reads.shard_reads import Reads
@@ -31,7 +31,7 @@ class Holder(Protocol):
     @property
     def shards(self) -> Mapping[int, Shard]: ...
     @property
-    def targets(self) -> Targets: ...
+    def destinations(self) -> Destinations: ...
     @property
     def clock(self) -> Callable[[], int]: ...
 
@@ -73,13 +73,13 @@ class LocalReader:
         return [found.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
-        """The same with the trouble of its target, for a message that waits although its time has come."""
+        """The same with the trouble of its destination, for a message that waits although its time has come."""
         if state is None or state.status != "scheduled":
             return state
         now = self._holder.clock()
         if state.attempt == 0 and due_of(first_key) > now:
             return state
-        trouble = self._holder.targets.trouble(state.topic, now)
+        trouble = self._holder.destinations.trouble(state.topic, now)
         return state if trouble is None else replace(state, reason=trouble)
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:

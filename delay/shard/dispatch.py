@@ -1,4 +1,4 @@
-"""What a cycle does with the messages that are due: sent, deferred where the target refuses, or buried."""
+"""What a cycle does with the messages that are due: sent, deferred where the destination refuses, or buried."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from duemq.bus.base import Target
+from duemq.bus.base import Destination
 from duemq.bus.partitioner import partition_of
-from duemq.cluster.destinations import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, Targets
+from duemq.cluster.destinations import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Destinations, Refusal
 from duemq.delay.core.cycle import Cycle, Due
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
@@ -47,10 +47,10 @@ class _Back(NamedTuple):
 class Dispatch:
     """Makes the outbox of one shard's cycles."""
 
-    def __init__(self, targets: Targets, cycle_limits: CycleLimits, shard: int) -> None:
-        self._targets, self._cycle_limits, self._shard = targets, cycle_limits, shard
+    def __init__(self, destinations: Destinations, cycle_limits: CycleLimits, shard: int) -> None:
+        self._destinations, self._cycle_limits, self._shard = destinations, cycle_limits, shard
         self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
-        self._known: dict[str, Target] = {}  # the targets of this cycle
+        self._known: dict[str, Destination] = {}  # the destinations of this cycle
 
     async def outbox(self, cycle: Cycle, now: int) -> Outbox:
         """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
@@ -85,16 +85,16 @@ class Dispatch:
                 )  # fmt: skip
         return outbox
 
-    async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Target], dict[str, Refusal]]:
-        """As `Targets.ready`. Cycles wait for look-ups for a small part of the time, whatever topics are named."""
+    async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Destination], dict[str, Refusal]]:
+        """As `Destinations.ready`. Cycles wait for look-ups for a small part of the time, whatever topics are named."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
-        known, refused = await self._targets.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
+        known, refused = await self._destinations.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refused.values()):
             self._patient_from = now + _PATIENT_AGAIN_MS
         return known, refused
 
     def _is_choosy(self, due: list[Due]) -> bool:
-        """Whether a target of this cycle may take some of its messages and not others."""
+        """Whether a destination of this cycle may take some of its messages and not others."""
         known = self._known.values()
         if any(about.needs_key or about.trouble for about in known):
             return True
@@ -102,7 +102,7 @@ class Dispatch:
         return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
 
     def _sift(self, cycle: Cycle, refused: Mapping[str, Refusal], now: int) -> list[_Back]:
-        """Take out of the due messages those that expired and those whose target refuses them."""
+        """Take out of the due messages those that expired and those whose destination refuses them."""
         cycle_limits = self._cycle_limits
         going: list[Due] = []
         back: list[_Back] = []
@@ -127,16 +127,16 @@ class Dispatch:
         about, waits = self._known[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
-            return self._targets.refuse(topic, TOO_LARGE, now, waits, whole=False)
+            return self._destinations.refuse(topic, TOO_LARGE, now, waits, whole=False)
         if not about.needs_key and not about.trouble:
             return None
         key = message_key_in(row)
         if about.needs_key and key is None:
-            return self._targets.refuse(topic, NEEDS_KEY, now, waits, whole=False)
+            return self._destinations.refuse(topic, NEEDS_KEY, now, waits, whole=False)
         if about.trouble and key is not None:
             reason = about.trouble.get(partition_of(key, about.partitions))
             if reason is not None:
-                return self._targets.refuse(topic, reason, now, waits, about.trouble_text, whole=False)
+                return self._destinations.refuse(topic, reason, now, waits, about.trouble_text, whole=False)
         return None
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:

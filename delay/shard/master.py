@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
 from duemq.delay.core.cycle import Cycle
@@ -35,7 +35,7 @@ class Context(Protocol):
     """What the shards of a node share. `clock` gives epoch ms."""
 
     @property
-    def targets(self) -> Targets: ...
+    def destinations(self) -> Destinations: ...
     @property
     def observer(self) -> Observer: ...
     @property
@@ -67,7 +67,7 @@ class Master:
             progress,
         )
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
-        self._dispatch = Dispatch(context.targets, cycle_limits, replica.shard)
+        self._dispatch = Dispatch(context.destinations, cycle_limits, replica.shard)
         self._shard = replica.shard
         self._files = files
         if files is not None:

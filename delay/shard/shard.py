@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from duemq.bus.base import Bus, Subscription, TargetRefused, UnknownTopic
+from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
@@ -156,13 +156,13 @@ class Shard:
                     node.on_unfit(self.number, str(error))
                     if self._is_again(error) or not await self._rebuild(node):
                         raise
-                except (Fenced, LogFailed, TargetRefused, UnknownTopic) as error:
+                except (Fenced, LogFailed, DestinationRefused, UnknownTopic) as error:
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
                         extra={"action": "restart", "shard": self.number},
                     )  # fmt: skip
-                    if isinstance(error, TargetRefused):
-                        node.targets.refuse(error.topic, error.reason, node.clock(), cycle_limits.retry_ms)
+                    if isinstance(error, DestinationRefused):
+                        node.destinations.refuse(error.topic, error.reason, node.clock(), cycle_limits.retry_ms)
                     if loop.time() - began > _WELL_S:
                         failures = 0
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])

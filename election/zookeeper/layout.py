@@ -117,7 +117,7 @@ def encode_member(member: Member, instance: str) -> bytes:
             "watermark": health.watermark,
             "full": health.full,
             "unfit": {str(shard): why for shard, why in health.unfit.items()},
-            "targets": dict(health.targets),
+            "destinations": dict(health.destinations),
         }
     )
 
@@ -141,7 +141,7 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
                 fields.get("watermark", 0),
                 fields.get("full", ""),
                 {int(shard): str(why) for shard, why in fields.get("unfit", {}).items()},
-                dict(fields.get("targets", {})),
+                dict(fields.get("destinations", {})),
             ),
         )
         return Registered(member, fields["instance"], znode.born, znode.session, znode.version)

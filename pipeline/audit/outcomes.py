@@ -71,10 +71,10 @@ def events(
         topic.alias("topic"), place.alias("place"),
     )  # fmt: skip
     whole = ~F.col("shortened")
-    target = F.when(F.col("target").isNotNull(), F.xxhash64("target"))
+    destination = F.when(F.col("destination").isNotNull(), F.xxhash64("destination"))
     letters = dead_letters.where("shard is not null").select(
         "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), "at",
-        F.when(whole, target).alias("topic"), F.when(whole, F.col("content")).alias("content"),
+        F.when(whole, destination).alias("topic"), F.when(whole, F.col("content")).alias("content"),
         F.when(whole, F.col("metadata")).alias("metadata"),
     )  # fmt: skip
     return reduce(

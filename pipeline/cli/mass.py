@@ -70,7 +70,7 @@ def cancel(
     with _session("cancel", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk_change import mass_cancel
 
-        rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
+        rows, targets = _rows(spark, table, table_format, where), _destinations(spark, id_, key, ids, ids_key)
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
@@ -102,7 +102,7 @@ def move(
     with _session("move", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk_change import mass_move
 
-        rows, targets = _rows(spark, table, table_format, where), _targets(spark, id_, key, ids, ids_key)
+        rows, targets = _rows(spark, table, table_format, where), _destinations(spark, id_, key, ids, ids_key)
         server, when = _server(url, batch, patience), to or "due_ms"
         moved = mass_move(rows, targets, server, when, by_ms, connections, zone)
         if dry_run:
@@ -142,7 +142,7 @@ def _rows(spark: SparkSession, table: str, kind: str | None, where: str | None) 
     return rows if where is None else rows.where(where)
 
 
-def _targets(spark: SparkSession, id_: str | None, key: str | None, ids: str | None, ids_key: str) -> Targets:
+def _destinations(spark: SparkSession, id_: str | None, key: str | None, ids: str | None, ids_key: str) -> Targets:
     from duemq.pipeline.bulk_change import Targets
     from duemq.pipeline.sources.tables import read_table
 

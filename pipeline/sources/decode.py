@@ -47,7 +47,7 @@ DELIVERIES: Final = (
 )
 DEAD_LETTERS: Final = (
     "topic string, partition int, offset bigint, at bigint, by_broker boolean, due bigint, attempt int, "
-    f"content bigint, id string, reason string, target string, command bigint, {_ID}, metadata bigint, "
+    f"content bigint, id string, reason string, destination string, command bigint, {_ID}, metadata bigint, "
     "shortened boolean, command_shard int"
 )
 

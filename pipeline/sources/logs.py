@@ -146,8 +146,8 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 def dead_letters(records: DataFrame) -> DataFrame:
     """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `target` (the topic it was for), `command` and `command_shard` (offset and partition of a record that was
-    malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
+    `reason`, `destination` (the topic it was for), `command` and `command_shard` (offset and partition of a record that
+    was malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
     large for the topic, and has lost its payload)."""
     # Only what stands where duemq writes it: what follows is the sender's, whose headers may have any names.
     shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
@@ -158,7 +158,7 @@ def dead_letters(records: DataFrame) -> DataFrame:
         *_seen(),
         F.when(~of_command, _named(0, "duemq-id")).alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
-        header("duemq-topic").cast("string").alias("target"),
+        header("duemq-topic").cast("string").alias("destination"),
         F.when(of_command, header("duemq-offset")).cast("string").try_cast("bigint").alias("command"),
         shortened.alias("shortened"),
         F.when(third["key"] == "duemq-partition", third["value"].cast("string").try_cast("int")).alias("command_shard"),

@@ -165,15 +165,15 @@ def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers) -> 
     return b"".join(pack(">I", len(part)) + part for part in parts)
 
 
-def _change(kind: str, due: int | None, target: str, shard: int) -> Meaning:
-    if re.fullmatch(r"[A-Za-z0-9_-]{32}", target):
-        head, due_high, due_low, offset_high, offset_low, row = unpack(">HHIHII", urlsafe_b64decode(target)[:18])
+def _change(kind: str, due: int | None, destination: str, shard: int) -> Meaning:
+    if re.fullmatch(r"[A-Za-z0-9_-]{32}", destination):
+        head, due_high, due_low, offset_high, offset_low, row = unpack(">HHIHII", urlsafe_b64decode(destination)[:18])
         first_due = due_high << 32 | due_low
         if head == shard and first_due < _END_MS:
             return Meaning(
                 kind, due=due, first_due=first_due, first_offset=offset_high << 32 | offset_low, first_row=row
             )
-    return Meaning(kind, due=due, name=_name(target))
+    return Meaning(kind, due=due, name=_name(destination))
 
 
 def _name(text: str) -> str:

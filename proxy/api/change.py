@@ -18,7 +18,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
 from duemq.proxy.gateway.base import Outcome
 from duemq.proxy.request.json_body import read_json
-from duemq.proxy.request.message_ref import may_exist, target_of, unknown
+from duemq.proxy.request.message_ref import may_exist, message_ref, unknown
 from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter
 from duemq.proxy.response.render import times
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
@@ -41,40 +41,40 @@ _MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFO
 
 
 async def patch_message(service: Service, request: Request) -> Response:
-    target = target_of(request)
+    ref = message_ref(request)
     due = service.ingress.when(await read_json(request, SMALL_BODY_BYTES), service.clock())
-    (outcome,) = await service.gateway.change(MOVE, (target,), due)
-    return await _changed(service, target, outcome)
+    (outcome,) = await service.gateway.change(MOVE, (ref,), due)
+    return await _changed(service, ref, outcome)
 
 
 async def deliver_now(service: Service, request: Request) -> Response:
-    target = target_of(request)
-    (outcome,) = await service.gateway.change(DELIVER_NOW, (target,))
-    return await _changed(service, target, outcome)
+    ref = message_ref(request)
+    (outcome,) = await service.gateway.change(DELIVER_NOW, (ref,))
+    return await _changed(service, ref, outcome)
 
 
 async def redrive(service: Service, request: Request) -> Response:
-    target = target_of(request)
-    (outcome,) = await service.gateway.change(REDRIVE, (target,))
+    ref = message_ref(request)
+    (outcome,) = await service.gateway.change(REDRIVE, (ref,))
     if outcome.answer is Answer.NOT_DEAD:
-        state = await service.gateway.state(target)
+        state = await service.gateway.state(ref)
         if state is None:
-            raise unknown(target)
+            raise unknown(ref)
         if state.status == "delivered":
-            raise _too_late(Outcome(state.id, Answer.DELIVERED, state.delivered_at), target)
+            raise _too_late(Outcome(state.id, Answer.DELIVERED, state.delivered_at), ref)
         if state.status == "cancelled":
-            raise _too_late(Outcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), target)
+            raise _too_late(Outcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), ref)
         raise Rejected("bad_field", f"message {state.id} is {state.status}, not a dead letter", "id")
-    return await _changed(service, target, outcome)
+    return await _changed(service, ref, outcome)
 
 
 async def delete_message(service: Service, request: Request) -> Response:
-    target = target_of(request)
-    (outcome,) = await service.gateway.change(CANCEL, (target,))
+    ref = message_ref(request)
+    (outcome,) = await service.gateway.change(CANCEL, (ref,))
     if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
         return _pending(outcome)  # or when it was cancelled, which a repeat has to say as well
     if _STATUS_OF.get(outcome.answer) != "cancelled":
-        raise _too_late(outcome, target)
+        raise _too_late(outcome, ref)
     return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
 
 
@@ -216,11 +216,11 @@ def _timed(status: str, at: int) -> dict[str, Any]:
     return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
-async def _changed(service: Service, target: str, outcome: Outcome) -> Response:
+async def _changed(service: Service, ref: str, outcome: Outcome) -> Response:
     if outcome.answer is None:
         return _pending(outcome)
     if outcome.answer is not Answer.OK:
-        raise _too_late(outcome, target)
+        raise _too_late(outcome, ref)
     try:
         return await show(service, outcome.id)
     except Unavailable:
@@ -234,7 +234,7 @@ def _pending(outcome: Outcome) -> Response:
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 
 
-def _too_late(outcome: Outcome, target: str) -> Rejected:
+def _too_late(outcome: Outcome, ref: str) -> Rejected:
     """Why a change was refused."""
     id_ = outcome.id
     match outcome.answer:
@@ -248,7 +248,7 @@ def _too_late(outcome: Outcome, target: str) -> Rejected:
             detail = f"message {id_} is in the dead letters; GET tells why"
             return Rejected("already_dead", detail, id=id_, **_when("dead_at", outcome.at))
         case Answer.UNKNOWN:
-            return unknown(target)
+            return unknown(ref)
     raise AssertionError(f"{outcome.answer!r} is no answer to a change")
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from duemq.cluster.shard_reader import Query
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.request.message_ref import target_of, unknown
+from duemq.proxy.request.message_ref import message_ref, unknown
 from duemq.proxy.request.query import DEFAULT_LIMIT, FILTER_FIELDS, MAX_LIMIT, read_filter, read_number, read_query
 from duemq.proxy.response.render import state_json
 from duemq.web.reply import JsonResponse
@@ -20,14 +20,14 @@ _DEAD_LETTERS = tuple(name for name in _LIST if name != "status")
 
 
 async def get_message(service: Service, request: Request) -> Response:
-    return await show(service, target_of(request))
+    return await show(service, message_ref(request))
 
 
-async def show(service: Service, target: str) -> Response:
+async def show(service: Service, ref: str) -> Response:
     """The state of a message. Raises Rejected `unknown_message`."""
-    state = await service.gateway.state(target)
+    state = await service.gateway.state(ref)
     if state is None:
-        raise unknown(target)
+        raise unknown(ref)
     return JsonResponse(state_json(state, payload=True))
 
 

@@ -95,7 +95,7 @@ class Gateway(Protocol):
         ...
 
     async def change(
-        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
     ) -> list[Outcome]:
         """Cancel, move (to `due`: one for all, or one for each), deliver now or redrive (kinds of `model/message.py`).
 
@@ -131,7 +131,7 @@ class Gateway(Protocol):
         is no such import. Raises Rejected `no_ids` for one that is refused, or whose file is not kept any more."""
         ...
 
-    async def state(self, target: str) -> MessageState | None:
+    async def state(self, ref: str) -> MessageState | None:
         """The message with this id or name, or None if it is unknown. Sees every message accepted before the call."""
         ...
 

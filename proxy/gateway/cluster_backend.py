@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import ClusterView, Operator, cluster_json
@@ -33,7 +33,7 @@ class ProxyBackend:
     cluster_id: str
     bus: Bus
     ids: IdCodec
-    targets: Targets
+    destinations: Destinations
     follower: LedgerFollower
     reader: ShardReader
     view: ClusterView
@@ -83,13 +83,13 @@ class ProxyBackend:
         return {}
 
     def trouble(self, topic: str) -> str | None:
-        said = (member.health.targets.get(topic) for member in self.view.members())
-        return self.targets.trouble(topic, self.clock()) or next(filter(None, said), None)
+        said = (member.health.destinations.get(topic) for member in self.view.members())
+        return self.destinations.trouble(topic, self.clock()) or next(filter(None, said), None)
 
     def troubles(self) -> dict[str, str]:
-        troubles = self.targets.troubles(self.clock())
+        troubles = self.destinations.troubles(self.clock())
         for member in self.view.members():
-            troubles |= member.health.targets
+            troubles |= member.health.destinations
         return dict(sorted(troubles.items())[:_MAX_TROUBLES])
 
     def cluster(self) -> dict[str, Any]:

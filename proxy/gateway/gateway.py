@@ -16,7 +16,7 @@ from functools import wraps
 from itertools import count, islice, repeat
 from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import Batches, Bus, Committer, Landed, Target
+from duemq.bus.base import Batches, Bus, Committer, Destination, Landed
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
@@ -152,12 +152,12 @@ class CommandGateway:
                 await self._hold_up(where[1], landed[where].first_offset)
         return answers
 
-    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Target]]:
-        """The drafts that their targets would not take, by index, and what the targets of the others take."""
-        targets = self._backend.targets
+    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Destination]]:
+        """The drafts that their destinations would not take, by index, and what the destinations of the others take."""
+        destinations = self._backend.destinations
         topics = {draft.topic for draft in drafts}
-        known = await targets.resolve(topics - INTERNAL)
-        wrong = {topic: _wrong_topic(topic, *targets.why_not(topic)) for topic in topics if topic not in known}
+        known = await destinations.resolve(topics - INTERNAL)
+        wrong = {topic: _wrong_topic(topic, *destinations.why_not(topic)) for topic in topics if topic not in known}
         refused: dict[int, Rejected] = {}
         if not wrong and not any(about.max_frame_bytes or about.needs_key or about.trouble for about in known.values()):
             return refused, known
@@ -171,7 +171,7 @@ class CommandGateway:
         self,
         drafts: Sequence[Draft],
         refused: Mapping[int, Rejected],
-        known: Mapping[str, Target],
+        known: Mapping[str, Destination],
         now: int,
         at_once: int,
     ) -> _Outgoing:
@@ -218,9 +218,9 @@ class CommandGateway:
     # --- reading --------------------------------------------------------------------------------------------------
 
     @_reading
-    async def state(self, target: str) -> MessageState | None:
+    async def state(self, ref: str) -> MessageState | None:
         self._check()
-        meant = await self._addresses.find(target)
+        meant = await self._addresses.find(ref)
         if not isinstance(meant, Address):
             return meant
         # Whatever was answered here before shows: a replica that is asked must have come as far.
@@ -250,11 +250,11 @@ class CommandGateway:
     # --- changing -------------------------------------------------------------------------------------------------
 
     async def change(
-        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
     ) -> list[Outcome]:
         self._check()
         dues = repeat(due) if isinstance(due, int) else due
-        meant = await self._meant(targets)
+        meant = await self._meant(refs)
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
         for one, at in zip(meant, dues, strict=False):
@@ -279,9 +279,9 @@ class CommandGateway:
             )
         outcomes: list[Outcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
-        for target, one, position in zip(targets, meant, positions, strict=True):
+        for ref, one, position in zip(refs, meant, positions, strict=True):
             if one is None:
-                outcomes.append(Outcome(target, Answer.UNKNOWN))
+                outcomes.append(Outcome(ref, Answer.UNKNOWN))
             elif isinstance(one, MessageState):
                 outcomes.append(Outcome(one.id, Answer.DELIVERED, one.delivered_at))
             else:
@@ -296,7 +296,7 @@ class CommandGateway:
                     if answered.answer in _ENDED:
                         ended.setdefault(one.shard, []).append((len(outcomes), one.first_key, offset))
                 outcomes.append(outcome)
-        if times or len(targets) <= _WITH_TIME:
+        if times or len(refs) <= _WITH_TIME:
             for shard, places in ended.items():
                 keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
                 try:
@@ -308,9 +308,9 @@ class CommandGateway:
         return outcomes
 
     @_reading
-    async def _meant(self, targets: Sequence[str]) -> list[Address | MessageState | None]:
+    async def _meant(self, refs: Sequence[str]) -> list[Address | MessageState | None]:
         by_id, find = self._addresses.by_id, self._addresses.find
-        return [by_id(target) or await find(target) for target in targets]
+        return [by_id(ref) or await find(ref) for ref in refs]
 
     async def _reached(self, progress: Progress, offset: int) -> bool:
         """As `Progress.reached`, for a command that is in the log already: it is never refused any more."""
@@ -477,7 +477,7 @@ def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
     return RejectedNow("unknown_topic", f"there is no topic {topic}{more}", "topic")
 
 
-def _unfit(draft: Draft, about: Target) -> Rejected | None:
+def _unfit(draft: Draft, about: Destination) -> Rejected | None:
     """Why its target would not take a message; one that is due later may meet better times."""
     topic, limit = draft.topic, about.max_frame_bytes
     if limit is not None and (size := _record_bytes(draft)) > limit:
@@ -490,7 +490,7 @@ def _unfit(draft: Draft, about: Target) -> Rejected | None:
     return None
 
 
-def _partition_for(key: bytes | None, about: Target, turn: int) -> int:
+def _partition_for(key: bytes | None, about: Destination, turn: int) -> int:
     """Where a message without delay goes; without a key it avoids partitions that take nothing just now."""
     if key is not None:
         return partition_of(key, about.partitions)

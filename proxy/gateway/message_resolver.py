@@ -33,30 +33,30 @@ class Addresses:
         self._backend = backend
         self._direct_topics: dict[int, str] = {}  # by checksum
 
-    def by_id(self, target: str) -> Address | None:
+    def by_id(self, ref: str) -> Address | None:
         """The message of a shard, where the target is the id of one. Nothing is looked up."""
-        found = self._backend.ids.read(target)
+        found = self._backend.ids.read(ref)
         if found is None or found.shard >= self._backend.shards:
             return None
-        return Address(target, found.shard, found.key)
+        return Address(ref, found.shard, found.key)
 
-    async def find(self, target: str) -> Address | MessageState | None:
+    async def find(self, ref: str) -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
-        if address := self.by_id(target):
+        if address := self.by_id(ref):
             return address
-        found = self._backend.ids.read(target)
+        found = self._backend.ids.read(ref)
         if found is None:
-            return await self._by_name(target)
-        return await self._direct(target, found) if found.direct else None
+            return await self._by_name(ref)
+        return await self._direct(ref, found) if found.direct else None
 
-    async def _by_name(self, target: str) -> Address | None:
+    async def _by_name(self, ref: str) -> Address | None:
         backend = self._backend
-        name = CLIENT_NAME + target.encode()
+        name = CLIENT_NAME + ref.encode()
         shard = shard_of_name(name, backend.shards)
         first_key = await backend.reader.holder(shard, name)
         return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
-    async def _direct(self, target: str, found: MessageId) -> MessageState | None:
+    async def _direct(self, ref: str, found: MessageId) -> MessageState | None:
         topic = self._direct_topics.get(found.row)
         if topic is None:
             for info in await self._backend.bus.topics():
@@ -65,7 +65,7 @@ class Addresses:
             topic = self._direct_topics.get(found.row)
             if topic is None:
                 return None
-        return MessageState(target, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
+        return MessageState(ref, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
 
 
 def direct_checksum(topic: str) -> int:

@@ -14,20 +14,20 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TARGET = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def may_exist(target: str) -> bool:
-    return _TARGET.fullmatch(target) is not None
+def may_exist(ref: str) -> bool:
+    return _TARGET.fullmatch(ref) is not None
 
 
-def unknown(target: str) -> Rejected:
-    return Rejected("unknown_message", f"no message has the id or name {shown(target)}, or it ended too long ago")
+def unknown(ref: str) -> Rejected:
+    return Rejected("unknown_message", f"no message has the id or name {shown(ref)}, or it ended too long ago")
 
 
-def target_of(request: Request) -> str:
+def message_ref(request: Request) -> str:
     """The `{id}` of a path: an id or a client-chosen name. Raises Rejected `unknown_message`."""
-    target: str = request.path_params["id"]
-    if not may_exist(target):
-        raise unknown(target)
-    return target
+    ref: str = request.path_params["id"]
+    if not may_exist(ref):
+        raise unknown(ref)
+    return ref
 
 
 def check_topic(topic: str) -> str:

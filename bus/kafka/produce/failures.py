@@ -1,4 +1,4 @@
-"""What a commit's error means: fenced, refused by a target, or of unknown outcome."""
+"""What a commit's error means: fenced, refused by a destination, or of unknown outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import TargetRefused
+from duemq.bus.base import DestinationRefused
 from duemq.model.errors import DuemqError, Fenced, LogFailed
 
 _FENCES = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
@@ -28,17 +28,18 @@ def worst(
 ) -> BaseException:
     """Of (topic, error), the one that says most, translated: another's is often only its consequence.
 
-    `own`: duemq's own topics. Where one of them failed too, the fault is not a target's, unless the broker says so.
+    `own`: duemq's own topics. Where one of them failed too, the fault is not a destination's, unless the broker says
+    so.
     """
     meant = [translated(name, error, forget, topic) for topic, error in failures]
-    for kind in (Fenced, TargetRefused):
+    for kind in (Fenced, DestinationRefused):
         for error in meant:
             if isinstance(error, kind) and getattr(error, "topic", "") not in own:
                 return error
     if all(topic not in own for topic, _ in failures):
         topic, error = failures[0]
         forget(topic)
-        return TargetRefused(topic, "refused", f"topic {topic!r} refuses the records: {error!r}")
+        return DestinationRefused(topic, "refused", f"topic {topic!r} refuses the records: {error!r}")
     return LogFailed(f"a commit of {name!r} failed: {failures[0][1]!r}")
 
 
@@ -50,7 +51,7 @@ def translated(name: str, error: BaseException, forget: Callable[[str], None], t
         if isinstance(error, kind):
             named = topic or _named(error)
             forget(named)
-            return TargetRefused(named, reason, f"topic {named!r} {text}")
+            return DestinationRefused(named, reason, f"topic {named!r} {text}")
     if isinstance(error, DuemqError):
         return error
     if isinstance(error, TimeoutError):

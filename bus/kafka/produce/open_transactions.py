@@ -23,7 +23,7 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import TargetRefused
+from duemq.bus.base import DestinationRefused
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.requests.wire import Wire, grouped
@@ -122,7 +122,7 @@ class Hanging:
                 raise
             topic, number = silent[0]
             detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
-            raise TargetRefused(topic, "no_answer", detail) from error
+            raise DestinationRefused(topic, "no_answer", detail) from error
         for topic, number in hanging:
             raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
 

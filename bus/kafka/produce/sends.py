@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import TargetRefused
+from duemq.bus.base import DestinationRefused
 from duemq.bus.kafka.produce.batches import Batch
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import noticed
@@ -31,7 +31,7 @@ async def send_all(
     """Where every batch landed: its first position, its offset, and the broker's time or -1.
 
     Raises Fenced, TargetRefused or LogFailed; of several failures the one that says most. `name`: of the committer;
-    `own`: duemq's own topics. A target that is silent for `patience_s` while they have answered is refused.
+    `own`: duemq's own topics. A destination that is silent for `patience_s` while they have answered is refused.
     """
     # The first batches of all partitions go in one request: nothing here waits for the network yet.
     sent = {where: [await _hand_over(producer, where, parts[0])] for where, parts in made.items()}
@@ -85,9 +85,9 @@ async def _send_rest(producer: Any, where: Partition, parts: list[Batch], sent: 
 async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
     """Wait for the acknowledgements; the outcome of each is looked at later.
 
-    aiokafka tries for ever. Raises TargetRefused for a target that cannot take its records, as the brokers say by now.
-    They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so
-    as soon as a broker refused a batch, or the transaction does not get its partitions.
+    aiokafka tries for ever. Raises TargetRefused for a destination that cannot take its records, as the brokers say by
+    now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is
+    so as soon as a broker refused a batch, or the transaction does not get its partitions.
     """
     leader_of, missing = producer.client.cluster.leader_for_partition, producer._txn_manager.partitions_to_add
     waiting = {future for futures in sent.values() for future in futures}
@@ -109,9 +109,9 @@ async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection
                 continue
             known = catalog.last(topic)
             if topic not in there or known is None:
-                raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
+                raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
             if partition in known.trouble:
-                raise TargetRefused(topic, known.trouble[partition], known.target.trouble_text)
+                raise DestinationRefused(topic, known.trouble[partition], known.destination.trouble_text)
         if now > until and all(topic not in own for topic, _ in silent):
             topic, partition = silent[0]
-            raise TargetRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")
+            raise DestinationRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")

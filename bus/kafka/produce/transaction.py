@@ -16,7 +16,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
-from duemq.bus.base import Batches, Landed, TargetRefused
+from duemq.bus.base import Batches, DestinationRefused, Landed
 from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import Batch, appended, batches_of, refusal_of
@@ -45,7 +45,7 @@ Committed = Callable[[Landed, int, int], None]  # landed, and the clock before a
 
 
 class KafkaCommitter:
-    """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are targets.
+    """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations.
 
     After any error but those before a transaction it refuses further commits."""
 
@@ -195,12 +195,14 @@ class KafkaCommitter:
         for (topic, partition), frames in batches.items():
             about = known.get(topic)
             if about is None or partition >= about.partitions:
-                raise TargetRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
+                raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
             why = refusal_of(topic, frames, about.max_frame_bytes)
             if why is not None:
-                raise TargetRefused(topic, "too_large", why)
+                raise DestinationRefused(topic, "too_large", why)
             if partition in about.trouble and topic not in self._own:
-                raise TargetRefused(topic, about.trouble[partition], f"topic {topic!r}: {about.target.trouble_text}")
+                raise DestinationRefused(
+                    topic, about.trouble[partition], f"topic {topic!r}: {about.destination.trouble_text}"
+                )
             made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
         return made
 

@@ -12,7 +12,7 @@ from aiokafka import errors
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Target, TopicInfo
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Destination, TopicInfo
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
 
@@ -69,9 +69,9 @@ class Known(NamedTuple):
         return min(each.copies for each in self.replicas)
 
     @property
-    def target(self) -> Target:
+    def destination(self) -> Destination:
         is_new = self.new_until > 0 and self.new_until > time.monotonic()
-        return Target(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
+        return Destination(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
 
     @property
     def max_frame_bytes(self) -> int:
@@ -149,7 +149,7 @@ class Catalog:
                 end = tuple(ends[topic, each] for each in numbers)
                 infos.append(TopicInfo(topic, len(numbers), start, end))
             elif topic in known:
-                infos.append(TopicInfo(topic, known[topic].partitions, (), (), known[topic].target.trouble_text))
+                infos.append(TopicInfo(topic, known[topic].partitions, (), (), known[topic].destination.trouble_text))
         return infos
 
     async def close(self) -> None:

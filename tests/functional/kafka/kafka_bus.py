@@ -30,8 +30,8 @@ async def own_log(bus: KafkaBus, partitions: int = 1) -> str:
     return (await bus.create_log(f"log-{secrets.token_hex(4)}", partitions)).name
 
 
-async def target(bus: KafkaBus, partitions: int = 1) -> str:
-    return (await bus.create_topic(f"target-{secrets.token_hex(4)}", partitions)).name
+async def destination(bus: KafkaBus, partitions: int = 1) -> str:
+    return (await bus.create_topic(f"destination-{secrets.token_hex(4)}", partitions)).name
 
 
 async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) -> list[str]:

@@ -18,7 +18,7 @@ from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.response.topic_cursor import encode_cursor
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, options, secure, target
+from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
 
@@ -49,7 +49,7 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
 
 
 async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) -> None:
-    topic, who = await target(bus, 8), consumer()
+    topic, who = await destination(bus, 8), consumer()
     for partitions in (1, 374, 375, 2047, 1, 500, 3):
         place = cursor(partitions)
         await bus.set_consumer_cursor(topic, who, place)
@@ -63,13 +63,13 @@ async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) ->
 
 
 async def test_a_place_that_an_older_duemq_stored_is_read(bus: KafkaBus) -> None:
-    topic, who, place = await target(bus), consumer(), cursor(3)
+    topic, who, place = await destination(bus), consumer(), cursor(3)
     await commit_as_before(bus, topic, who, place)
     assert await bus.get_consumer_cursor(topic, who) == place
 
 
 async def test_a_place_is_kept_for_years_though_it_is_not_stored_again(bus: KafkaBus, kafka: KafkaServers) -> None:
-    topic, who = await target(bus), consumer()
+    topic, who = await destination(bus), consumer()
     await bus.set_consumer_cursor(topic, who, b"17")
     version, committed, expires = await stored(kafka.bootstrap, f"duemq-place-{who}")
     assert version == 1  # the form that has a time at which it expires
@@ -96,7 +96,7 @@ async def stored(bootstrap: str, group: str) -> tuple[int, int, int]:
 
 
 async def test_places_are_no_groups_whose_lag_is_shown(bus: KafkaBus, kafka: KafkaServers) -> None:
-    topic, who = await target(bus), consumer()
+    topic, who = await destination(bus), consumer()
     await bus.append({(topic, 0): frames("a", "b")})
     await bus.set_consumer_cursor(topic, who, cursor(1))
     async with LagReader(kafka.bootstrap) as reader:
@@ -108,7 +108,7 @@ async def test_who_may_not_read_the_group_is_told_which_right_is_missing(kafka_s
     deny_group(kafka_secure.bootstrap, kafka_secure.plain.name, f"duemq-place-{who}")
     bus = await KafkaBus.open(secure(kafka_secure, "PLAIN"))
     try:
-        topic = await target(bus)
+        topic = await destination(bus)
         async with asyncio.timeout(WITHIN_S):
             while True:  # until the broker's authorizer knows
                 try:
@@ -132,7 +132,7 @@ async def test_brokers_that_forget_offsets_do_not_forget_places(tmp_path: Path) 
     with KafkaServers(tmp_path / "kafka", extra=quick) as servers:
         bus = await KafkaBus.open(options(servers.bootstrap))
         try:
-            topic, kept, forgotten = await target(bus), consumer(), consumer()
+            topic, kept, forgotten = await destination(bus), consumer(), consumer()
             await bus.set_consumer_cursor(topic, kept, b"17")
             await commit_as_before(bus, topic, forgotten, b"17")
             async with asyncio.timeout(WITHIN_S):

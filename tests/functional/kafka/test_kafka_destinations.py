@@ -1,4 +1,4 @@
-"""One bad target on real brokers: it refuses, says why, and delays no other."""
+"""One bad destination on real brokers: it refuses, says why, and delays no other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from tests.functional.kafka.kafka_bus import options, values
-from tests.functional.shard.destination_site import TargetSite, target_site
+from tests.functional.shard.destination_site import DestinationSite, destination_site
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
 
-async def code_of(site: TargetSite, draft: Draft) -> str:
+async def code_of(site: DestinationSite, draft: Draft) -> str:
     (answer,) = await site.gateway.send([draft])
     assert isinstance(answer, Rejected), answer
     return answer.code
@@ -29,7 +29,7 @@ async def code_of(site: TargetSite, draft: Draft) -> str:
 async def test_bad_targets_of_every_kind_refuse_and_the_good_one_goes_on(
     tmp_path: Path, own_kafka: KafkaServers
 ) -> None:
-    async with target_site(tmp_path / "data", options(own_kafka.bootstrap)) as site:
+    async with destination_site(tmp_path / "data", options(own_kafka.bootstrap)) as site:
         await site.good_goes_on()
 
         # A name that collides with another: at acceptance, and as a plain record of a Kafka client.
@@ -82,7 +82,7 @@ async def test_a_target_whose_broker_is_dead_waits_for_it_and_holds_up_no_other(
 ) -> None:
     with three as servers:
         own = replace(options(servers.bootstrap), replication_factor=3, min_insync_replicas=2)
-        async with target_site(tmp_path / "data", own, copies=3) as site:
+        async with destination_site(tmp_path / "data", own, copies=3) as site:
             bad = NewTopic("bad", -1, -1, replica_assignments={0: on}, topic_configs={"min.insync.replicas": least})
             await site._admin.create_topics([bad])
             await site.schedule("bad", b"works")

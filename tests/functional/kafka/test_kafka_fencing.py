@@ -15,7 +15,7 @@ from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from tests.functional.kafka.kafka_bus import frames, own_log, target, values
+from tests.functional.kafka.kafka_bus import destination, frames, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -41,7 +41,7 @@ async def test_a_master_that_was_replaced_while_frozen_writes_nothing(
     two: tuple[KafkaBus, KafkaBus], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus, other = two
-    ledger, topic = await own_log(bus), await target(bus)
+    ledger, topic = await own_log(bus), await destination(bus)
     await other.create_log(ledger, 1)
     older = await bus.committer("shard-0")
     await older.commit({(topic, 0): frames("one"), (ledger, 0): frames("entry 1")})
@@ -83,7 +83,7 @@ async def test_what_no_reader_sees_yet_is_known_to_be_there(
 
 async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[KafkaBus, KafkaBus]) -> None:
     bus, other = two
-    ledger, topic = await own_log(bus), await target(bus)
+    ledger, topic = await own_log(bus), await destination(bus)
     await other.create_log(ledger, 1)
     dead = await bus.committer("shard-0")
     await dead._producer.begin_transaction()

@@ -15,7 +15,7 @@ from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
-from tests.functional.kafka.kafka_bus import frames, own_log, target, values
+from tests.functional.kafka.kafka_bus import destination, frames, own_log, values
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = pytest.mark.anyio
@@ -48,12 +48,12 @@ async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> 
 
 
 async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
-    ledger, topic = await own_log(bus), await target(bus)
+    ledger, topic = await own_log(bus), await destination(bus)
     await other.create_log(ledger, 1)
     return (ledger, 0), (topic, 0)
 
 
-@pytest.mark.parametrize("hanging", ["both", "log", "target"])
+@pytest.mark.parametrize("hanging", ["both", "log", "destination"])
 async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[KafkaBus, KafkaBus], hanging: str) -> None:
     bus, other = two
     ledger, topic = await topics(bus, other)
@@ -68,7 +68,7 @@ async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[Kafka
 
     newer = await other.committer("shard-0")
     entries, found = await values(other, *ledger), await values(bus, *topic)
-    assert entries == ["entry 1", "entry 2"][: 1 + (hanging != "target")]
+    assert entries == ["entry 1", "entry 2"][: 1 + (hanging != "destination")]
     assert found == ["one", "two"][: 1 + (hanging != "log")]
     await newer.commit({ledger: frames("entry 3"), topic: frames("three")})
     assert await values(other, *ledger) == [*entries, "entry 3"]

@@ -28,7 +28,7 @@ from tests.functional.kafka.kafka_bus import values
 WITHIN_S = 300.0
 
 
-class TargetSite:
+class DestinationSite:
     """`good` is a topic that takes everything; `bus` belongs to nobody but the test."""
 
     def __init__(self, node: Node, bus: KafkaBus, admin: Any, producer: Any) -> None:
@@ -84,7 +84,7 @@ class TargetSite:
 
     async def _is_there(self, topic: str) -> bool:
         await self.bus.look_at([topic])
-        return self.bus.target(topic) is not None
+        return self.bus.destination(topic) is not None
 
     async def _holds(self, topic: str, text: str) -> bool:
         try:
@@ -94,7 +94,7 @@ class TargetSite:
 
 
 @asynccontextmanager
-async def target_site(folder: Path, options: KafkaOptions, copies: int = 1) -> AsyncIterator[TargetSite]:
+async def destination_site(folder: Path, options: KafkaOptions, copies: int = 1) -> AsyncIterator[DestinationSite]:
     """`copies`: of the good topic."""
     opened = Folder.open(folder)
     node = Node(
@@ -111,7 +111,7 @@ async def target_site(folder: Path, options: KafkaOptions, copies: int = 1) -> A
     producer = AIOKafkaProducer(bootstrap_servers=options.bootstrap)
     await admin.start()
     await producer.start()
-    site = TargetSite(node, bus, admin, producer)
+    site = DestinationSite(node, bus, admin, producer)
     try:
         await site.make("good", replication_factor=copies)
         yield site

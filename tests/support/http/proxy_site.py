@@ -19,7 +19,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.delay.api.internal_http import create_door
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.core.linger import Linger
@@ -100,7 +100,7 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
         await watch.measure(bus)
         async with node_client(_ANSWER_S, TOKEN, connect_s=_CONNECT_S) as http:
             backend = ProxyBackend(
-                "test", bus, IdCodec(node.folder.info.secret), Targets(bus, 2), follower,
+                "test", bus, IdCodec(node.folder.info.secret), Destinations(bus, 2), follower,
                 RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
             gateway, ingress = CommandGateway(backend, answer_s=_ANSWER_S), Ingress(Limits(), backend.why_clock_out)

@@ -73,12 +73,12 @@ def is_named(command: Command) -> bool:
 def plain_change(rng: random.Random, change: Change, name: bytes, ids: IdCodec) -> Plain:
     """A cancel or move by id or, where it has one that clients chose, by its name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
-    target = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
+    destination = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
     means = ByName(change.kind, name, change.due) if by_name else change
     if change.kind != MOVE:
-        return Plain(Record(None, (("duemq-cancel", target), ("x-trace", b"1")), b""), means)
+        return Plain(Record(None, (("duemq-cancel", destination), ("x-trace", b"1")), b""), means)
     when, delay = _when(rng, change.due)
-    return Plain(Record(None, (when, ("duemq-move", target)), b""), means, delay)
+    return Plain(Record(None, (when, ("duemq-move", destination)), b""), means, delay)
 
 
 def _when(rng: random.Random, due: int | None) -> tuple[tuple[str, bytes], int | None]:

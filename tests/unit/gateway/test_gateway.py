@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Batches, Target
+from duemq.bus.base import Batches, Destination
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Targets
+from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.shard_reader import Found, MessageState, Named, Query, Status
 from duemq.election.base import Member, NodeHealth, NodeState
@@ -39,8 +39,8 @@ NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 class SmallTopicBus(MemoryBus):
     """Its topic `small` takes records of up to LIMIT bytes."""
 
-    def target(self, topic: str) -> Target | None:
-        found = super().target(topic)
+    def destination(self, topic: str) -> Destination | None:
+        found = super().destination(topic)
         return found if found is None or topic != "small" else dataclasses.replace(found, max_frame_bytes=LIMIT)
 
 
@@ -105,7 +105,7 @@ class Site:
         self.selection = Noting(SHARDS)
         self.watch = ClockWatch(lambda: NOW)
         self.backend = ProxyBackend(
-            "c", self.bus, self.ids, Targets(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
+            "c", self.bus, self.ids, Destinations(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
             self.watch, CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)

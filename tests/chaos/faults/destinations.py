@@ -60,7 +60,7 @@ async def _delete(world: World, topic: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class BadTarget:
+class BadDestination:
     """`make` it bad before the good one is measured; `spoil` it when messages for it are pending; `mend` it in the end.
 
     `brokers`: how many it takes. `made_again`: duemq mends it by itself, and then there is nothing to tell.
@@ -75,17 +75,17 @@ class BadTarget:
     made_again: bool = False
 
 
-BAD_TARGETS = (
-    BadTarget("compacted, and messages have no key", _make_compacted),
-    BadTarget("too few replicas in sync", _lose_a_replica, mend=_mend_the_broker, brokers=3),
-    BadTarget("no leader", _lose_the_leader, mend=_mend_the_broker, brokers=3),
-    BadTarget("a name that collides", _make_a_namesake),
-    BadTarget("no right to create", _nothing, prefix=FORBIDDEN),
-    BadTarget("deleted", _make, spoil=_delete, made_again=True),
+BAD_DESTINATIONS = (
+    BadDestination("compacted, and messages have no key", _make_compacted),
+    BadDestination("too few replicas in sync", _lose_a_replica, mend=_mend_the_broker, brokers=3),
+    BadDestination("no leader", _lose_the_leader, mend=_mend_the_broker, brokers=3),
+    BadDestination("a name that collides", _make_a_namesake),
+    BadDestination("no right to create", _nothing, prefix=FORBIDDEN),
+    BadDestination("deleted", _make, spoil=_delete, made_again=True),
 )
 
 
-async def stand_beside(world: World, bad: BadTarget, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
+async def stand_beside(world: World, bad: BadDestination, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
     """How late a good target is before and beside a bad one. Messages to the bad one end as what they are, once."""
     topic, good = f"{bad.prefix}{secrets.token_hex(4)}", f"good.{secrets.token_hex(4)}"
     await make_topic(world.bootstrap, good, 3, world.shape.brokers)
