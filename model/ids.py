@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.model.key import make_key
+from duemq.model.rules import ID_CHARS
 
-ID_CHARS = 32
 DIRECT = 0xFFFF
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")

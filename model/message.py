@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from duemq.model.key import KEY_BYTES
 from duemq.model.record import HEAD, HEADER
+from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 
 FORMAT = 1
@@ -36,9 +37,7 @@ FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
 MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
-# No destinations: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
-# themselves.
-OWN_TOPICS = (b"duemq.", b"__")
+_OWN_TOPICS = tuple(prefix.encode() for prefix in RESERVED_TOPICS)
 
 COMMAND_HEADER = b"duemq-command"
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
@@ -50,13 +49,9 @@ _CHANGE_START = (
 _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
 _TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
 
-TOPIC_BYTES = 249  # the longest name a topic of Kafka can have
-_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % TOPIC_BYTES)
+_TOPIC = re.compile(TOPIC.pattern.encode())
 
 CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
-NAME_TEXT = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # of such a name, without its prefix
-LABEL_TEXT = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
-MAX_LABELS = 16
 
 Schedule = tuple[int, int, int, int, int, int, int, int, int]
 """The fields of a schedule's envelope from `its own bytes` on: size, due, expires, lengths, header count and bytes."""
@@ -155,7 +150,7 @@ def _schedule_start(size: int) -> bytes:
 @lru_cache(maxsize=10_000)
 def is_topic(name: bytes) -> bool:
     """Whether messages can go to a topic of this name, should it exist."""
-    return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(OWN_TOPICS)
+    return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(_OWN_TOPICS)
 
 
 def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:

@@ -23,13 +23,9 @@ from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.message import (
     CANCEL,
     CLIENT_NAME,
-    LABEL_TEXT,
     MAX_HEADERS,
-    MAX_LABELS,
     MOVE,
-    NAME_TEXT,
     NO_KEY,
-    TOPIC_BYTES,
     Change,
     Draft,
     are_headers,
@@ -39,6 +35,7 @@ from duemq.model.message import (
     shard_of_name,
 )
 from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
+from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
 RESERVED = "duemq-"
@@ -205,7 +202,7 @@ def _labels(ours: dict[str, bytes]) -> tuple[str, ...]:
     if len(labels) > MAX_LABELS:
         raise Rejected("bad_field", f"{_LABELS} are at most {MAX_LABELS}, not {len(labels)}")
     for label in labels:
-        if not LABEL_TEXT.fullmatch(label):
+        if not LABEL.fullmatch(label):
             raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
     return labels
 
@@ -221,7 +218,7 @@ def _expires(ours: dict[str, bytes], due: int, timestamp: int) -> int:
 
 def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
     text = _text(ours, header)
-    if not NAME_TEXT.fullmatch(text):
+    if not NAME.fullmatch(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
     name = CLIENT_NAME + text.encode()

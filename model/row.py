@@ -17,9 +17,10 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from duemq.model.ids import ID_CHARS, peek
+from duemq.model.ids import peek
 from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule
 from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_record
+from duemq.model.rules import ID_CHARS
 
 ROW = Struct(">HIQBHB")
 _EXPIRES = slice(6, 14)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from duemq.cluster.internal_topics import INTERNAL
+from duemq.model.rules import TOPIC
 from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Words, delays, duration
 from duemq.model.timing import CLASSIC_LEVELS, shown
-from duemq.proxy.request.ingress import TOPIC
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 

@@ -37,7 +37,7 @@ from duemq.client.http.values import (
     Topic,
 )
 from duemq.model.errors import DuemqError
-from duemq.model.ids import ID_CHARS
+from duemq.model.rules import ID_CHARS
 
 M = TypeVar("M")
 BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable

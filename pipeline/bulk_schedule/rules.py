@@ -13,17 +13,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.client.http.values import Limits
-from duemq.model.message import LABEL_TEXT, MAX_LABELS, TOPIC_BYTES
 from duemq.model.record import HEADER
+from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_BYTES
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import message_limits
-from duemq.storage.imports.row_rules import HEADER_NAME_CHARACTERS, RESERVED_HEADERS, ImportLimits
+from duemq.storage.imports.row_rules import ImportLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
-_LABEL = rf"^(?:{LABEL_TEXT.pattern})\z"
+_LABEL = rf"^(?:{LABEL.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
 _SHOWN = 60  # characters of a wrong value
 _MAX_REPEATED = 100_000  # names, which each executor gets

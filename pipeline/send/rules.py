@@ -14,14 +14,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.message import NAME_TEXT
+from duemq.model.rules import NAME
 from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")
 """Headers of plain clients that say when, beside those that begin with `duemq-`. No message can have one of its own."""
-_NAME = rf"^(?:{NAME_TEXT.pattern})\z"
+_NAME = rf"^(?:{NAME.pattern})\z"
 # What Python's `str.strip` takes for a space and a label may have: the server strips labels.
 _SPACE = r"[ \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 _PADDED = rf"^{_SPACE}|{_SPACE}\z"

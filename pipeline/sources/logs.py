@@ -14,8 +14,8 @@ import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.ids import ID_CHARS
 from duemq.model.message import NO_KEY
+from duemq.model.rules import ID_CHARS
 from duemq.pipeline.sources import decode, envelopes
 from duemq.pipeline.sources.kafka import Kafka, reading
 from duemq.pipeline.sources.ranges import TopicRange

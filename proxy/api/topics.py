@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import orjson
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from duemq.bus.base import Bus, TopicInfo
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.errors import Rejected
+from duemq.model.rules import NAME
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json
@@ -30,7 +30,7 @@ from duemq.web.reply import JsonResponse
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
-_CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CONSUMER = NAME  # the same characters
 
 
 async def list_topics(service: Service, request: Request) -> Response:

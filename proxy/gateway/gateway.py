@@ -25,13 +25,14 @@ from duemq.cluster.paging import before, merge, read_cursor, write_cursor
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.ids import DIRECT, ID_CHARS
+from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
+from duemq.model.rules import ID_CHARS
 from duemq.proxy.gateway.base import ImportStatus, Outcome, Page, Receipt
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
 from duemq.proxy.gateway.names import Appended, Names

@@ -15,8 +15,18 @@ from fnmatch import translate
 from typing import Any
 
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
-from duemq.model.message import LABEL_TEXT, MAX_LABELS, NAME_TEXT, Draft
+from duemq.model.message import Draft
 from duemq.model.record import pack_headers
+from duemq.model.rules import (
+    HEADER_NAME_CHARACTERS,
+    LABEL,
+    MAX_LABELS,
+    NAME,
+    RESERVED_HEADERS,
+    RESERVED_TOPICS,
+    TOPIC,
+    TOPIC_RULE,
+)
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.raw_body import read_dashed
@@ -24,12 +34,7 @@ from duemq.web.body import check_fields
 
 _RARE = frozenset(("key", "headers", "labels", "expires_at"))
 FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
-RESERVED_HEADERS = "duemq-"
-RESERVED_TOPICS = ("duemq.", "__")  # duemq's own topics, and those that brokers keep for themselves
-
-TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KNOWN_TOPICS = 10_000
-_HEADER_NAME_CHARACTERS = 256
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
 _QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 _CLOCK_RETRY_S = 5
@@ -151,9 +156,7 @@ class Ingress:
             raise Rejected("missing_topic", "topic is required: the name of the topic to deliver to", "topic")
         topic = item["topic"]
         if type(topic) is not str or not TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise Rejected(
-                "bad_topic", f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}", "topic"
-            )
+            raise Rejected("bad_topic", f"topic {TOPIC_RULE}, not {shown(topic)}", "topic")
         if topic.startswith(RESERVED_TOPICS):
             whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
             raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
@@ -183,8 +186,8 @@ class Ingress:
         for name, value in headers.items():
             if type(value) is not str:
                 raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
-            if not 0 < len(name) <= _HEADER_NAME_CHARACTERS:
-                raise _bad_header(f"header names have 1 to {_HEADER_NAME_CHARACTERS} characters, not {len(name)}")
+            if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
+                raise _bad_header(f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}")
             if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
                 raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
             pairs.append((name, value.encode()))
@@ -196,7 +199,7 @@ class Ingress:
 
 def check_name(text: str) -> bytes:
     """A client-chosen name. Code: `bad_field`."""
-    if not NAME_TEXT.fullmatch(text):
+    if not NAME.fullmatch(text):
         raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
     return text.encode()
 
@@ -222,7 +225,7 @@ def _labels(labels: object) -> tuple[str, ...]:
     if type(labels) is not list or len(labels) > MAX_LABELS:
         raise Rejected("bad_field", f"labels must be a list of at most {MAX_LABELS} texts", "labels")
     for label in labels:
-        if type(label) is not str or not LABEL_TEXT.fullmatch(label):
+        if type(label) is not str or not LABEL.fullmatch(label):
             raise Rejected(
                 "bad_field",
                 f"a label has 1 to 128 characters, none of them a comma or a control character, not {shown(label)}",

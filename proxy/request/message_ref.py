@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
+from duemq.model.rules import NAME, TOPIC, TOPIC_RULE
 from duemq.model.timing import shown
-
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# Ids and names both. What cannot be either was never issued, so it is simply unknown.
-_TARGET = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def may_exist(ref: str) -> bool:
-    return _TARGET.fullmatch(ref) is not None
+    """Whether this can be an id or a name. Anything else was never issued, so it is unknown."""
+    return NAME.fullmatch(ref) is not None
 
 
 def unknown(ref: str) -> Rejected:
@@ -32,7 +28,7 @@ def message_ref(request: Request) -> str:
 
 def check_topic(topic: str) -> str:
     """The topic, if that can be the name of one. Raises Rejected `bad_topic`."""
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        detail = f"topic must be 1 to 249 characters of A-Z a-z 0-9 . _ -, not {shown(topic)}"
+    if not TOPIC.fullmatch(topic) or topic in (".", ".."):
+        detail = f"topic {TOPIC_RULE}, not {shown(topic)}"
         raise Rejected("bad_topic", detail, "topic")
     return topic

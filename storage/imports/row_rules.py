@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duemq.model.errors import BadDelayFile
-from duemq.model.message import LABEL_TEXT, MAX_LABELS, is_topic
+from duemq.model.message import is_topic
 from duemq.model.record import HEADER
+from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
 from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
 
-RESERVED_HEADERS = "duemq-"
-HEADER_NAME_CHARACTERS = 256
 _KNOWN_TOPICS = 10_000
-_LABEL = f"^(?:{LABEL_TEXT.pattern})$"
+_LABEL = f"^(?:{LABEL.pattern})$"
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Rules:
         text = topic.decode(errors="replace")
         if not is_topic(topic):
             return (
-                "must be 1 to 249 characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. (those "
+                f"{TOPIC_RULE}, neither . nor .., and not begin with duemq. (those "
                 f"are duemq's own) or __ (those are the brokers' own), not {shown(text)}"
             )
         if self._allowed is not None and not self._allowed.match(text):

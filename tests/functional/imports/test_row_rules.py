@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.model.errors import BadDelayFile, Rejected
-from duemq.model.message import MAX_LABELS
+from duemq.model.rules import MAX_LABELS
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.proxy.request.ingress import Ingress, Limits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP

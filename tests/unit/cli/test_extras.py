@@ -1,12 +1,16 @@
-"""What is said where an optional package is missing, and that the core needs none."""
+"""What is said where an optional package is missing, and that the SDK and its command line need none."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from duemq.cli.app import _EXTRAS
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,3 +28,38 @@ def test_an_example_can_be_imported(example: str) -> None:
     code = f"import runpy; runpy.run_path({str(ROOT / 'examples' / example)!r}, run_name='example')"
     answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
+
+
+_ABSENT = "import sys; sys.modules |= dict.fromkeys({packages!r})\n"
+
+
+def _without_the_server(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code where no package of the extra `server` is installed."""
+    packages = [name for name in _EXTRAS if _EXTRAS[name] == "server"]
+    code = _ABSENT.format(packages=packages) + code
+    return subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_the_sdk_needs_no_package_of_the_server() -> None:
+    answer = _without_the_server("import duemq.client; print(duemq.client.Client)")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("command", [["--help"], ["send", "--help"], ["ls", "--help"], ["import", "--help"]])
+def test_the_command_line_needs_no_package_of_the_server(command: list[str]) -> None:
+    answer = _without_the_server("from duemq.cli.main import main; main()", *command)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("command", [["serve"], ["node"], ["proxy"], ["verify", "no-folder"], ["lag", "group"]])
+def test_a_command_that_needs_the_server_names_the_extra(command: list[str]) -> None:
+    answer = _without_the_server("from duemq.cli.main import main; main()", *command)
+    assert answer.returncode == 1
+    assert "pip install 'duemq[server]'" in answer.stderr, answer.stderr
+
+
+def test_the_packages_of_the_server_are_those_of_pyproject() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {re.match(r"[a-z0-9-]+", line)[0].replace("-", "_") for line in extras["server"]}  # type: ignore[index]
+    # typer brings pydantic, so that it is always there.
+    assert named - {"pydantic"} == {name for name, extra in _EXTRAS.items() if extra == "server"}

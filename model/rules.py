@@ -1,0 +1,28 @@
+"""What a message may be: the constants, patterns and sentences that every way into duemq shares.
+
+Each way has a checker of its own, for its own form of a message: JSON (`proxy/request/ingress.py`), headers of Kafka
+(`plain.py`), Arrow columns (`storage/imports/row_rules.py`) and Spark columns (`pipeline/bulk_schedule/rules.py`). The
+audit has its own copies on purpose: it judges the server.
+"""
+
+from __future__ import annotations
+
+import re
+
+TOPIC_BYTES = 249  # the longest name of a topic in Kafka
+TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}")
+TOPIC_RULE = f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -"
+# No destinations: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
+# themselves.
+RESERVED_TOPICS = ("duemq.", "__")
+
+NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""A name that a client chose for a message."""
+
+LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
+MAX_LABELS = 16
+
+RESERVED_HEADERS = "duemq-"
+HEADER_NAME_CHARACTERS = 256
+
+ID_CHARS = 32
