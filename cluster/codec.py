@@ -57,7 +57,7 @@ def import_to_json(import_record: ImportRecord) -> Json:
 
 
 def import_from_json(document: Json) -> ImportRecord:
-    return ImportRecord(**(document | {"import": ImportCommand(**document["import"])}))
+    return ImportRecord(**(document | {"import_command": ImportCommand(**document["import_command"])}))
 
 
 def query_to_json(query: Query) -> Json:

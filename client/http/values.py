@@ -293,12 +293,12 @@ class Limits:
 
     @classmethod
     def from_json(cls, body: Json) -> Self:
-        file_import = body["import"]
+        imports = body["imports"]
         return cls(
             body["shards"], tuple(body["topics"]), body["max_delay_ms"], body["max_payload_bytes"],
             body["max_key_bytes"], body["max_headers"], body["max_headers_bytes"], body["max_batch_items"],
-            body["max_batch_bytes"], file_import["enabled"], file_import["max_files"], file_import["max_file_rows"],
-            file_import["min_lead_ms"], body,
+            body["max_batch_bytes"], imports["enabled"], imports["max_files"], imports["max_file_rows"],
+            imports["min_lead_ms"], body,
         )  # fmt: skip
 
 

@@ -378,7 +378,7 @@ class Limits(BaseModel):
     max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
     max_batch_items: int
     max_batch_bytes: int
-    file_import: ImportLimits
+    imports: ImportLimits
 
 
 class Drained(BaseModel):

@@ -24,7 +24,7 @@ async def limits(service: Service, request: Request) -> Response:
         "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
         "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
         "max_batch_bytes": own.max_batch_bytes,
-        "import": {
+        "imports": {
             "enabled": importing.enabled, "max_files": MAX_FILES, "max_file_rows": MAX_ROWS,
             "min_lead_ms": importing.lead_ms,
         },

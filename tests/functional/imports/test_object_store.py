@@ -103,7 +103,7 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     assert ["skipped" in one for one in tried] == [False, True, True] and len({one["reason"] for one in tried}) == 1
     with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
         pass
-    with pytest.raises(BadDelayFile, match=r"far\.import_from"), fetched(uri, tmp_path / "copy", s3.store, []):
+    with pytest.raises(BadDelayFile, match=r"delay_files\.import_from"), fetched(uri, tmp_path / "copy", s3.store, []):
         pass
     assert not (tmp_path / "copy").exists()
 
@@ -198,7 +198,7 @@ def test_a_server_takes_files_in_from_a_store_that_comes_and_goes(own_s3: S3Site
         server.start()
         with Client(server.url, timeout=120) as client:
             assert client.limits().imports_files
-            with pytest.raises(Forbidden, match=r"far\.import_from"):
+            with pytest.raises(Forbidden, match=r"delay_files\.import_from"):
                 client.import_file(f"s3://{bucket}/other/a.parquet")
             with pytest.raises(BadField, match=r"empty, \. or \.\."):
                 client.import_file(f"s3://{bucket}/jobs/../a.parquet")

@@ -133,7 +133,7 @@ NODE = textwrap.dedent("""
     from pathlib import Path
     from prometheus_client import CollectorRegistry
     from duemq.bus.embedded.bus import EmbeddedBus, wall_clock
-    from duemq.proxy.gateway.cluster_backend import NodeBackend
+    from duemq.delay.node_backend import NodeBackend
     from duemq.proxy.gateway.gateway import CommandGateway
     from duemq.delay.node import Node, NodeOptions
     from duemq.cluster.internal_topics import BUFFER
