@@ -52,7 +52,7 @@ def test_the_command_line_needs_no_package_of_the_server(command: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "command", [["serve"], ["node"], ["proxy"], ["verify", "."], ["lag", "group", "--kafka", "localhost:1"]]
+    "command", [["serve"], ["node"], ["proxy"], ["verify", "--data", "."], ["lag", "group", "--kafka", "localhost:1"]]
 )
 def test_a_command_that_needs_the_server_names_the_extra(command: list[str]) -> None:
     answer = _without_the_server("from duemq.cli.main import main; main()", *command)
