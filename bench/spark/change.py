@@ -20,7 +20,7 @@ from duemq.bench.spark.server import serving
 from duemq.client import Client, Draft, Message
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_change import Targets, mass_cancel, mass_move
-from duemq.pipeline.bulk_change.asking import Server
+from duemq.pipeline.bulk_change.requests import Server
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.files.uris import uri_of

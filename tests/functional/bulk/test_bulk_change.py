@@ -20,9 +20,9 @@ from pyspark.testing import assertDataFrameEqual
 from duemq.client import Client
 from duemq.client.http.requests import Draft
 from duemq.pipeline.bulk_change import Server, Targets, mass_cancel, mass_move
-from duemq.pipeline.bulk_change.changing import in_order, new_times
-from duemq.pipeline.bulk_change.targets import TARGET
-from duemq.pipeline.cli.mass import _tell_dry
+from duemq.pipeline.bulk_change.job import in_order, new_times
+from duemq.pipeline.bulk_change.messages import TARGET
+from duemq.pipeline.cli.bulk_change import _tell_dry
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.spark.progress import Silent
 from tests.support.spark.spark_site import spark_tests

@@ -102,14 +102,14 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(spark: SparkSession, here:
 def test_an_import_reads_and_writes_on_this_machine(here: Path) -> None:
     (here / "dump").mkdir()
     (here / "dump" / "rows.csv").write_text(CSV)
-    done = run("import", "csv", "dump/*.csv", "--out", "pending/", "--json")
+    done = run("migrate", "csv", "dump/*.csv", "--out", "pending/", "--json")
     assert done.exit_code == 0, done.output
     assert pq.read_table(here / "pending")["payload"].to_pylist() == [b"one", b"two"]
     (reject,) = pq.read_table(here / "pending-rejects").to_pylist()
     assert reject["source"] == f"{here}/dump/rows.csv"
     (here / "get.json").write_text('[{"payload": "x", "due_ms": 1830297600000, "routing_key": "a"}]')
     done = run(
-        "import", "rabbitmq", f"file://{here}/get.json", "--out", f"file://{here}/rabbit", "--rejects", "no", "--json"
+        "migrate", "rabbitmq", f"file://{here}/get.json", "--out", f"file://{here}/rabbit", "--rejects", "no", "--json"
     )
     assert done.exit_code == 0 and pq.read_table(here / "rabbit").num_rows == 1, done.output
 
@@ -117,7 +117,7 @@ def test_an_import_reads_and_writes_on_this_machine(here: Path) -> None:
 def test_an_import_is_refused_before_it_writes(here: Path) -> None:
     (here / "rows.csv").write_text(CSV)
     (here / "there").mkdir()
-    words = ("import", "csv", "rows.csv", "--json")
+    words = ("migrate", "csv", "rows.csv", "--json")
     assert "--out ftp://h/x: nothing here knows" in detail(run(*words, "--out", "ftp://h/x", "--rejects", "bad"))
     said = detail(run(*words, "--out", "good", "--rejects", "gs://bucket/bad"))
     assert said.startswith("--rejects gs://bucket/bad: Spark cannot reach it (")

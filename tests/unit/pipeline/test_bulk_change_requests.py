@@ -8,7 +8,7 @@ import pytest
 
 from duemq.client.http.errors import NaiveTimeError, Unauthorised, Unavailable, Unreachable
 from duemq.client.http.values import CancelResult
-from duemq.pipeline.bulk_change.asking import Result, Told, answers
+from duemq.pipeline.bulk_change.requests import Result, Told, answers
 
 Answer = Sequence[Result] | Exception
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
+from duemq.pipeline.cli.bulk_change import move
 from duemq.pipeline.cli.columns import columns_of
-from duemq.pipeline.cli.imports import csv
-from duemq.pipeline.cli.mass import move
+from duemq.pipeline.cli.migrate import csv
 from duemq.pipeline.cli.schedule import schedule
 from duemq.pipeline.columns import Columns
 

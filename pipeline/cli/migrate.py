@@ -1,4 +1,4 @@
-"""`duemq spark import`: one command for each system."""
+"""`duemq spark migrate`: one command for each system."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Pending messages of other systems as a table.")
 
 RABBITMQ_EXAMPLES = examples(
-    "duemq spark import rabbitmq rabbitmq_delayed.jsonl --out pending/",
-    "duemq spark import rabbitmq get.json --taken-at 2026-11-22T05:18:00Z --ttl 10m --to orders --out pending/",
+    "duemq spark migrate rabbitmq rabbitmq_delayed.jsonl --out pending/",
+    "duemq spark migrate rabbitmq get.json --taken-at 2026-11-22T05:18:00Z --ttl 10m --to orders --out pending/",
 )
 CELERY_EXAMPLES = examples(
-    "duemq spark import celery redis://localhost:6379/0 --queue celery --queue mail --out pending/",
-    "duemq spark import celery unacked.json celery.json --out pending/",
+    "duemq spark migrate celery redis://localhost:6379/0 --queue celery --queue mail --out pending/",
+    "duemq spark migrate celery unacked.json celery.json --out pending/",
 )
 ROCKETMQ_EXAMPLES = examples(
-    "duemq spark import rocketmq rocketmq-export/rmq_sys_wheel_timer --taken-at 2026-11-22T05:18:00Z --out pending/",
+    "duemq spark migrate rocketmq rocketmq-export/rmq_sys_wheel_timer --taken-at 2026-11-22T05:18:00Z --out pending/",
 )
 CSV_EXAMPLES = examples(
-    "duemq spark import csv reminders.csv --due at --payload text --to reminders --out pending/",
-    "duemq spark import csv 'dump/*.csv' --separator ';' --due run_at --zone Europe/Berlin --topic queue "
+    "duemq spark migrate csv reminders.csv --due at --payload text --to reminders --out pending/",
+    "duemq spark migrate csv 'dump/*.csv' --separator ';' --due run_at --zone Europe/Berlin --topic queue "
     "--payload-base64 body --headers meta --out pending/",
 )
 
@@ -181,7 +181,7 @@ def _import(
     as_json: bool,
 ) -> None:
     rejects = rejects or f"{out.rstrip('/')}-rejects"
-    with spark_session("import", master, conf, as_json) as (spark, teller):
+    with spark_session("migrate", master, conf, as_json) as (spark, teller):
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 

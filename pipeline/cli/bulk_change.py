@@ -193,7 +193,7 @@ def _answered(
 def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bool) -> None:
     from pyspark.sql import functions as F
 
-    from duemq.pipeline.bulk_change.targets import TARGET
+    from duemq.pipeline.bulk_change.messages import TARGET
     from duemq.pipeline.spark.progress import step
 
     with step(spark, teller, "counting"):

@@ -11,9 +11,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk_change.asking import ANSWERS_DDL, Server, cancelling, moving
+from duemq.pipeline.bulk_change.messages import TARGET, Targets
+from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, Server, cancelling, moving
 from duemq.pipeline.bulk_change.slots import Slots
-from duemq.pipeline.bulk_change.targets import TARGET, Targets
 from duemq.pipeline.columns.instants import check_zone, need_time, shown
 from duemq.pipeline.errors import BadInput
 
