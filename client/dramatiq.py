@@ -24,7 +24,7 @@ except ImportError as missing:
 from duemq.client.http.client import Client
 from duemq.client.http.values import Record
 from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
-from duemq.client.relay.deferred import AWAY, Held, Holder
+from duemq.client.relay.deferred import AWAY, DeferredQueue, Held
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
 from duemq.client.relay.relay import MAX_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
 from duemq.model.errors import DuemqError
@@ -39,10 +39,10 @@ class NotHeld(ConnectionFailed):
     """duemq did not take the message, as a broker that is away does not."""
 
 
-class Hold:
+class DramatiqDeferral:
     """The messages of one broker that duemq holds. `install` puts it at `broker.duemq`."""
 
-    def __init__(self, broker: Any, holder: Holder, threshold: int, fallback: bool) -> None:
+    def __init__(self, broker: Any, holder: DeferredQueue, threshold: int, fallback: bool) -> None:
         self.broker, self.threshold, self.fallback = broker, threshold, fallback
         self._holder = holder
         self._enqueue: Callable[..., dramatiq.Message[Any]] = broker.enqueue
@@ -100,7 +100,7 @@ def install(
     threshold: int = 1000,
     fallback: bool = False,
     timeout: float = 10.0,
-) -> Hold:
+) -> DramatiqDeferral:
     """From now on duemq holds the broker's messages with a delay of more than `threshold` ms, until they are due.
 
     Those are of `send_with_options(delay=)`, of pipelines and of retries.
@@ -112,23 +112,23 @@ def install(
 
     Raises `ValueError` for a broker that has it already.
     """
-    if isinstance(getattr(broker, "duemq", None), Hold):
+    if isinstance(getattr(broker, "duemq", None), DramatiqDeferral):
         raise ValueError(f"duemq is installed in {broker!r} already")
-    hold = Hold(broker, Holder(url, api_key, timeout, topic), threshold, fallback)
+    hold = DramatiqDeferral(broker, DeferredQueue(url, api_key, timeout, topic), threshold, fallback)
     vars(broker)["duemq"] = hold
     vars(broker)["enqueue"] = hold.enqueue
     return hold
 
 
-def hold_of(broker: dramatiq.Broker) -> Hold:
+def hold_of(broker: dramatiq.Broker) -> DramatiqDeferral:
     """Raises `ValueError` for a broker without `install`."""
     hold = getattr(broker, "duemq", None)
-    if not isinstance(hold, Hold):
+    if not isinstance(hold, DramatiqDeferral):
         raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) where it is made")
     return hold
 
 
-class BrokerOutlet:
+class DramatiqOutlet:
     """Held messages go to their queues, without a delay."""
 
     def __init__(self, broker: dramatiq.Broker) -> None:
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, broker = import_broker(options.broker)  # type: ignore[no-untyped-call]
     relay = RelayOptions(options.consumer, options.page, options.lease, options.alone, options.start, options.loglevel)
     try:
-        run_relay(hold_of(broker), BrokerOutlet(broker), type(broker).__name__, relay)
+        run_relay(hold_of(broker), DramatiqOutlet(broker), type(broker).__name__, relay)
     except NoPlace as error:
         print(f"relay: {error} (--start)", file=sys.stderr)
         return 1

@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from dataclasses import asdict, replace
 from typing import Any
 
-from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
 from duemq.model.import_command import ImportCommand
 from duemq.storage.imports.records import ImportRecord
 
@@ -69,14 +69,14 @@ def query_from_json(document: Json) -> Query:
     return Query(**document)
 
 
-def found_to_json(found: Found) -> Json:
+def found_to_json(found: SearchPart) -> Json:
     messages = [[key.hex(), state_to_json(state)] for key, state in found.messages]
     return {"messages": messages, "looked": None if found.looked is None else found.looked.hex()}
 
 
-def found_from_json(document: Json) -> Found:
+def found_from_json(document: Json) -> SearchPart:
     messages = [(bytes.fromhex(key), state_from_json(state)) for key, state in document["messages"]]
-    return Found(messages, None if document["looked"] is None else bytes.fromhex(document["looked"]))
+    return SearchPart(messages, None if document["looked"] is None else bytes.fromhex(document["looked"]))
 
 
 def _text(value: bytes | None) -> str | None:

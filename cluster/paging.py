@@ -6,12 +6,12 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 
-from duemq.cluster.shard_reader import Found, MessageState
+from duemq.cluster.shard_reader import MessageState, SearchPart
 from duemq.model.errors import Rejected
 from duemq.model.key import KEY_BYTES, LOWEST
 
 
-def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
+def merge(found: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
     """One page of what the shards found, in order, and where the next one starts: after this key and shard."""
     bound = min((part.looked for part in found if part.looked is not None), default=None)
     rows = sorted(
@@ -27,7 +27,7 @@ def merge(found: Sequence[Found], limit: int) -> tuple[list[MessageState], tuple
     return [state for _, _, state in rows], position
 
 
-def shortened(found: Mapping[int, Found], limit: int) -> dict[int, Found]:
+def shortened(found: Mapping[int, SearchPart], limit: int) -> dict[int, SearchPart]:
     """The same parts without what is surely not among the first `limit` messages of all."""
     keys = sorted(key for part in found.values() for key, _ in part.messages)
     if len(keys) <= limit:
@@ -36,9 +36,9 @@ def shortened(found: Mapping[int, Found], limit: int) -> dict[int, Found]:
     return {shard: _through(last, part) for shard, part in found.items()}
 
 
-def _through(last: bytes, found: Found) -> Found:
+def _through(last: bytes, found: SearchPart) -> SearchPart:
     kept = [message for message in found.messages if message[0] <= last]
-    return found if len(kept) == len(found.messages) else Found(kept, last)
+    return found if len(kept) == len(found.messages) else SearchPart(kept, last)
 
 
 def before(key: bytes) -> bytes:

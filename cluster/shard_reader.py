@@ -61,7 +61,7 @@ class Query:
     shard: int | None = None
 
 
-class Found(NamedTuple):
+class SearchPart(NamedTuple):
     """What a search of one shard found: keys with states, and up to where it looked (None: to the end)."""
 
     messages: list[tuple[bytes, MessageState]]
@@ -110,6 +110,6 @@ class ShardReader(Protocol):
         """The ids of rows of the file that the command at `wanted` named. See `Gateway.imported_ids`."""
         ...
 
-    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
         """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
         ...

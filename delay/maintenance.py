@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.delay.core.disk_watermarks import Level, Watermarks
+from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard
 from duemq.model.disk_use import DiskUse
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 60.0  # between cleanings out of turn
 SCHEDULE, DISK = "schedule", "disk"  # what asked for a cleaning
 _DOES = {
-    Level.FREE: "nothing to do about it",
-    Level.CLEAN: "cleaning at once",
-    Level.SHORTEN: "cleaning at once, with a shorter history",
-    Level.REFUSE: "refusing new messages, and cleaning at once with a shorter history",
+    Watermark.FREE: "nothing to do about it",
+    Watermark.CLEAN: "cleaning at once",
+    Watermark.SHORTEN: "cleaning at once, with a shorter history",
+    Watermark.REFUSE: "refusing new messages, and cleaning at once with a shorter history",
 }
 
 
@@ -43,7 +43,7 @@ class Upkeep:
         measure: Callable[[Path], DiskUse] = disk_use,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.level = Level.FREE
+        self.level = Watermark.FREE
         self.disk = DiskUse(0, 0)
         self._folder_bytes = 0
         self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
@@ -72,7 +72,7 @@ class Upkeep:
                 for info in await bus.topics():
                     if info.name not in (BUFFER, LEDGER):
                         await bus.trim_older_than(info.name, before)
-                if self.level >= Level.CLEAN:
+                if self.level >= Watermark.CLEAN:
                     await bus.reclaim()
         self._purges.labels(trigger).inc()
         if dropped:
@@ -83,7 +83,7 @@ class Upkeep:
 
     async def purge_if_full(self, bus: Bus | None, before: int) -> None:
         """As `clean`, where a watermark asks for it: as soon as there is something to drop, else once a minute."""
-        if self.level < Level.CLEAN or self._one.locked():
+        if self.level < Watermark.CLEAN or self._one.locked():
             return
         ready = any(shard.to_purge for shard in self._shards.values())
         if ready or self._monotonic() - self._purged_at >= _AGAIN_S:
@@ -104,7 +104,7 @@ class Upkeep:
         level = self._marks.level(self.disk, self.level)
         if level != self.level:
             log.log(
-                logging.WARNING if level > self.level or self.level == Level.REFUSE else logging.INFO,
+                logging.WARNING if level > self.level or self.level == Watermark.REFUSE else logging.INFO,
                 "disk of %s is %.1f %% full, %d MiB are free: %s", self._path, self.disk.percent,
                 self.disk.free >> 20, _DOES[level], extra={"action": "disk", "level": int(level)},
             )  # fmt: skip
@@ -112,7 +112,7 @@ class Upkeep:
 
     def why_full(self) -> str | None:
         """Why new messages are refused; None if they are not."""
-        return self._marks.why_full(self._path, self.disk) if self.level is Level.REFUSE else None
+        return self._marks.why_full(self._path, self.disk) if self.level is Watermark.REFUSE else None
 
     def gauges(self) -> DiskGauges:
         return DiskGauges(self._folder_bytes, self.disk, self.level)

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from duemq.cluster.destinations import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
-from duemq.delay.core.disk_watermarks import Level
+from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.model.disk_use import DiskUse
@@ -187,7 +187,7 @@ class DiskGauges:
 
     folder_bytes: int
     use: DiskUse
-    level: Level
+    level: Watermark
 
 
 class NodeCollector(Collector):

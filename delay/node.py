@@ -26,7 +26,7 @@ from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
-from duemq.delay.core.disk_watermarks import Level, Watermarks
+from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import Linger
 from duemq.delay.health import HealthTracker, why_unfit
@@ -149,7 +149,7 @@ class Node:
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
-        return self.upkeep.level >= Level.SHORTEN or any(member.has(shard) for member in self._short)
+        return self.upkeep.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises Fatal (and what a bug raises) after closing everything."""
@@ -176,7 +176,7 @@ class Node:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), min(_REOPEN_S, max(until - loop.time(), 0)))
             upkeep.watch_disk()
-            if upkeep.level < Level.REFUSE or upkeep.disk.free >= free:
+            if upkeep.level < Watermark.REFUSE or upkeep.disk.free >= free:
                 return
 
     async def _open(self) -> None:
@@ -369,7 +369,7 @@ class Node:
                 await self.election.release(number)
 
     async def _look_at_itself(self) -> None:
-        self._short = [member for member in self.election.members() if member.health.watermark >= Level.SHORTEN]
+        self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
         if self.options.alone:
             await self._tell()
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Changes:
+class ChangeSignal:
     """A change that nobody waited for is told to the next one who asks, once."""
 
     def __init__(self) -> None:

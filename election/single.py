@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from duemq.election.base import Member, NodeHealth
-from duemq.election.changes import Changes
+from duemq.election.changes import ChangeSignal
 
 _NAME = "local"
 
@@ -17,7 +17,7 @@ class SingleElection:
     def __init__(self, shards: int, url: str = "") -> None:
         self._all = frozenset(range(shards))
         self._owned: frozenset[int] = frozenset()
-        self._changes = Changes()
+        self._changes = ChangeSignal()
         self._me = Member(_NAME, url)
 
     async def join(self) -> None:

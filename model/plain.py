@@ -68,7 +68,7 @@ class Malformed(NamedTuple):
     reason: str
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record is. `shards`: how many the cluster has; None leaves the shards of names unchecked."""
 
     shard: int
@@ -76,7 +76,9 @@ class Place(NamedTuple):
     ids: IdCodec
 
 
-def command_of(frame: bytes, timestamp: int, place: Place) -> bytes | Change | ByName | ImportCommand | Malformed:
+def command_of(
+    frame: bytes, timestamp: int, place: RecordPosition
+) -> bytes | Change | ByName | ImportCommand | Malformed:
     """What a record means that is no envelope: the frame of a schedule, a change or a file to import. Never raises.
 
     `timestamp`: when the log appended it, epoch ms.
@@ -142,7 +144,7 @@ def _only(ours: dict[str, bytes], allowed: frozenset[str], what: str) -> None:
 # --- schedule ---------------------------------------------------------------------------------------------------------
 
 
-def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Place) -> bytes:
+def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: RecordPosition) -> bytes:
     if _TOPIC not in ours:
         raise Rejected("missing_topic", f"{_TOPIC} is required: the name of the topic to deliver to")
     _only(ours, _OF_SCHEDULE, _TOPIC)
@@ -216,7 +218,7 @@ def _expires(ours: dict[str, bytes], due: int, timestamp: int) -> int:
     return expires
 
 
-def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
+def _name(ours: dict[str, bytes], header: str, place: RecordPosition) -> bytes:
     text = _text(ours, header)
     if not NAME.fullmatch(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
@@ -231,7 +233,7 @@ def _name(ours: dict[str, bytes], header: str, place: Place) -> bytes:
 # --- cancel and move --------------------------------------------------------------------------------------------------
 
 
-def _change(header: str, ours: dict[str, bytes], timestamp: int, place: Place) -> Change | ByName:
+def _change(header: str, ours: dict[str, bytes], timestamp: int, place: RecordPosition) -> Change | ByName:
     _only(ours, _OF_CHANGE[header], header)
     kind, due = CANCEL, 0
     if header == _MOVE:
@@ -247,7 +249,7 @@ def _change(header: str, ours: dict[str, bytes], timestamp: int, place: Place) -
     return Change(kind, found.key, due)
 
 
-def _import_file(raw: bytes, place: Place) -> ImportCommand:
+def _import_file(raw: bytes, place: RecordPosition) -> ImportCommand:
     import_command = ImportCommand.decode(raw)
     if place.shards is not None and (shard := shard_of_content(import_command.sha256, place.shards)) != place.shard:
         raise Rejected("wrong_partition", f"a file of this sha256 belongs to partition {shard}, not {place.shard}")

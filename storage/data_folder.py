@@ -34,7 +34,7 @@ _UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a mak
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ClusterIdentity:
     """What all nodes of a cluster have in common. `secret`: the key of the ids' checksums (32 bytes)."""
 
     cluster: str
@@ -67,7 +67,7 @@ class Folder:
         self._lock = lock
 
     @staticmethod
-    def open(path: Path, shards: int | None = None, identity: Identity | None = None) -> Folder:
+    def open(path: Path, shards: int | None = None, identity: ClusterIdentity | None = None) -> Folder:
         """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
         (with `shards` shards, 1 if None). What a crash left half done is brought to its end. One that everybody may
         enter becomes its owner's alone.
@@ -96,7 +96,7 @@ class Folder:
             _refuse_backup(path)
             _close_to_others(path)
             if not meta.exists():
-                _make(path, identity or Identity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
+                _make(path, identity or ClusterIdentity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
             info = read_info(path)
             if identity is not None:
                 _refuse_other_cluster(info, identity)
@@ -194,7 +194,7 @@ def _close_to_others(path: Path) -> None:
             path.chmod(0o700)
 
 
-def _make(path: Path, identity: Identity) -> None:
+def _make(path: Path, identity: ClusterIdentity) -> None:
     """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
     meta = {"format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster}
     try:
@@ -204,7 +204,7 @@ def _make(path: Path, identity: Identity) -> None:
         raise DiskFull(f"data folder {path}: {error.strerror}") from error
 
 
-def _refuse_other_cluster(info: FolderInfo, identity: Identity) -> None:
+def _refuse_other_cluster(info: FolderInfo, identity: ClusterIdentity) -> None:
     if info.cluster != identity.cluster:
         raise FolderRefused(
             f"data folder {info.path} belongs to cluster {info.cluster}, this node is to join cluster "

@@ -23,7 +23,7 @@ _AHEAD = 100  # so many requests may be sent before the one that is served is an
 _LINGER_S = 1.0  # for the other side to read the last answer, or to show whether it is still there
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """A server makes a subclass of it, with its connections as an attribute of the class: see `bounded`."""
 
     among: ClassVar[Connections]
@@ -221,6 +221,6 @@ class Connection(HttpToolsProtocol):
             self.loop.call_later(_LINGER_S, self._leave_reader)
 
 
-def bounded(connections: Connections) -> type[Connection]:
+def bounded(connections: Connections) -> type[HttpConnection]:
     """The class of a server's connections."""
-    return type("BoundedConnection", (Connection,), {"among": connections})
+    return type("BoundedConnection", (HttpConnection,), {"among": connections})

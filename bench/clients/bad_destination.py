@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 from duemq.bench.system.system import SiteError
 from duemq.cluster.internal_topics import BUFFER
 
@@ -52,7 +52,7 @@ async def make(bootstrap: str, kind: str, topic: str) -> None:
         await admin.close()
 
 
-async def send_to(link: Link, bootstrap: str, kind: str, topic: str, shards: int) -> int:
+async def send_to(link: WorkerLink, bootstrap: str, kind: str, topic: str, shards: int) -> int:
     """Plain records for the bad topic, 20 a second to each shard in turn, until told to stop; how many."""
     producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)

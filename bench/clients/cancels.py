@@ -9,7 +9,7 @@ import numpy.typing as npt
 import orjson
 
 from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 CANCELLED, DELIVERED, UNKNOWN, PENDING, REFUSED, OPEN = range(6)
 _BY_STATUS = {200: CANCELLED, 409: DELIVERED, 404: UNKNOWN, 202: PENDING}
@@ -33,7 +33,7 @@ class Answers:
 
 
 async def cancel_singly(
-    link: Link, url: str, ids: list[str], at_ms: npt.NDArray[np.float64] | None, connections: int
+    link: WorkerLink, url: str, ids: list[str], at_ms: npt.NDArray[np.float64] | None, connections: int
 ) -> Answers:
     """One DELETE per id, at `at_ms` (epoch ms each) or, without it, one after another on every connection."""
     order = np.argsort(at_ms, kind="stable") if at_ms is not None else np.arange(len(ids))
@@ -87,7 +87,7 @@ async def _settle(http: aiohttp.ClientSession, message: str) -> int:
 
 
 async def cancel_many(
-    link: Link, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False
+    link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False
 ) -> Answers:
     """`POST /messages:cancel` with `batch` ids each; asked and wait are those of the request a row was in.
 

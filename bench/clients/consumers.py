@@ -7,7 +7,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
 
 _AT_ONCE = 1_000
@@ -31,7 +31,7 @@ class Consumed:
 class _Counter:
     """The handler of all ways."""
 
-    def __init__(self, link: Link, count: int) -> None:
+    def __init__(self, link: WorkerLink, count: int) -> None:
         self._link, self._count, self._seen = link, count, 0
         self._began = self._ended = (0.0, 0.0)
         self.done = asyncio.Event()
@@ -57,7 +57,7 @@ def _plain(bootstrap: str, topic: str, group: str) -> Any:
     )  # fmt: skip
 
 
-async def by_getmany(link: Link, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
     """aiokafka alone, the fastest way: a loop over what `getmany` gives, commits in the background."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
@@ -71,7 +71,7 @@ async def by_getmany(link: Link, bootstrap: str, topic: str, group: str, count: 
     return counter.result()
 
 
-async def by_iterator(link: Link, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
     """aiokafka alone, the way most programs use it: `async for record in consumer`."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
@@ -85,7 +85,9 @@ async def by_iterator(link: Link, bootstrap: str, topic: str, group: str, count:
     return counter.result()
 
 
-async def by_consumer(link: Link, bootstrap: str, topic: str, group: str, count: int, per_key: int | None) -> Consumed:
+async def by_consumer(
+    link: WorkerLink, bootstrap: str, topic: str, group: str, count: int, per_key: int | None
+) -> Consumed:
     """duemq's consumer."""
     counter = _Counter(link, count)
     consumer = Consumer(group, bootstrap, ConsumerOptions(start="first", per_key=per_key))

@@ -79,7 +79,7 @@ class Plan:
 def write(plan: Plan, folder: Path, number: int) -> Path:
     """Write one file of the plan; its path."""
     path, dues = plan.path(folder, number), plan.dues(number)
-    columns = Columns(plan.payload_bytes, (plan.seed, number, 1))
+    columns = GeneratedColumns(plan.payload_bytes, (plan.seed, number, 1))
     with pq.ParquetWriter(
         path, plan.schema, compression="zstd", compression_level=1, use_dictionary=["topic"], write_page_checksum=True
     ) as file:
@@ -110,7 +110,7 @@ def binary(rows: Bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows)])
 
 
-class Columns:
+class GeneratedColumns:
     """Payloads of exactly `size` bytes, as matrices of bytes: `Payloads` with all fields of fixed width."""
 
     def __init__(self, size: int, seed: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 _AT_ONCE = 1000  # records per stamp: a consumer gives them when all of them are decoded
 _LOOK_S = 0.2  # how soon the wish to stop is seen
@@ -57,7 +57,7 @@ class KafkaSource:
     bootstrap: str
     partitions: int
 
-    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
         """Read `topic` from its start until told to stop, then up to its last stable offset."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -81,7 +81,7 @@ class KafkaSource:
             await consumer.stop()
 
 
-async def _take(consumer: Any, books: Books, link: Link) -> bool:
+async def _take(consumer: Any, books: Books, link: WorkerLink) -> bool:
     try:
         found = await consumer.getmany(timeout_ms=int(_LOOK_S * 1000), max_records=_AT_ONCE)
     except KafkaError:

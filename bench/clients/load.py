@@ -12,7 +12,7 @@ import orjson
 
 from duemq.bench.clients.payloads import Payloads
 from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the outcome of a message as its sender knows it; open: no answer came
 
@@ -22,7 +22,7 @@ _RETRY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SendWindow:
     """Due times drawn uniformly from [low, high) ms, or all of them `low` when the two are equal."""
 
     low_ms: int
@@ -43,14 +43,14 @@ class Job:
     url: str
     topic: str
     count: int
-    window: Window
+    window: SendWindow
     payload_bytes: int = 256
     seed: int = 1
     keep_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentMessages:
     """What became of the messages.
 
     By sequence number: `dues` (epoch ms), `outcome`, and `ids` of every so many-th. By request: when it was answered
@@ -91,7 +91,7 @@ class _Sender:
 
     job: Job
     http: aiohttp.ClientSession
-    link: Link
+    link: WorkerLink
     payloads: Payloads = field(init=False)
     random: np.random.Generator = field(init=False)
     dues: npt.NDArray[np.int64] = field(init=False)
@@ -166,10 +166,10 @@ class _Sender:
     def _note(self, problem: str) -> None:
         self.problem = self.problem or problem
 
-    def sent(self, began_ms: float) -> Sent:
+    def sent(self, began_ms: float) -> SentMessages:
         columns = np.array(self.requests, np.float64).reshape(-1, 3)
         ended = float(columns[:, 0].max()) if len(columns) else now_ms()
-        return Sent(
+        return SentMessages(
             dues=self.dues,
             fate=self.fate,
             ids=self.ids,
@@ -184,7 +184,7 @@ class _Sender:
         )
 
 
-async def send_steadily(link: Link, job: Job, rate: float, connections: int = 64) -> Sent:
+async def send_steadily(link: WorkerLink, job: Job, rate: float, connections: int = 64) -> SentMessages:
     """Open loop: a batch every 20 ms by the clock, whether or not earlier ones were answered.
 
     Due times count from the moment a batch should leave. A batch that leaves more than 5 ms late is counted.
@@ -207,7 +207,7 @@ async def send_steadily(link: Link, job: Job, rate: float, connections: int = 64
         return sender.sent(began_ms)
 
 
-async def fill(link: Link, job: Job, batch: int = 1000, connections: int = 4) -> Sent:
+async def fill(link: WorkerLink, job: Job, batch: int = 1000, connections: int = 4) -> SentMessages:
     """Closed loop: batches as fast as the server takes them."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
@@ -219,7 +219,7 @@ async def fill(link: Link, job: Job, batch: int = 1000, connections: int = 4) ->
         return sender.sent(began_ms)
 
 
-async def send_singly(link: Link, job: Job, connections: int = 32) -> Sent:
+async def send_singly(link: WorkerLink, job: Job, connections: int = 32) -> SentMessages:
     """Closed loop: one POST per message over `connections` connections."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)

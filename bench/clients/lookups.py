@@ -7,18 +7,18 @@ import numpy.typing as npt
 import orjson
 
 from duemq.bench.harness.session import TROUBLE, now_ms, session
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookedUp:
     """One row per look-up, in the order of the ids: whether it was there as scheduled, and how long it took (ms)."""
 
     scheduled: npt.NDArray[np.bool_]
     wait_ms: npt.NDArray[np.float64]
 
 
-async def get_singly(link: Link, url: str, ids: list[str]) -> Found:
+async def get_singly(link: WorkerLink, url: str, ids: list[str]) -> LookedUp:
     """One GET per id on one connection."""
     scheduled, wait = np.zeros(len(ids), np.bool_), np.zeros(len(ids))
     async with session(url, 1) as http:
@@ -33,4 +33,4 @@ async def get_singly(link: Link, url: str, ids: list[str]) -> Found:
                 wait[row] = now_ms() - began
             scheduled[row] = answer.status == 200 and orjson.loads(text)["status"] == "scheduled"
             link.progress(row + 1)
-    return Found(scheduled, wait)
+    return LookedUp(scheduled, wait)

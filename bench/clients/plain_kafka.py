@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from duemq.bench.clients.payloads import Payloads
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 Headers = list[tuple[str, bytes]]
 
@@ -66,7 +66,7 @@ async def _send_all(producer: Any, topic: str, messages: Iterator[tuple[bytes, H
     await asyncio.gather(*sent)
 
 
-async def fill_topic(link: Link, bootstrap: str, topic: str, count: int, payload_bytes: int, seed: int) -> None:
+async def fill_topic(link: WorkerLink, bootstrap: str, topic: str, count: int, payload_bytes: int, seed: int) -> None:
     """Write `count` messages to the first partition of `topic`."""
     payloads, headers = Payloads(payload_bytes, seed), _headers(int(now_ms()))
     producer = _producer(bootstrap)
@@ -80,7 +80,7 @@ async def fill_topic(link: Link, bootstrap: str, topic: str, count: int, payload
         await producer.stop()
 
 
-async def pass_through(link: Link, bootstrap: str, source: str, target: str, count: int) -> PassThrough:
+async def pass_through(link: WorkerLink, bootstrap: str, source: str, target: str, count: int) -> PassThrough:
     """Consume `count` messages from the first partition of `source`, and produce them to that of `target`."""
     producer, place = _producer(bootstrap), TopicPartition(source, 0)
     consumer = AIOKafkaConsumer(
@@ -106,7 +106,7 @@ async def pass_through(link: Link, bootstrap: str, source: str, target: str, cou
 
 
 async def send_on_time(
-    link: Link, bootstrap: str, topic: str, rate: float, seconds: float, payload_bytes: int, seed: int
+    link: WorkerLink, bootstrap: str, topic: str, rate: float, seconds: float, payload_bytes: int, seed: int
 ) -> int:
     """Send `rate` messages per second, each at a random moment of its own, which it names as due; how many."""
     count = int(rate * seconds)

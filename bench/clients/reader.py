@@ -18,7 +18,7 @@ import orjson
 
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.harness.session import TROUBLE, now_ms, session
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 PAGE = 10_000
 _HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once
@@ -111,7 +111,7 @@ def _cursor(body: bytes, before: str | None) -> str | None:
 @dataclass(slots=True)
 class _Reader:
     http: aiohttp.ClientSession
-    link: Link
+    link: WorkerLink
     topic: str
     pages: _Pages
     cursor: str | None = None
@@ -202,7 +202,7 @@ class _Reader:
                     yield at_ms, whole + gap
 
 
-async def read(link: Link, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> Received:
+async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> Received:
     """Read `topic` from its start until told to stop, then whatever is still there. Broken connections are replaced."""
     async with session(url, connections=1, timeout_s=30) as http:
         reader = _Reader(http, link, topic, _Pages(keep_ids))
@@ -217,6 +217,6 @@ class HttpSource:
     url: str
     sse: bool = False
 
-    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
         """As `read`."""
         return await read(link, self.url, topic, self.sse, keep_ids)

@@ -17,9 +17,9 @@ from duemq.bench.clients.import_files import WINDOW_MS, Plan
 from duemq.bench.clients.reader import Received
 from duemq.bench.far import waiting
 from duemq.bench.far.stream import lateness_figures
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.bench.system.metrics import gauge
 from duemq.bench.system.system import SiteError, get
@@ -34,7 +34,7 @@ _NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
-def import_windows(stage: Stage, *, count: int, days: float, deliver_s: float, link: bool = False) -> Outcome:
+def import_windows(stage: Harness, *, count: int, days: float, deliver_s: float, link: bool = False) -> ScenarioOutcome:
     """About `count` messages over `days` days, a file per half hour, are imported in one go.
 
     Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none).
@@ -61,10 +61,10 @@ def import_windows(stage: Stage, *, count: int, days: float, deliver_s: float, l
         figures += _delivered(stage, plan, number, deliver_s)
     elif deliver_s:
         notes += ("no window was left to be read as it was delivered",)
-    return Outcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
+    return ScenarioOutcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
 
 
-def _import_file(stage: Stage, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
     began = time.monotonic()
     with stage.screen.phase("writing files", plan.files) as advance:
         for done in import_files.write_all(plan, folder):
@@ -95,7 +95,7 @@ def _grown(before: int, after: int) -> float:
     return (after - before) / parts.MIB
 
 
-def _run(stage: Stage, plan: Plan, folder: Path, link: bool) -> float:
+def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
     """`duemq import` of all files; seconds until all are imported. Raises SiteError with what it said."""
     command = [sys.executable, "-P", "-c", _START, "import", "--url", stage.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
@@ -115,11 +115,11 @@ def _run(stage: Stage, plan: Plan, folder: Path, link: bool) -> float:
     return took_s
 
 
-def _pending(stage: Stage) -> int:
+def _pending(stage: Harness) -> int:
     return int(gauge(stage.site.url, "duemq_pending_messages") or 0)
 
 
-def _ids(stage: Stage, plan: Plan, wanted: int, untouched: int) -> list[str]:
+def _ids(stage: Harness, plan: Plan, wanted: int, untouched: int) -> list[str]:
     """Ids of imported messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
@@ -140,7 +140,7 @@ def _ids(stage: Stage, plan: Plan, wanted: int, untouched: int) -> list[str]:
     return list(found)
 
 
-def _delivered(stage: Stage, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
+def _delivered(stage: Harness, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
     """The beginning of a window, read as it is delivered, and compared with what its file holds."""
     reader = stage.reader()
     stage.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")

@@ -3,12 +3,12 @@
 import math
 import time
 
-from duemq.bench.clients.load import Window
+from duemq.bench.clients.load import SendWindow
 from duemq.bench.far.stream import Stream, during, joined, lateness_figures, ratio
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span, Work
@@ -22,7 +22,7 @@ _START_S = 5.0
 _AROUND_MS = 1_000.0  # beside a span that is not called quiet either
 
 
-def load(stage: Stage, *, count: int, rate: float) -> Outcome:
+def load(stage: Harness, *, count: int, rate: float) -> ScenarioOutcome:
     """`count` messages for one window half an hour ahead are sealed, then loaded, each while `rate` messages/s are due.
 
     Between the two is a kill -9, after which the server loads earlier, so that nobody has to wait for the window.
@@ -34,7 +34,7 @@ def load(stage: Stage, *, count: int, rate: float) -> Outcome:
     # Two windows after the one in which it will be sealed: the first that is far.
     window = int(now_ms() + patience_s * 1000) // WINDOW_MS * WINDOW_MS + 2 * WINDOW_MS
     before = stage.site.bill()
-    sent = stage.fill(stage.job(count, Window(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
+    sent = stage.fill(stage.job(count, SendWindow(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
     stream = Stream(stage, "sealing", rate)
     sealed = _watch(stage, "seal", patience_s)
     stage.sleep_until(now_ms() + _AROUND_MS, "sealed")
@@ -68,10 +68,10 @@ def load(stage: Stage, *, count: int, rate: float) -> Outcome:
         Figure("disk_b", "disk per message, sealed", (disk or math.nan) / max(sent.accepted, 1), "B"),
         *cost,
     )
-    return Outcome(figures, parts.notes(sent, cost), parts.lateness_trace(second))
+    return ScenarioOutcome(figures, parts.notes(sent, cost), parts.lateness_trace(second))
 
 
-def _watch(stage: Stage, work: Work, within_s: float) -> Span:
+def _watch(stage: Harness, work: Work, within_s: float) -> Span:
     """When this work went on. Raises SiteError where it does not happen."""
 
     def meanwhile() -> None:

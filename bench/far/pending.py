@@ -1,10 +1,10 @@
 """`pending`: very many messages that wait for weeks: what each costs, a restart with them, look-ups and cancels."""
 
-from duemq.bench.clients.load import Window
+from duemq.bench.clients.load import SendWindow
 from duemq.bench.far import waiting
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.dev.servers.usage import Bill, holder
 
@@ -14,14 +14,14 @@ _LOOKED_UP_AGAIN = 500
 _FEWEST_SEALED_PER_S = 20_000
 
 
-def pending(stage: Stage, *, count: int, ahead_h: float, days: float) -> Outcome:
+def pending(stage: Harness, *, count: int, ahead_h: float, days: float) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on.
 
     When all sealing and compaction is over, they are weighed; then kill -9, a start, and look-ups and cancels.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = stage.site.bill()
-    job = stage.job(count, Window(low, low + int(days * 86_400_000)), max(count // _IDS, 1))
+    job = stage.job(count, SendWindow(low, low + int(days * 86_400_000)), max(count // _IDS, 1))
     sent = stage.fill(job, "filling")
     filled = stage.site.bill()
     spent = parts.cost_figures(stage, before, sent.accepted)
@@ -49,7 +49,7 @@ def pending(stage: Stage, *, count: int, ahead_h: float, days: float) -> Outcome
     notes = parts.notes(sent, cost)
     if not quiet:
         notes = ("the data folder never came to rest: its size is that of a moment", *notes)
-    return Outcome(figures, notes, parts.request_trace(sent))
+    return ScenarioOutcome(figures, notes, parts.request_trace(sent))
 
 
 def _growth(before: Bill, after: Bill) -> int:

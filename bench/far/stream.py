@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.clients.load import Window, send_steadily
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, spread, tally
 from duemq.bench.report.figures import Figure
 from duemq.bench.system.delay_files import Span
 
-_SOON = Window(500, 3_000)
+_SOON = SendWindow(500, 3_000)
 _LASTS_S = 3_600.0
 
 
 class Stream:
     """Sends and reads from its making on, until `end`. The stage has to be heard meanwhile."""
 
-    def __init__(self, stage: Stage, name: str, rate: float) -> None:
+    def __init__(self, stage: Harness, name: str, rate: float) -> None:
         self._stage, self._topic = stage, f"{stage.topic}.{name}"
         stage.site.create_topic(self._topic)
         self._reader = stage.read(self._topic)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bench.clients import cancels
-from duemq.bench.clients.lookups import Found, get_singly
+from duemq.bench.clients.lookups import LookedUp, get_singly
 from duemq.bench.far.stream import Stream, during, lateness_figures
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
 from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, vital
@@ -43,7 +43,7 @@ def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
     return Sample(drawn[:one], drawn[one : 2 * one], drawn[2 * one : 2 * one + many])
 
 
-def far_figures(stage: Stage) -> tuple[Figure, ...]:
+def far_figures(stage: Harness) -> tuple[Figure, ...]:
     """How much of it lies in delay files. Nothing for a site that is not ours."""
     if stage.site.folder is None:
         return ()
@@ -53,7 +53,7 @@ def far_figures(stage: Stage) -> tuple[Figure, ...]:
     return figures if sealed is None else (Figure("far_messages", "messages in delay files", sealed), *figures)
 
 
-def restart(stage: Stage, ids: list[str]) -> tuple[Figure, ...]:
+def restart(stage: Harness, ids: list[str]) -> tuple[Figure, ...]:
     """kill -9 and start again, with how long that took. Nothing for a site that is not ours."""
     if not stage.site.own:
         return ()
@@ -69,12 +69,12 @@ def restart(stage: Stage, ids: list[str]) -> tuple[Figure, ...]:
     )
 
 
-def changes(stage: Stage, chosen: Sample) -> tuple[Figure, ...]:
+def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
     """Look up, cancel one by one and cancel in bulk, beside a stream of 200 messages/s that are due soon."""
     stream = Stream(stage, "beside", _STREAM_PER_S)
     stage.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
     began = now_ms()
-    found: Found = stage.wait(
+    found: LookedUp = stage.wait(
         stage.spawn(get_singly, stage.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
     )
     worker = stage.spawn(cancels.cancel_singly, stage.site.url, chosen.cancelled, None, 1)

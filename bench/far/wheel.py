@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bench.harness.progress_bar import Advance, Screen
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.wheel.wheel import Wheel
 
 _WINDOW_MS = 1_800_000
@@ -74,7 +74,7 @@ class _Scales:
         self.held = max(self.held, sum(trace.size for trace in snapshot.traces))
 
 
-def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> Outcome:
+def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
     """`count` messages due within 30 minutes are counted in, and delivered as time goes on, while as many come for the
     next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
 
@@ -91,7 +91,7 @@ def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> Outcome:
         tracemalloc.stop()
     each = {call: clock.ns[call] / max(clock.messages[call], 1) for call in clock.ns}
     per_call = {call: clock.ns[call] / 1000 / max(clock.calls[call], 1) for call in clock.ns}
-    return Outcome((
+    return ScenarioOutcome((
         Figure("held_kib", "memory held, at most", scales.held / _KIB, "KiB"),
         Figure("held_b", "  per message pending", scales.held / count, "B"),
         Figure("beside_kib", "memory that one call needs beside it, at most", scales.beside / _KIB, "KiB"),

@@ -11,14 +11,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import orjson
 
 from duemq.bench.clients import load
-from duemq.bench.clients.load import Job, Sent, Window
+from duemq.bench.clients.load import Job, SendWindow, SentMessages
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.progress_bar import Screen
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Link, Worker
+from duemq.bench.harness.workers import BenchWorker, WorkerLink
 from duemq.bench.system import delay_files
-from duemq.bench.system.server import Server
-from duemq.bench.system.system import LAYOUTS, Layout, Site, get
+from duemq.bench.system.server import EmbeddedServer
+from duemq.bench.system.system import LAYOUTS, Site, SystemLayout, get
 from duemq.dev.servers.usage import Neighbours
 
 P = ParamSpec("P")
@@ -52,19 +52,19 @@ class Setup:
 
 def _site(setup: Setup) -> Site:
     if setup.on == "embedded":
-        return Server(setup.url, setup.data, setup.keep, setup.shards, setup.sse, setup.settings)
-    from duemq.bench.system.cluster import Cluster
+        return EmbeddedServer(setup.url, setup.data, setup.keep, setup.shards, setup.sse, setup.settings)
+    from duemq.bench.system.cluster import BenchCluster
 
-    return Cluster(layout(setup), setup.data, setup.keep, setup.shards, setup.settings)
+    return BenchCluster(layout(setup), setup.data, setup.keep, setup.shards, setup.settings)
 
 
-def layout(setup: Setup) -> Layout:
+def layout(setup: Setup) -> SystemLayout:
     """The cluster that a setup asks for. Raises KeyError for the embedded bus."""
     chosen = LAYOUTS[setup.on]
     return chosen if setup.nodes is None else replace(chosen, nodes=setup.nodes)
 
 
-class Stage:
+class Harness:
     """A context manager around one run: entered, the site takes messages; left, it and all workers are gone."""
 
     def __init__(self, setup: Setup, screen: Screen) -> None:
@@ -72,9 +72,9 @@ class Stage:
         self.site = _site(setup)
         self.topic = f"bench.{secrets.token_hex(6)}"
         self.neighbours = Neighbours()
-        self._workers: list[Worker[Any]] = []
+        self._workers: list[BenchWorker[Any]] = []
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> "Harness":
         with self.screen.phase(f"starting {self.site}" if self.site.own else f"using {self.site}", 1):
             self.site.__enter__()
         try:
@@ -92,18 +92,20 @@ class Stage:
             worker.end()
         self.site.__exit__(kind, error, trace)
 
-    def job(self, count: int, window: Window, keep_every: int = 0) -> Job:
+    def job(self, count: int, window: SendWindow, keep_every: int = 0) -> Job:
         """The messages to send to this run's topic."""
         setup = self.setup
         return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
 
-    def spawn(self, job: Callable[Concatenate[Link, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Worker[R]:
+    def spawn(
+        self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> BenchWorker[R]:
         """Start a process; it is ended with the stage."""
-        worker = Worker(job, *args, **kwargs)
+        worker = BenchWorker(job, *args, **kwargs)
         self._workers.append(worker)
         return worker
 
-    def wait(self, worker: Worker[R], text: str, total: int) -> R:
+    def wait(self, worker: BenchWorker[R], text: str, total: int) -> R:
         """Show a worker's progress until it is done; its result."""
         with self.screen.phase(text, total) as advance:
             while not worker.poll(_LOOK_EVERY_S):
@@ -116,19 +118,19 @@ class Stage:
         for worker in self._workers:
             worker.poll()
 
-    def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> Sent:
+    def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> SentMessages:
         """Send all of a job as fast as the server takes it."""
         return self.wait(self.spawn(load.fill, job, batch, connections), text, job.count)
 
-    def reader(self, keep_ids: bool = False) -> Worker[Received]:
+    def reader(self, keep_ids: bool = False) -> BenchWorker[Received]:
         """Start the consumer of this run's topic."""
         return self.read(self.topic, keep_ids)
 
-    def read(self, topic: str, keep_ids: bool = False) -> Worker[Received]:
+    def read(self, topic: str, keep_ids: bool = False) -> BenchWorker[Received]:
         """Start a consumer of any topic."""
         return self.spawn(self.site.source.read, topic, keep_ids)
 
-    def watch(self, reader: Worker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
+    def watch(self, reader: BenchWorker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
         """Show what the reader has until the condition holds. Raises WorkerError when the reader died."""
         with self.screen.phase(text, total) as advance:
             while not until():
@@ -138,7 +140,9 @@ class Stage:
                 advance(reader.count)
                 self.hear()
 
-    def finish(self, reader: Worker[Received], expected: int, last_due_ms: float, text: str = "reading") -> Received:
+    def finish(
+        self, reader: BenchWorker[Received], expected: int, last_due_ms: float, text: str = "reading"
+    ) -> Received:
         """Wait until everything expected has come, and a little longer for duplicates; what was read."""
         seen, moved_at = -1, time.monotonic()
 

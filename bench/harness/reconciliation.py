@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.clients.load import ACCEPTED, REJECTED, Sent
+from duemq.bench.clients.load import ACCEPTED, REJECTED, SentMessages
 from duemq.bench.clients.reader import Received
 from duemq.model.ids import peek
 
@@ -13,7 +13,7 @@ QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LatenessSpread:
     """Quantiles of a sample, in the sample's unit. Each is a value that really occurred, never one between two."""
 
     p50: float
@@ -43,15 +43,15 @@ class Tally:
     at_ms: npt.NDArray[np.float64]
 
 
-def spread(sample: npt.NDArray[np.float64]) -> Spread:
+def spread(sample: npt.NDArray[np.float64]) -> LatenessSpread:
     """p50, p90, p99, p99.9 and max; all NaN for an empty sample."""
     if not len(sample):
-        return Spread(*[float("nan")] * 5)
+        return LatenessSpread(*[float("nan")] * 5)
     p50, p90, p99, p999 = np.percentile(sample, QUANTILES, method="higher").tolist()
-    return Spread(p50, p90, p99, p999, float(sample.max()))
+    return LatenessSpread(p50, p90, p99, p999, float(sample.max()))
 
 
-def tally(sent: Sent, received: Received) -> Tally:
+def tally(sent: SentMessages, received: Received) -> Tally:
     """Compare by sequence number. A message whose acceptance is not known may come or not, but only once."""
     ours = (received.seq >= 0) & (received.seq < len(sent.dues))
     seq, due, at = received.seq[ours], received.due[ours], received.at[ours]

@@ -20,7 +20,7 @@ class WorkerError(RuntimeError):
     """A sending or reading process failed; the text is its traceback."""
 
 
-class Link:
+class WorkerLink:
     """A worker's end of the pipe: progress goes out, the wish to stop comes in."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -52,7 +52,7 @@ def _main(pipe: Connection, job: Callable[..., Awaitable[Any]], args: tuple[Any,
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which then ends its workers
 
     async def run() -> Any:
-        link = Link(pipe)
+        link = WorkerLink(pipe)
         link.listen()
         return await job(link, *args, **kwargs)
 
@@ -64,10 +64,12 @@ def _main(pipe: Connection, job: Callable[..., Awaitable[Any]], args: tuple[Any,
         pipe.send(("failed", traceback.format_exc()))
 
 
-class Worker(Generic[R]):
+class BenchWorker(Generic[R]):
     """One process that runs the coroutine function `job(link, *args)` on uvloop; its result comes back by pipe."""
 
-    def __init__(self, job: Callable[Concatenate[Link, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> None:
+    def __init__(
+        self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_main, args=(theirs, job, args, kwargs), name=job.__name__, daemon=True)

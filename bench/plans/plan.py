@@ -10,9 +10,9 @@ from duemq.bench.far.imports import import_windows
 from duemq.bench.far.load_window import load
 from duemq.bench.far.pending import pending
 from duemq.bench.far.wheel import wheel
-from duemq.bench.harness.harness import Setup, Stage
+from duemq.bench.harness.harness import Harness, Setup
 from duemq.bench.harness.progress_bar import Screen
-from duemq.bench.report.figures import Outcome, Result, Target
+from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.cancel import cancel
 from duemq.bench.scenarios.cancel_race import cancel_race
@@ -22,7 +22,7 @@ from duemq.bench.scenarios.drain import drain
 from duemq.bench.scenarios.hot_second import hot_second
 from duemq.bench.scenarios.steady import steady
 
-SCENARIOS: dict[str, Callable[..., Outcome]] = {
+SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "steady": steady,
     "hot-second": hot_second,
     "drain": drain,
@@ -36,7 +36,7 @@ SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "load": load,
     "import": import_windows,
 }
-ALONE: dict[str, Callable[..., Outcome]] = {"wheel": wheel}
+ALONE: dict[str, Callable[..., ScenarioOutcome]] = {"wheel": wheel}
 """Scenarios that need no site."""
 
 
@@ -52,7 +52,7 @@ class Step:
     settings: Mapping[str, str] = field(default_factory=dict)  # the same; those of the setup go before
 
 
-def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
+def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
     """Run a step `runs` times, each on a new site and folder unless the setup names them."""
     setup = replace(setup, shards=step.shards or setup.shards, settings={**step.settings, **setup.settings})
     outcomes = []
@@ -62,12 +62,12 @@ def run(step: Step, setup: Setup, runs: int, screen: Screen) -> Result:
         if step.name in ALONE:
             outcome = ALONE[step.name](screen, **step.parameters)
         else:
-            with Stage(setup, screen) as stage:
+            with Harness(setup, screen) as stage:
                 outcome = SCENARIOS[step.name](stage, **step.parameters)
         # A site that is not ours has neither memory nor a restart time: those targets fall away.
         known = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
-    return Result(step.name, step.title, step.parameters, tuple(outcomes))
+    return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 
 def steady_step(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:

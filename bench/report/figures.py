@@ -87,14 +87,14 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScenarioOutcome:
     """One run of one scenario."""
 
     figures: tuple[Figure, ...]
     notes: tuple[str, ...] = ()
     trace: Trace | None = None
 
-    def against(self, targets: Mapping[str, Target]) -> "Outcome":
+    def against(self, targets: Mapping[str, Target]) -> "ScenarioOutcome":
         """The same with targets by figure key. Raises KeyError for a target without its figure."""
         keys = {figure.key for figure in self.figures}
         if unknown := targets.keys() - keys:
@@ -104,7 +104,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One figure over all runs. It is judged by its median, and a vital one by its worst run."""
 
     figure: Figure
@@ -131,21 +131,21 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ScenarioResult:
     """All runs of one scenario with one set of parameters."""
 
     name: str
     title: str
     parameters: Mapping[str, object]
-    outcomes: tuple[Outcome, ...]
-    rows: tuple[Row, ...] = field(init=False)
+    outcomes: tuple[ScenarioOutcome, ...]
+    rows: tuple[FigureRow, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         by_key: dict[str, list[Figure]] = {}
         for outcome in self.outcomes:
             for figure in outcome.figures:
                 by_key.setdefault(figure.key, []).append(figure)
-        rows = tuple(Row(same[-1], tuple(each.value for each in same)) for same in by_key.values())
+        rows = tuple(FigureRow(same[-1], tuple(each.value for each in same)) for same in by_key.values())
         object.__setattr__(self, "rows", rows)
 
     @property

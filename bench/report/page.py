@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from duemq import __version__
-from duemq.bench.report.figures import Result
+from duemq.bench.report.figures import ScenarioResult
 from duemq.bench.report.report import cells
 
 _CSS = """
@@ -25,7 +25,9 @@ p.note { color: #8a5a00; margin: .4rem 0 0; } svg { width: 100%; height: auto; m
 """
 
 
-def render(results: Sequence[Result], pictures: Mapping[int, str], where: Mapping[str, Any], grown: str = "") -> str:
+def render(
+    results: Sequence[ScenarioResult], pictures: Mapping[int, str], where: Mapping[str, Any], grown: str = ""
+) -> str:
     """The page. `pictures` has SVG text by `id` of the result; a result without samples has none.
 
     `grown`: the picture of what waiting messages cost by their number.
@@ -40,7 +42,7 @@ def render(results: Sequence[Result], pictures: Mapping[int, str], where: Mappin
     )
 
 
-def _section(result: Result, picture: str) -> str:
+def _section(result: ScenarioResult, picture: str) -> str:
     values = ("value",) if len(result.outcomes) == 1 else ("lowest", "median", "highest")
     head = "".join(f"<th>{name}</th>" for name in ("figure", *values, "target", ""))
     body = "".join(_line(cells(row)) for row in result.rows)

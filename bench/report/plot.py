@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from duemq.bench.report import growth, page
-from duemq.bench.report.figures import Result, Trace
+from duemq.bench.report.figures import ScenarioResult, Trace
 from duemq.bench.report.report import document, number
 from duemq.bench.report.style import BLUE, FAINT, INK, ORANGE, STYLE, TEAL
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_plot(path: Path, results: Sequence[Result], where: dict[str, Any]) -> None:
+def write_plot(path: Path, results: Sequence[ScenarioResult], where: dict[str, Any]) -> None:
     """A PNG with a row per scenario, or (`.html`) one self-contained page with tables and pictures.
 
     Where messages waited in several numbers, the picture is how their cost grows, and the page has it, too.
@@ -43,7 +43,7 @@ def _svg(figure: "Figure") -> str:
     return text[text.index("<svg") :]
 
 
-def _draw(traced: Sequence[tuple[Result, Trace]], titles: bool = True) -> "Figure":
+def _draw(traced: Sequence[tuple[ScenarioResult, Trace]], titles: bool = True) -> "Figure":
     import matplotlib
     from matplotlib.figure import Figure
 

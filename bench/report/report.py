@@ -17,7 +17,7 @@ from rich.table import Table
 
 from duemq import __version__
 from duemq.bench.harness.harness import Setup, layout
-from duemq.bench.report.figures import Outcome, Result, Row, Target, Trace
+from duemq.bench.report.figures import FigureRow, ScenarioOutcome, ScenarioResult, Target, Trace
 
 LATENESS_EDGES_MS = np.concatenate([[-np.inf, 0], np.logspace(-1, 5, 61), [np.inf]])
 
@@ -40,7 +40,7 @@ def bound(target: Target | None, unit: str) -> str:
     return f"{'≥' if target.at_least else '≤' if target.limit else ''} {number(target.limit, unit)}".strip()
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: FigureRow) -> list[str]:
     """What the table shows of a row: text, value (or lowest, middle, highest), target, verdict."""
     unit = row.figure.unit
     values = (row.middle,) if len(row.values) == 1 else (row.low, row.middle, row.high)
@@ -48,7 +48,7 @@ def cells(row: Row) -> list[str]:
     return [row.figure.text, *(number(value, unit) for value in values), bound(row.figure.target, unit), verdict]
 
 
-def show(console: Console, result: Result) -> None:
+def show(console: Console, result: ScenarioResult) -> None:
     """One scenario's figures."""
     table = Table(title=escape(result.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("figure")
@@ -67,7 +67,7 @@ def show(console: Console, result: Result) -> None:
         console.print()
 
 
-def summary(console: Console, results: Sequence[Result]) -> None:
+def summary(console: Console, results: Sequence[ScenarioResult]) -> None:
     """Every figure that has a target, over all scenarios."""
     table = Table(title="against the targets", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("scenario")
@@ -115,7 +115,7 @@ def _read_by(setup: Setup) -> str:
     return "server-sent events" if setup.sse else "long poll"
 
 
-def document(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]:
+def document(results: Sequence[ScenarioResult], where: dict[str, Any]) -> dict[str, Any]:
     """Everything as one JSON-able document; numbers in the units they name, times in epoch ms or s."""
     return {
         "duemq": __version__,
@@ -136,7 +136,7 @@ def document(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: FigureRow) -> dict[str, Any]:
     target = row.figure.target
     low, middle, high = (value if math.isfinite(value) else None for value in (row.low, row.middle, row.high))
     return {
@@ -150,7 +150,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _run(outcome: Outcome) -> dict[str, Any]:
+def _run(outcome: ScenarioOutcome) -> dict[str, Any]:
     return {
         "figures": {each.key: each.value if math.isfinite(each.value) else None for each in outcome.figures},
         "trace": _trace(outcome.trace) if outcome.trace else None,
@@ -171,7 +171,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, results: Sequence[Result], where: dict[str, Any]) -> None:
+def write_json(path: Path, results: Sequence[ScenarioResult], where: dict[str, Any]) -> None:
     """`document` as a file; NaN and infinity become null."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     path.write_bytes(orjson.dumps(document(results, where), option=options) + b"\n")

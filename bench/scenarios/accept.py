@@ -1,9 +1,9 @@
 """`accept`: how many messages per second are taken in, one by one and in batches; nothing falls due meanwhile."""
 
-from duemq.bench.clients.load import Sent, Window, send_singly
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow, SentMessages, send_singly
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.dev.servers.usage import Bill
 
@@ -11,12 +11,12 @@ _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 _SAMPLE = 500
 
 
-def _job_window() -> Window:
+def _job_window() -> SendWindow:
     low = int(now_ms() + _AHEAD_MS)
-    return Window(low, low + _WIDTH_MS)
+    return SendWindow(low, low + _WIDTH_MS)
 
 
-def accept_singles(stage: Stage, *, count: int, connections: int) -> Outcome:
+def accept_singles(stage: Harness, *, count: int, connections: int) -> ScenarioOutcome:
     """`count` single POSTs from `connections` connections, each waiting for its 201 before the next."""
     before = stage.site.bill()
     job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
@@ -24,7 +24,7 @@ def accept_singles(stage: Stage, *, count: int, connections: int) -> Outcome:
     return _outcome(stage, before, sent, "201 received")
 
 
-def accept_batches(stage: Stage, *, count: int, batch: int, connections: int) -> Outcome:
+def accept_batches(stage: Harness, *, count: int, batch: int, connections: int) -> ScenarioOutcome:
     """`count` messages in batches of `batch`, over `connections` connections."""
     before = stage.site.bill()
     job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
@@ -32,7 +32,7 @@ def accept_batches(stage: Stage, *, count: int, batch: int, connections: int) ->
     return _outcome(stage, before, sent, "batch answered")
 
 
-def _outcome(stage: Stage, before: Bill | None, sent: Sent, text: str) -> Outcome:
+def _outcome(stage: Harness, before: Bill | None, sent: SentMessages, text: str) -> ScenarioOutcome:
     cost = parts.cost_figures(stage, before, sent.accepted)
     if stage.site.own:
         stage.site.kill()  # at once: what was accepted must be there although nobody had time to tidy up
@@ -45,4 +45,4 @@ def _outcome(stage: Stage, before: Bill | None, sent: Sent, text: str) -> Outcom
         vital("missing", f"of {len(sent.ids):,} looked up after kill -9, not there", stage.missing(sent.ids)),
         *cost,
     )
-    return Outcome(figures, parts.notes(sent, cost), parts.request_trace(sent))
+    return ScenarioOutcome(figures, parts.notes(sent, cost), parts.request_trace(sent))

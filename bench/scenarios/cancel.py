@@ -3,21 +3,21 @@
 import numpy as np
 
 from duemq.bench.clients import cancels
-from duemq.bench.clients.load import Window
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, Trace, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
 from duemq.bench.scenarios import parts
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 
 
-def cancel(stage: Stage, *, count: int, singles: int, batch: int, connections: int) -> Outcome:
+def cancel(stage: Harness, *, count: int, singles: int, batch: int, connections: int) -> ScenarioOutcome:
     """Of `count` pending, `singles` are cancelled one after another, then half of the others in batches of `batch`."""
     low = int(now_ms() + _AHEAD_MS)
     before = stage.site.bill()
-    sent = stage.fill(stage.job(count, Window(low, low + _WIDTH_MS), 1), "filling")
+    sent = stage.fill(stage.job(count, SendWindow(low, low + _WIDTH_MS), 1), "filling")
     one_by_one, rest = sent.ids[:singles], sent.ids[singles:]
     in_bulk = rest[::2]
     worker = stage.spawn(cancels.cancel_singly, stage.site.url, one_by_one, None, 1)
@@ -43,4 +43,4 @@ def cancel(stage: Stage, *, count: int, singles: int, batch: int, connections: i
     notes = parts.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
     ones = np.ones(len(single.wait_ms), np.int64)
     trace = Trace("answer time of a cancel", "single cancels/s", single.wait_ms, single.asked_ms + single.wait_ms, ones)
-    return Outcome(figures, notes, trace)
+    return ScenarioOutcome(figures, notes, trace)

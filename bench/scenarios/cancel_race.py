@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from duemq.bench.clients import cancels
 from duemq.bench.clients.cancels import Answers
-from duemq.bench.clients.load import ACCEPTED, Sent, Window
+from duemq.bench.clients.load import ACCEPTED, SendWindow, SentMessages
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome, Trace, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
 from duemq.bench.scenarios import parts
 
 _LEAD_S = 5.0
@@ -37,7 +37,7 @@ class Verdict:
     refused_in_time: int
 
 
-def judge(sent: Sent, answers: Answers, received: Received) -> Verdict:
+def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
     """Hold answers against deliveries. Only a cancelled message may be missing, and it must be."""
     accepted = sent.fate == ACCEPTED
     seen = np.bincount(received.seq, minlength=len(sent.dues)) > 0
@@ -65,11 +65,13 @@ def judge(sent: Sent, answers: Answers, received: Received) -> Verdict:
     )
 
 
-def cancel_race(stage: Stage, *, count: int, spread_ms: float, over_s: float, connections: int = 64) -> Outcome:
+def cancel_race(
+    stage: Harness, *, count: int, spread_ms: float, over_s: float, connections: int = 64
+) -> ScenarioOutcome:
     """`count` messages due over `over_s`; one DELETE each, within ±`spread_ms` of its due."""
     first_due = int(now_ms() + _LEAD_S * 1000 + count / 10)
     before = stage.site.bill()
-    sent = stage.fill(stage.job(count, Window(first_due, first_due + int(over_s * 1000)), 1), "filling")
+    sent = stage.fill(stage.job(count, SendWindow(first_due, first_due + int(over_s * 1000)), 1), "filling")
     reader = stage.reader()
     random = np.random.default_rng(stage.setup.seed + 2)
     at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
@@ -112,4 +114,4 @@ def cancel_race(stage: Stage, *, count: int, spread_ms: float, over_s: float, co
         answers.asked_ms + answers.wait_ms,
         np.ones(count, np.int64),
     )
-    return Outcome(figures, notes, trace)
+    return ScenarioOutcome(figures, notes, trace)

@@ -1,7 +1,7 @@
 """What plain Kafka clients reach in the same run, beside the figures of duemq. Nothing on the embedded bus."""
 
 from duemq.bench.clients import plain_kafka
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
 from duemq.bench.report.figures import Figure
 from duemq.dev.servers.usage import cpu_s
@@ -10,7 +10,7 @@ _FEWEST, _MAX = 20_000, 200_000
 _AT_MOST_S = 10.0
 
 
-def throughput(stage: Stage, count: int) -> tuple[Figure, ...]:
+def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
     """A pass-through of up to 200,000 messages: one process that consumes, and produces to another topic.
 
     The faster of two, because the first one finds a cold broker and a ceiling should be one.
@@ -38,7 +38,7 @@ def throughput(stage: Stage, count: int) -> tuple[Figure, ...]:
     )
 
 
-def lateness(stage: Stage, rate: float, seconds: float) -> tuple[Figure, ...]:
+def lateness(stage: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
     """The same stream by a plain producer that sends each message at its moment, read by the same consumer."""
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:

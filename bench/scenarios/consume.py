@@ -7,8 +7,8 @@ from typing import Any
 from duemq.bench.clients import consumers
 from duemq.bench.clients import plain_kafka as plain
 from duemq.bench.clients.consumers import Consumed
-from duemq.bench.harness.harness import Stage
-from duemq.bench.report.figures import Figure, Outcome
+from duemq.bench.harness.harness import Harness
+from duemq.bench.report.figures import Figure, ScenarioOutcome
 from duemq.bench.system.system import SiteError
 
 _WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
@@ -19,7 +19,7 @@ _WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def consume(stage: Stage, *, count: int, rounds: int) -> Outcome:
+def consume(stage: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
     """`count` messages, by each way in turn, `rounds` times; medians, and the ratios within a round."""
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:
@@ -42,7 +42,7 @@ def consume(stage: Stage, *, count: int, rounds: int) -> Outcome:
         Figure("share_getmany", "Consumer, by getmany in the same round", _share(found, "getmany"), "x"),
         Figure("share_iterator", "Consumer, by async for in the same round", _share(found, "iterator"), "x"),
     ]
-    return Outcome(tuple(figures))
+    return ScenarioOutcome(tuple(figures))
 
 
 def _share(found: dict[str, list[Consumed]], other: str) -> float:

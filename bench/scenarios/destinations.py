@@ -5,20 +5,20 @@ import time
 from dataclasses import replace
 
 from duemq.bench.clients.bad_destination import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
-from duemq.bench.clients.load import Window, send_steadily
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, spread, tally
-from duemq.bench.report.figures import Figure, Outcome, Target, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
 from duemq.bench.scenarios import warm_up
 from duemq.bench.system.system import SiteError, get
 
 MAX_MOVED = 10.0  # percent
-_WINDOW = Window(1_000, 5_000)
+_WINDOW = SendWindow(1_000, 5_000)
 _SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile what they did not need before
 _BEGUN_S = 5.0  # until the bad target has refused for the first times
 
 
-def targets(stage: Stage, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> Outcome:
+def targets(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
     """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad targets."""
     bootstrap = stage.site.bootstrap
     if bootstrap is None:
@@ -42,15 +42,15 @@ def targets(stage: Stage, *, rate: float, seconds: float, kinds: tuple[str, ...]
         figures += _compared(kind, before, beside, shown=shown)
         for counts in (before, beside):
             wrong += counts.lost + counts.duplicate + counts.early + counts.wrong_due + counts.unasked
-    return Outcome((*figures, vital("wrong", "lost, twice, early or never asked for", wrong)), notes)
+    return ScenarioOutcome((*figures, vital("wrong", "lost, twice, early or never asked for", wrong)), notes)
 
 
-def _without_the_third(stage: Stage) -> None:
+def _without_the_third(stage: Harness) -> None:
     stage.site.kill_broker(3)
     stage.sleep_until(time.time() * 1000 + _SETTLE_S * 1000, "until the other brokers have taken over")
 
 
-def _good(stage: Stage, name: str, rate: float, seconds: float) -> Tally:
+def _good(stage: Harness, name: str, rate: float, seconds: float) -> Tally:
     topic, count = f"{stage.topic}.{name}", int(rate * seconds)
     stage.site.create_topic(topic)
     reader = stage.read(topic)

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from duemq.bench.clients.load import Window
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
 from duemq.bench.harness.session import now_ms
-from duemq.bench.report.figures import Figure, Outcome
+from duemq.bench.report.figures import Figure, ScenarioOutcome
 from duemq.bench.scenarios import ceiling, parts, warm_up
 
 _FILL_PER_S = 15_000
@@ -16,7 +16,7 @@ _SPARE_S = 5.0
 _WIDTH_MS = 2000
 
 
-def drain(stage: Stage, *, count: int, kill: bool = False, away: bool = False) -> Outcome:
+def drain(stage: Harness, *, count: int, kill: bool = False, away: bool = False) -> ScenarioOutcome:
     """`count` messages fall due within 2 s while the server or the nodes are stopped (`kill`: with kill -9).
 
     A cluster's proxies take messages without nodes. With `away` those are stopped before the first message is sent, and
@@ -29,7 +29,7 @@ def drain(stage: Stage, *, count: int, kill: bool = False, away: bool = False) -
         _end(stage, kill)
     first_due = int(now_ms() + (count / _FILL_PER_S + _SPARE_S) * 1000)
     before = stage.site.bill()
-    window = Window(first_due, first_due + _WIDTH_MS)
+    window = SendWindow(first_due, first_due + _WIDTH_MS)
     sent = stage.fill(stage.job(count, window), "filling")
     if not away:
         _end(stage, kill)
@@ -65,10 +65,10 @@ def drain(stage: Stage, *, count: int, kill: bool = False, away: bool = False) -
     notes = (*warm, *parts.notes(sent, cost))
     if not early_end:
         notes = ("it was stopped only after the first messages had fallen due", *notes)
-    return Outcome(figures, notes, parts.lateness_trace(counts))
+    return ScenarioOutcome(figures, notes, parts.lateness_trace(counts))
 
 
-def _end(stage: Stage, kill: bool) -> None:
+def _end(stage: Harness, kill: bool) -> None:
     if kill:
         stage.site.kill()
     else:

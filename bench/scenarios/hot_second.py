@@ -4,27 +4,29 @@ import math
 
 import numpy as np
 
-from duemq.bench.clients.load import Window
+from duemq.bench.clients.load import SendWindow
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.harness import Stage
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, out_of_order, spread, tally
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Worker
-from duemq.bench.report.figures import Figure, Outcome, vital
+from duemq.bench.harness.workers import BenchWorker
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import ceiling, parts, warm_up
 
 _FILL_PER_S = 15_000  # how far ahead the second is put, unless it is said: slow enough for a busy machine
 _SPARE_S = 8.0
 
 
-def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_at: float | None = None) -> Outcome:
+def hot_second(
+    stage: Harness, *, count: int, ahead_s: float | None = None, kill_at: float | None = None
+) -> ScenarioOutcome:
     """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after so many % were read."""
     plain = ceiling.throughput(stage, count)
     warm = warm_up.warm_up(stage, warm_up.USUAL_RATE)
     lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
     second = math.ceil(now_ms() / 1000 + lead_s) * 1000
     before = stage.site.bill()
-    sent = stage.fill(stage.job(count, Window(second, second)), "filling")
+    sent = stage.fill(stage.job(count, SendWindow(second, second)), "filling")
     reader = stage.reader(keep_ids=True)
     stage.sleep_until(second - 50, "waiting for the second")
     killed = _kill(stage, reader, count * kill_at / 100, count) if kill_at is not None else None
@@ -48,10 +50,10 @@ def hot_second(stage: Stage, *, count: int, ahead_s: float | None = None, kill_a
     notes = (*warm, *parts.notes(sent, cost))
     if sent.ended_ms > second:
         notes = ("filling ended after the second had come: say a larger --ahead", *notes)
-    return Outcome(figures, notes, parts.lateness_trace(counts))
+    return ScenarioOutcome(figures, notes, parts.lateness_trace(counts))
 
 
-def _kill(stage: Stage, reader: Worker[Received], after: float, total: int) -> tuple[float, float]:
+def _kill(stage: Harness, reader: BenchWorker[Received], after: float, total: int) -> tuple[float, float]:
     """Kill the server once `after` messages were read and start it again; when it died, when it was started (ms)."""
     stage.watch(reader, "reading, then kill -9", total, lambda: reader.count >= after)
     stage.site.kill()

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from duemq.bench.clients.load import OPEN, REJECTED, Sent
-from duemq.bench.harness.harness import Stage
-from duemq.bench.harness.reconciliation import Spread, Tally, spread
+from duemq.bench.clients.load import OPEN, REJECTED, SentMessages
+from duemq.bench.harness.harness import Harness
+from duemq.bench.harness.reconciliation import LatenessSpread, Tally, spread
 from duemq.bench.report.figures import Figure, Trace, vital
 from duemq.dev.servers.usage import Bill, cpu_s, holder
 
@@ -17,7 +17,7 @@ _FULL_FLOW_S = 5.0
 NOISY = "something else kept part of the machine busy: read the figures as a lower bound"
 
 
-def spread_figures(prefix: str, text: str, values: Spread) -> tuple[Figure, ...]:
+def spread_figures(prefix: str, text: str, values: LatenessSpread) -> tuple[Figure, ...]:
     """Quantiles in ms."""
     names = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
     return tuple(Figure(f"{prefix}_{key}", f"{text} {name}", getattr(values, key), "ms") for key, name in names)
@@ -38,7 +38,7 @@ def _cpu(then: Bill, now: Bill, messages: float, key: str, text: str, *roles: st
     return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
 
 
-def cost_figures(stage: Stage, before: Bill | None, messages: int) -> tuple[Figure, ...]:
+def cost_figures(stage: Harness, before: Bill | None, messages: int) -> tuple[Figure, ...]:
     """What the site spent since `before` for so many messages; nothing for a site that is not ours."""
     after = stage.site.bill()
     others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
@@ -71,7 +71,7 @@ class FullFlow:
     From `begin_s` after it was made, when the last due times of the first messages have come, to `end`.
     """
 
-    def __init__(self, stage: Stage, rate: float, begin_s: float) -> None:
+    def __init__(self, stage: Harness, rate: float, begin_s: float) -> None:
         self._stage, self._rate = stage, rate
         self._begin_at = time.monotonic() + begin_s
         self._began: tuple[float, Bill] | None = None
@@ -98,7 +98,7 @@ class FullFlow:
         )
 
 
-def notes(sent: Sent, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
+def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
     """What went wrong on the way in, and whether the machine was quiet."""
     said = []
     refused, lost_answers = int(np.count_nonzero(sent.fate == REJECTED)), int(np.count_nonzero(sent.fate == OPEN))
@@ -119,14 +119,14 @@ def lateness_trace(counts: Tally) -> Trace | None:
     return Trace("lateness", "messages read/s", counts.lateness_ms, counts.at_ms, weight)
 
 
-def request_trace(sent: Sent) -> Trace | None:
+def request_trace(sent: SentMessages) -> Trace | None:
     """Answer time of every request over the time of its answer."""
     if not len(sent.answered_ms):
         return None
     return Trace("answer time of a request", "messages accepted/s", sent.wait_ms, sent.answered_ms, sent.size)
 
 
-def wait_figures(sent: Sent, text: str) -> tuple[Figure, ...]:
+def wait_figures(sent: SentMessages, text: str) -> tuple[Figure, ...]:
     """How long requests took."""
     waits = spread(sent.wait_ms)
     return (Figure("accept_p50", f"{text} p50", waits.p50, "ms"), Figure("accept_p99", f"{text} p99", waits.p99, "ms"))

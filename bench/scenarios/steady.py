@@ -1,18 +1,18 @@
 """`steady`: a constant stream on a schedule that waits for nobody, each message due some seconds later."""
 
-from duemq.bench.clients.load import Window, send_steadily
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
-from duemq.bench.report.figures import Figure, Outcome
+from duemq.bench.report.figures import Figure, ScenarioOutcome
 from duemq.bench.scenarios import ceiling, parts, warm_up
 
 _REACHED = 0.99
 
 
-def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_to_s: float) -> Outcome:
+def steady(stage: Harness, *, rate: float, seconds: float, due_from_s: float, due_to_s: float) -> ScenarioOutcome:
     """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead. On Kafka after a warm-up."""
     count = int(rate * seconds)
-    window = Window(int(due_from_s * 1000), int(due_to_s * 1000))
+    window = SendWindow(int(due_from_s * 1000), int(due_to_s * 1000))
     plain = ceiling.throughput(stage, count) + ceiling.lateness(stage, rate, seconds)
     warm = warm_up.warm_up(stage, rate)
     reader = stage.reader()
@@ -44,4 +44,4 @@ def steady(stage: Stage, *, rate: float, seconds: float, due_from_s: float, due_
     notes = (*warm, *parts.notes(sent, cost))
     if reached < rate * _REACHED:
         notes = (f"rate NOT reached: {reached:,.0f} of {rate:,.0f} msg/s", *notes)
-    return Outcome(figures, notes, parts.lateness_trace(counts))
+    return ScenarioOutcome(figures, notes, parts.lateness_trace(counts))

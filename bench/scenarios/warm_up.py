@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from duemq.bench.clients.load import Window, send_steadily
-from duemq.bench.harness.harness import Stage
+from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.harness.harness import Harness
 
 SECONDS = 20.0
 USUAL_RATE = 5_000  # messages/s, where the scenario has no rate of its own
 NOTE = f"measured after {SECONDS:.0f} s of a steady stream that are not counted, while the brokers' JVMs compile"
-_SOON = Window(100, 2_000)
+_SOON = SendWindow(100, 2_000)
 
 
-def warm_up(stage: Stage, rate: float) -> tuple[str, ...]:
+def warm_up(stage: Harness, rate: float) -> tuple[str, ...]:
     """A steady stream for a while, to a topic of its own; what the report has to say of it. Nothing without brokers."""
     if stage.site.bootstrap is None:
         return ()

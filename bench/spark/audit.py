@@ -305,10 +305,10 @@ def gone(
     memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
 ) -> None:
     """Look at imported files that are gone, and count their messages by their numbers."""
-    from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
+    from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
     from duemq.pipeline.spark.session import running
 
-    every = [ImportedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
+    every = [AuditedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
     with told(True), running("duemq bench gone", settings={"spark.driver.memory": memory}) as spark:
         spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()  # workers have started
         began = time.perf_counter()

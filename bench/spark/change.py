@@ -20,7 +20,7 @@ from duemq.bench.spark.server import serving
 from duemq.client import Client, Draft, Message
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_change import Targets, mass_cancel, mass_move
-from duemq.pipeline.bulk_change.requests import Server
+from duemq.pipeline.bulk_change.requests import ChangeClient
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.files.uris import uri_of
@@ -58,7 +58,7 @@ def mass(
                 teller.step(f"sending {wanted:,} messages")
                 ids = _sent(client, wanted)
             pq.write_table(ids.slice(0, messages), folder / "ids.parquet")
-            rows, targets, server = spark.read.parquet(uri_of(folder / "ids.parquet")), Targets("id"), Server(url)
+            rows, targets, server = spark.read.parquet(uri_of(folder / "ids.parquet")), Targets("id"), ChangeClient(url)
             said: dict[str, Any] = {"messages": messages}
             teller.step("moving and cancelling by the SDK alone")
             said |= _alone(client, ids.slice(messages))

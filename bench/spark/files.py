@@ -14,7 +14,7 @@ import typer
 from duemq.bench.spark.schedule import generated
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files as bulk
-from duemq.pipeline.bulk_schedule.rules import Rules, judged
+from duemq.pipeline.bulk_schedule.rules import BulkRules, judged
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import uri_of
@@ -39,7 +39,9 @@ def files(
         with spark_session("bench", master, conf, as_json) as (spark, teller):
             scaled = max(_TASK_BYTES * rows // as_rows, 1)
             spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(scaled))
-            told = judged(generated(spark, rows, start, windows * WINDOW_MS), columns, Rules(), start - 3 * WINDOW_MS)
+            told = judged(
+                generated(spark, rows, start, windows * WINDOW_MS), columns, BulkRules(), start - 3 * WINDOW_MS
+            )
             began = time.monotonic()
             with step(spark, teller, "sorting and writing delay files"):
                 bulk.write(bulk.messages(told, columns, "bench"), uri_of(folder / "files"))

@@ -18,7 +18,7 @@ from duemq.client import Client
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, Scheduled
 from duemq.pipeline.bulk_schedule.job import schedule as run
-from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import uri_of
@@ -113,7 +113,7 @@ def plain(table: DataFrame, folder: Path) -> None:
 
 
 def scheduled(table: DataFrame, job: str, stage: Path, url: str, teller: Teller, lead_ms: int = 600_000) -> Scheduled:
-    rules = Rules(lead_ms=lead_ms)
+    rules = BulkRules(lead_ms=lead_ms)
     return run(table, _COLUMNS, job, Options(stage), Server(url), rules=rules, source=job, teller=teller)
 
 

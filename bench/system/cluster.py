@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from duemq.bench.clients.kafka_reader import KafkaSource
-from duemq.bench.system.system import Layout, SiteError, ready
+from duemq.bench.system.system import SiteError, SystemLayout, ready
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.errors import LocalError
 from duemq.dev.servers.process import Process
@@ -21,7 +21,7 @@ _PARTITIONS = 1  # of a topic that is delivered to
 _READY_WITHIN_S = 120.0
 
 
-class Cluster:
+class BenchCluster:
     """A `Site` on Kafka. `start`, `stop` and `kill` concern all nodes at once; brokers and proxies go on.
 
     `data`: the folder for everything, never removed. `keep`: do not remove the temporary folder either, with its logs.
@@ -32,7 +32,7 @@ class Cluster:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: SystemLayout,
         data: Path | None = None,
         keep: bool = False,
         shards: int | None = None,
@@ -60,7 +60,7 @@ class Cluster:
             raise SiteError("the cluster was not started")
         return self._cluster
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> "BenchCluster":
         self._folder = self._data or Path(tempfile.mkdtemp(prefix="duemq-bench-"))
         layout = self._layout
         settings = self._settings | {"shards": str(self.shards)}

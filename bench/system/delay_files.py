@@ -12,7 +12,7 @@ _LOOK_EVERY_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DelayFileCounts:
     """What a data folder shows at one moment. `work`: what is being done to windows."""
 
     files: int
@@ -31,7 +31,7 @@ class Span:
         return (self.ended_ms - self.began_ms) / 1000
 
 
-def look(folder: Path | None) -> Look:
+def look(folder: Path | None) -> DelayFileCounts:
     """Nothing is known of a folder that is not ours. Files that vanish meanwhile are not seen."""
     shards = [] if folder is None else list((folder / "shards").glob("*"))
     work: set[Work] = set()
@@ -45,7 +45,7 @@ def look(folder: Path | None) -> Look:
                 files += 1
             elif path.name.startswith(("load-", "work-")):  # of a load, or of rewriting a file
                 work.add("load")
-    return Look(files, frozenset(work))
+    return DelayFileCounts(files, frozenset(work))
 
 
 def watch(folder: Path, work: Work, within_s: float, meanwhile: Callable[[], None]) -> Span | None:

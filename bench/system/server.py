@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.005
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
-class Server:
+class EmbeddedServer:
     """A `Site` of one process.
 
     `url`: measure that server instead, and leave it alone. `data`: the data folder to use, never removed. `keep`: do
@@ -53,7 +53,7 @@ class Server:
     def __str__(self) -> str:
         return "one process on the embedded bus" if self.own else f"the server at {self.url}"
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> "EmbeddedServer":
         if self.own:
             self._folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
             self.data = self.data or self._folder / "data"

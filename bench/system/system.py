@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 from duemq.dev.servers.usage import Bill
 
 
@@ -20,7 +20,7 @@ class SiteError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SystemLayout:
     """How many processes of each kind make a cluster."""
 
     brokers: int
@@ -34,13 +34,13 @@ class Layout:
         return ", ".join([*named, "1 proxy" if self.proxies == 1 else f"{self.proxies} proxies"])
 
 
-LAYOUTS = {"kafka": Layout(1, 1, 1), "kafka3": Layout(3, 3, 3)}
+LAYOUTS = {"kafka": SystemLayout(1, 1, 1), "kafka3": SystemLayout(3, 3, 3)}
 
 
-class Source(Protocol):
+class CountSource(Protocol):
     """Where delivered messages are read. A frozen value that can be sent to another process."""
 
-    async def read(self, link: Link, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
         """Read `topic` from its start until told to stop, then whatever is still there."""
         ...
 
@@ -58,7 +58,7 @@ class Site(Protocol):
     bootstrap: str | None  # of the Kafka brokers below it
 
     @property
-    def source(self) -> Source: ...
+    def source(self) -> CountSource: ...
 
     @property
     def folder(self) -> Path | None:

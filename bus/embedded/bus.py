@@ -25,7 +25,7 @@ from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import Chunk, take
 from duemq.bus.embedded.compaction import Compactor
-from duemq.bus.embedded.group_commit import Group, GroupCommit, Trim
+from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
 from duemq.bus.embedded.history import History
 from duemq.bus.embedded.layout import Start
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
@@ -246,22 +246,22 @@ class EmbeddedBus:
             destinations.append((found, frames))
         return destinations
 
-    def _begin(self) -> Group:
+    def _begin(self) -> CommitGroup:
         self._latest = max(self._latest, self._clock())
-        return Group(self._latest)
+        return CommitGroup(self._latest)
 
-    def _stage_append(self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: Group) -> Landed:
+    def _stage_append(self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> Landed:
         return {found.name: group.append(found, frames) for found, frames in destinations}
 
     def _stage_commit(
-        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: Group
+        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
     ) -> Landed:
         newest = self._epochs[name]
         if epoch < newest:
             raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {newest}")
         return self._stage_append(destinations, group)
 
-    def _stage_epoch(self, name: str, group: Group) -> int:
+    def _stage_epoch(self, name: str, group: CommitGroup) -> int:
         epoch = self._epochs.get(name)
         if epoch is None:
             with translated(f"reading the epoch of committer {name!r}"):
@@ -271,7 +271,7 @@ class EmbeddedBus:
         group.batch.put(layout.epoch_key(name), layout.NUMBER.pack(epoch + 1))
         return epoch + 1
 
-    def _stage_topic(self, name: str, partitions: int, group: Group) -> LogTopic:
+    def _stage_topic(self, name: str, partitions: int, group: CommitGroup) -> LogTopic:
         known = self._topics.get(name) or group.topics.get(name)
         if known is None:
             number = 1 + len(self._topics) + len(group.topics)  # no topic is ever dropped
@@ -279,7 +279,7 @@ class EmbeddedBus:
             group.batch.put(layout.topic_key(name), layout.TOPIC.pack(number, partitions, group.timestamp))
         return known
 
-    def _stage_trim(self, found: LogPartition, before: int, group: Group) -> None:
+    def _stage_trim(self, found: LogPartition, before: int, group: CommitGroup) -> None:
         before = min(before, found.end)
         if found in group.trims or before <= found.start.offset:
             return  # housekeeping comes again
@@ -299,7 +299,7 @@ class EmbeddedBus:
             return next(found.tail.chunks_from(offset))
         return self._history.chunk_at(found, offset)
 
-    def _publish(self, group: Group) -> None:
+    def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
         for found, chunk in group.chunks:
             found.end = chunk.end

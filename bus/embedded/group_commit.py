@@ -38,7 +38,7 @@ class Trim(NamedTuple):
     cut: int
 
 
-class Group:
+class CommitGroup:
     """What one write and one sync make durable, and what is to be published after that."""
 
     def __init__(self, timestamp: int) -> None:
@@ -78,15 +78,15 @@ class GroupCommit:
     def __init__(
         self,
         db: Rdict,
-        begin: Callable[[], Group],
-        publish: Callable[[Group], None],
+        begin: Callable[[], CommitGroup],
+        publish: Callable[[CommitGroup], None],
         ended: Callable[[], None],
         fault: Callable[[str], None] | None,
     ) -> None:
         self._db, self._begin, self._publish, self._ended = db, begin, publish, ended
         self._fault = fault
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Callable[[Group], Any], asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
         self._busy = False
         self._soon: asyncio.Handle | None = None  # a group that is about to be written
         self._idle = asyncio.Event()
@@ -94,7 +94,7 @@ class GroupCommit:
         self._failure = ""
         self._closed = False
         # An executor's own futures would cost more than the sync: a queue and a thread are all this needs.
-        self._to_sync: SimpleQueue[Group | None] = SimpleQueue()
+        self._to_sync: SimpleQueue[CommitGroup | None] = SimpleQueue()
         self._syncer = Thread(target=self._sync, name="duemq-log-sync", daemon=True)
         self._syncer.start()
 
@@ -109,7 +109,7 @@ class GroupCommit:
         if self._failure:
             raise StoreFailed(f"the log takes no more requests until it is opened anew: {self._failure}")
 
-    async def submit(self, stage: Callable[[Group], T], *, at_once: bool = False) -> T:
+    async def submit(self, stage: Callable[[CommitGroup], T], *, at_once: bool = False) -> T:
         """What `stage` returned, once the group it added to is durable.
 
         Others of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn takes
@@ -171,7 +171,7 @@ class GroupCommit:
             with suppress(RuntimeError):  # the loop was closed without closing the bus: nobody waits any more
                 self._loop.call_soon_threadsafe(self._synced, group, failure)
 
-    def _synced(self, group: Group, failure: Exception | None) -> None:
+    def _synced(self, group: CommitGroup, failure: Exception | None) -> None:
         try:
             if failure is not None:
                 raise failure
@@ -180,7 +180,7 @@ class GroupCommit:
         except Exception as error:
             self._fail(group, error)
 
-    def _finish(self, group: Group) -> None:
+    def _finish(self, group: CommitGroup) -> None:
         self._publish(group)
         for future, answer in group.answers:
             if not future.done():
@@ -192,7 +192,7 @@ class GroupCommit:
             self._busy = False
             self._idle.set()
 
-    def _fail(self, group: Group, cause: Exception) -> None:
+    def _fail(self, group: CommitGroup, cause: Exception) -> None:
         error = translate("writing the log", cause)
         self._failure = str(error)
         for future in [future for future, _ in group.answers] + [future for _, future in self._waiting]:

@@ -10,7 +10,7 @@ from duemq.bus.base import TopicInfo
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import read_head
 from duemq.bus.embedded.layout import Start
-from duemq.bus.embedded.tail import Tail
+from duemq.bus.embedded.tail import RecentChunks
 from duemq.model.errors import CorruptStore
 
 
@@ -30,7 +30,7 @@ class LogPartition:
         self.start_key = layout.start_key(topic_number, number)
         self.start, self.cut = start, 0
         self.end, self.position = start.offset, start.position
-        self.tail = Tail(self.end)
+        self.tail = RecentChunks(self.end)
 
     def key(self, offset: int) -> bytes:
         return self.prefix + offset.to_bytes(8, "big")
@@ -91,5 +91,5 @@ def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[
         raise CorruptStore(f"topic {topic!r}, partition {at}, offset {first}: {error}") from error
     partition.end = first + head.frames
     partition.position = head.position + head.size
-    partition.tail = Tail(partition.end)
+    partition.tail = RecentChunks(partition.end)
     return partition, max(start.timestamp, head.timestamp)

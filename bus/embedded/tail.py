@@ -13,7 +13,7 @@ from duemq.bus.embedded.chunk import Chunk
 FRAME_OVERHEAD_BYTES = 48
 
 
-class Tail:
+class RecentChunks:
     """The newest chunks of one partition. `first` is the lowest offset it holds; equal to the end if it is empty."""
 
     __slots__ = ("_chunks", "_dropped", "_firsts", "first")
@@ -52,9 +52,9 @@ class TailCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._ages: deque[tuple[Tail, int]] = deque()
+        self._ages: deque[tuple[RecentChunks, int]] = deque()
 
-    def add(self, tail: Tail, chunk: Chunk) -> None:
+    def add(self, tail: RecentChunks, chunk: Chunk) -> None:
         held = chunk.size + FRAME_OVERHEAD_BYTES * len(chunk.frames)
         tail.add(chunk)
         self._ages.append((tail, held))

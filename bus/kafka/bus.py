@@ -22,7 +22,7 @@ from duemq.bus.base import (
     log_that_fits,
     wall_clock,
 )
-from duemq.bus.kafka.fetch.ends import Ends
+from duemq.bus.kafka.fetch.ends import LogEnds
 from duemq.bus.kafka.fetch.fetcher import Tails
 from duemq.bus.kafka.fetch.reader import Reader
 from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
@@ -57,7 +57,7 @@ class KafkaBus:
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
-        self._ends = Ends()
+        self._ends = LogEnds()
         self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)
         self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.grown, self._ends.known)

@@ -40,7 +40,7 @@ def tail(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, so that the place is remembered
     with connected(url, as_json) as client:
-        place = Place(client, topic, consumer)
+        place = TailPosition(client, topic, consumer)
         try:
             after = None if from_start or consumer else client.end(topic)
             for seen, record in enumerate(client.tail(topic, None if from_start else consumer, after=after), start=1):
@@ -54,7 +54,7 @@ def tail(
             place.remember()
 
 
-class Place:
+class TailPosition:
     """Remembers a consumer's place: at most twice a second while records flow, and at the end."""
 
     INTERVAL_S = 0.5

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from duemq.cli.output import echo_table
-from duemq.client.lag import Estimate, GroupLag, PartitionLag, State, TopicLag, Total
+from duemq.client.lag import Estimate, GroupLag, GroupState, PartitionLag, TopicLag, Total
 
 _UNKNOWN = "unknown"
 _NOTHING = "-"
@@ -61,7 +61,7 @@ def _state(group: GroupLag) -> str:
 def _note(topic: TopicLag, partitions: Iterable[PartitionLag]) -> str:
     each = list(partitions)
     notes = ["retries"] * topic.retry
-    for state in (State.NO_COMMIT, State.GONE, State.UNREADABLE, State.AHEAD):
+    for state in (GroupState.NO_COMMIT, GroupState.GONE, GroupState.UNREADABLE, GroupState.AHEAD):
         if count := sum(one.state is state for one in each):
             notes.append(f"{state}: {count} of {len(each)}" if len(each) > 1 else state)
     if lost := sum(one.lost for one in each):

@@ -24,7 +24,7 @@ from duemq.election.settings import ZooKeeperSettings
 from duemq.model.errors import BadConfig
 from duemq.model.settings import Section, host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
-from duemq.proxy.request.ingress import Limits
+from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
 from duemq.storage.settings import DelayFileSettings, StorageSettings
 from duemq.web.settings import HttpSettings
@@ -116,9 +116,9 @@ class Settings(BaseSettings):
     def port(self) -> int:
         return int(self.listen.rpartition(":")[2])
 
-    def ingress_limits(self) -> Limits:
+    def ingress_limits(self) -> MessageLimits:
         own = self.limits
-        return Limits(
+        return MessageLimits(
             max_payload_bytes=own.max_payload_bytes,
             max_headers=own.max_headers,
             max_headers_bytes=own.max_headers_bytes,

@@ -12,7 +12,7 @@ import orjson
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Text, with a time such as 2026-11-22T13:30:34.049Z: comparable among machines, and when clocks change."""
 
     converter = staticmethod(time.gmtime)
@@ -20,7 +20,7 @@ class Lines(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
 
-class JsonLines(Lines):
+class JsonLines(LogFormatter):
     """One JSON object per line: time, level, logger, message, and the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -39,7 +39,7 @@ class JsonLines(Lines):
 def set_up(level: str, form: Literal["text", "json"]) -> None:
     """Log to stderr. Other libraries speak up from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)-7s %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else LogFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

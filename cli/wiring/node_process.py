@@ -22,7 +22,7 @@ from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.election.base import Member
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.model.errors import BadConfig
-from duemq.storage.data_folder import SNAPSHOTS, Folder, Identity
+from duemq.storage.data_folder import SNAPSHOTS, ClusterIdentity, Folder
 from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
@@ -66,7 +66,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         directory = await open_directory(settings, opened)
         meta = await shared_meta(directory, settings, stop, makes=True)
         assert meta is not None
-        folder = Folder.open(data, identity=Identity(meta.cluster, meta.shards, meta.secret))
+        folder = Folder.open(data, identity=ClusterIdentity(meta.cluster, meta.shards, meta.secret))
         opened.callback(folder.close)
         holds = None if worker is None else frozenset(range(worker, meta.shards, workers))
         me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)

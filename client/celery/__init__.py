@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise ImportError("duemq.client.celery needs Celery: pip install 'duemq[celery]'") from error
 
-from duemq.client.celery.hold import Hold, NotHeld
+from duemq.client.celery.hold import CeleryDeferral, NotHeld
 from duemq.client.celery.install import hold_of, install
 
-__all__ = ["Hold", "NotHeld", "hold_of", "install"]
+__all__ = ["CeleryDeferral", "NotHeld", "hold_of", "install"]

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
 from duemq.client.http.client import Client
-from duemq.client.relay.deferred import AWAY, Held, Holder
+from duemq.client.relay.deferred import AWAY, DeferredQueue, Held
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
@@ -43,10 +43,10 @@ class _Task(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Hold:
+class CeleryDeferral:
     """The tasks of one app that duemq holds. `install` puts it at `app.duemq`."""
 
-    def __init__(self, app: Celery, holder: Holder, threshold: float, fallback: bool) -> None:
+    def __init__(self, app: Celery, holder: DeferredQueue, threshold: float, fallback: bool) -> None:
         self.app, self.threshold, self.fallback = app, threshold, fallback
         self._holder = holder
         self._batch: ContextVar[list[_Task] | None] = ContextVar("duemq_batch", default=None)

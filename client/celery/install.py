@@ -10,8 +10,8 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from kombu.utils.imports import symbol_by_name
 
-from duemq.client.celery.hold import Hold, NotHeld
-from duemq.client.relay.deferred import Holder
+from duemq.client.celery.hold import CeleryDeferral, NotHeld
+from duemq.client.relay.deferred import DeferredQueue
 from duemq.model.errors import DuemqError
 
 log = logging.getLogger("duemq.client.celery")
@@ -26,7 +26,7 @@ def install(
     threshold: float = 1.0,
     fallback: bool = False,
     timeout: float = 10.0,
-) -> Hold:
+) -> CeleryDeferral:
     """From now on duemq holds the app's tasks whose eta is more than `threshold` seconds away, until they are due.
 
     Call it where the app is made, so that all that publish, the workers and the relay have it. `url` and `api_key` are
@@ -36,9 +36,9 @@ def install(
 
     Raises `ImproperlyConfigured` for an app that has it already.
     """
-    if isinstance(getattr(app, "duemq", None), Hold):
+    if isinstance(getattr(app, "duemq", None), CeleryDeferral):
         raise ImproperlyConfigured(f"duemq is installed in {app!r} already")
-    hold = Hold(app, Holder(url, api_key, timeout, topic), threshold, fallback)
+    hold = CeleryDeferral(app, DeferredQueue(url, api_key, timeout, topic), threshold, fallback)
     app.duemq = hold
     app.amqp_cls = _amqp(symbol_by_name(app.amqp_cls), hold)
     app.control_cls = _control(symbol_by_name(app.control_cls), hold)
@@ -47,15 +47,15 @@ def install(
     return hold
 
 
-def hold_of(app: Celery) -> Hold:
+def hold_of(app: Celery) -> CeleryDeferral:
     """Raises `ImproperlyConfigured` for an app without `install`."""
     hold = getattr(app, "duemq", None)
-    if not isinstance(hold, Hold):
+    if not isinstance(hold, CeleryDeferral):
         raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) where it is made")
     return hold
 
 
-def _amqp(base: Any, hold: Hold) -> Any:
+def _amqp(base: Any, hold: CeleryDeferral) -> Any:
     class HoldingAMQP(base):  # type: ignore[misc]
         def _create_task_sender(self) -> Any:
             # What it returns is the one door of all tasks: calls, retries, chains, groups, chords, links.
@@ -69,7 +69,7 @@ def _amqp(base: Any, hold: Hold) -> Any:
     return HoldingAMQP
 
 
-def _control(base: Any, hold: Hold) -> Any:
+def _control(base: Any, hold: CeleryDeferral) -> Any:
     class CancellingControl(base):  # type: ignore[misc]
         def revoke(self, task_id: str | Iterable[str], *args: Any, **options: Any) -> Any:
             """As Celery's, and held tasks are cancelled: for sure where their state is REVOKED afterwards.
@@ -104,7 +104,7 @@ def _mark_revoked(app: Celery, task_id: str) -> None:
 class _HoldingProducer:
     """A producer whose first message is the task; others (the event task-sent) are not looked at."""
 
-    def __init__(self, producer: Any, hold: Hold) -> None:
+    def __init__(self, producer: Any, hold: CeleryDeferral) -> None:
         self._producer, self._hold, self._sent = producer, hold, False
 
     def publish(self, body: Any, *args: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from duemq.client.relay.relay import BrokerAway
 log = logging.getLogger("duemq.client.celery")
 
 
-class BrokerOutlet:
+class CeleryOutlet:
     """A connection to the broker, made when it is needed and anew when it broke. AMQP brokers confirm each task."""
 
     def __init__(self, app: Celery) -> None:

@@ -25,8 +25,8 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.ending import within
 from duemq.client.consumer.kafka.assignors import Mismatch, assignor
-from duemq.client.consumer.kafka.rebalance import Changes
-from duemq.client.consumer.kafka.source import Place, Source
+from duemq.client.consumer.kafka.rebalance import Rebalance
+from duemq.client.consumer.kafka.source import FetchPosition, Source
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
@@ -143,9 +143,9 @@ class Consumer:
         return Counter(dict(self._counts)) + Counter(done)  # a copy at once: metrics are read in another thread
 
     @property
-    def places(self) -> dict[TopicPartition, Place]:
+    def places(self) -> dict[TopicPartition, FetchPosition]:
         """Of the partitions this member has."""
-        return {partition: Place(book.commit, book.pull) for partition, book in dict(self._books).items()}
+        return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
     def paused(self) -> bool:
@@ -162,7 +162,7 @@ class Consumer:
         topics = sorted(self.subscription)
         sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
         own = [] if options.broadcasting else [self._retry]
-        changes = Changes(self._gained, self._lost)
+        changes = Rebalance(self._gained, self._lost)
         try:
             await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
             source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
@@ -415,7 +415,7 @@ class Consumer:
         async with self._saving:
             moved, stored = {}, False
             for partition, book in books.items():
-                if (place := Place(book.commit, book.pull)) != book.saved:
+                if (place := FetchPosition(book.commit, book.pull)) != book.saved:
                     moved[partition] = book, place, book.unsaved
                 elif book.unsaved:
                     book.unsaved, stored = 0, True  # what is done behind one that is not cannot be stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from duemq.client.idempotency.base import Begun
-from duemq.client.idempotency.states import Row, begin, finish, release
+from duemq.client.idempotency.states import KeyRow, begin, finish, release
 
 _SPARE = 1_000
 
@@ -14,7 +14,7 @@ class MemoryStore:
     shared = False
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, Row] = {}
+        self._rows: dict[bytes, KeyRow] = {}
         self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some of rows that are no more
 
     async def begin(
@@ -55,7 +55,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to do."""
 
-    def _set(self, key: bytes, row: Row | None) -> None:
+    def _set(self, key: bytes, row: KeyRow | None) -> None:
         if row is None:
             self._rows.pop(key, None)
         elif row is not self._rows.get(key):

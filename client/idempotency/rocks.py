@@ -33,7 +33,7 @@ from duemq.client.idempotency.rocks_layout import (
     reopen_folder,
     stage_row,
 )
-from duemq.client.idempotency.states import Row, begin, finish, release
+from duemq.client.idempotency.states import KeyRow, begin, finish, release
 from duemq.model.errors import CorruptStore, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 class _Request(NamedTuple):
     key: bytes
-    decide: Callable[[Row | None], tuple[Row | None, Any]]
+    decide: Callable[[KeyRow | None], tuple[KeyRow | None, Any]]
     answer: asyncio.Future[Any]
     now_ms: int
 
@@ -143,7 +143,7 @@ class RocksStore:
         if self._failure:
             raise StoreFailed(f"the store of idempotency keys failed, and is not open again yet: {self._failure}")
 
-    async def _submit(self, key: bytes, decide: Callable[[Row | None], tuple[Row | None, T]], now_ms: int) -> T:
+    async def _submit(self, key: bytes, decide: Callable[[KeyRow | None], tuple[KeyRow | None, T]], now_ms: int) -> T:
         self._check()
         answer: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(_Request(key, decide, answer, now_ms))
@@ -247,7 +247,7 @@ class RocksStore:
                 return
 
     def _carry_out(self, group: list[_Request | _Sweep]) -> list[Any]:
-        rows: dict[bytes, Row | None] = {}
+        rows: dict[bytes, KeyRow | None] = {}
         answers: list[Any] = []
         batch = WriteBatch(raw_mode=True)
         for request in group:

@@ -19,7 +19,7 @@ from struct import error as StructError
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
 
-from duemq.client.idempotency.states import Row
+from duemq.client.idempotency.states import KeyRow
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.rocksdb_errors import translate, translated
 from duemq.storage.fsync import make_folder
@@ -92,7 +92,7 @@ def _write_session(db: Rdict, session: int) -> None:
     db.flush_wal(True)
 
 
-def read_row(db: Rdict, key: bytes, session: int) -> Row | None:
+def read_row(db: Rdict, key: bytes, session: int) -> KeyRow | None:
     """Raises CorruptStore where this one key is damaged, and RocksDB's errors."""
     try:
         stored = db.get(b"k" + key)
@@ -100,7 +100,7 @@ def read_row(db: Rdict, key: bytes, session: int) -> Row | None:
             return None
         of, since, until, expires, length, done = _ROW.unpack_from(stored)
         at = _ROW.size + length
-        row = Row(stored[_ROW.size : at].decode(), since, until, expires, stored[at:] if done else None)
+        row = KeyRow(stored[_ROW.size : at].decode(), since, until, expires, stored[at:] if done else None)
     except (StructError, UnicodeDecodeError) as error:
         raise CorruptStore(f"the row of idempotency key {key!r} is damaged: {error}") from error
     except Exception as error:
@@ -111,7 +111,7 @@ def read_row(db: Rdict, key: bytes, session: int) -> Row | None:
     return row if of == session else replace(row, until_ms=since)
 
 
-def stage_row(batch: WriteBatch, key: bytes, row: Row | None, session: int) -> None:
+def stage_row(batch: WriteBatch, key: bytes, row: KeyRow | None, session: int) -> None:
     if row is None:
         batch.delete(b"k" + key)
         return

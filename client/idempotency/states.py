@@ -10,7 +10,7 @@ from typing import Final
 from duemq.client.idempotency.base import Begun, Done, Fresh, InDoubt, Running
 
 
-class State(Enum):
+class KeyState(Enum):
     ABSENT = auto()  # never begun, released, or forgotten
     RUNNING = auto()
     LAPSED = auto()  # begun and never finished, and the lease is over
@@ -25,7 +25,7 @@ class Event(Enum):
     RELEASE = auto()
 
 
-class Refusal(Enum):
+class ClaimRefusal(Enum):
     """Why an event does not happen, and the state stays."""
 
     RUNNING = auto()
@@ -34,32 +34,32 @@ class Refusal(Enum):
     NOT_OWNER = auto()
 
 
-NEXT: Final[Mapping[tuple[State, Event], State | Refusal]] = {
-    (State.ABSENT, Event.BEGIN): State.RUNNING,
-    (State.ABSENT, Event.BEGIN_ONCE): State.RUNNING,
-    (State.ABSENT, Event.REPEAT): State.RUNNING,
-    (State.ABSENT, Event.FINISH): Refusal.NOT_OWNER,
-    (State.ABSENT, Event.RELEASE): Refusal.NOT_OWNER,
-    (State.RUNNING, Event.BEGIN): Refusal.RUNNING,
-    (State.RUNNING, Event.BEGIN_ONCE): Refusal.RUNNING,
-    (State.RUNNING, Event.REPEAT): State.RUNNING,
-    (State.RUNNING, Event.FINISH): State.DONE,
-    (State.RUNNING, Event.RELEASE): State.ABSENT,
-    (State.LAPSED, Event.BEGIN): State.RUNNING,
-    (State.LAPSED, Event.BEGIN_ONCE): Refusal.IN_DOUBT,
-    (State.LAPSED, Event.REPEAT): State.RUNNING,
-    (State.LAPSED, Event.FINISH): State.DONE,
-    (State.LAPSED, Event.RELEASE): State.ABSENT,
-    (State.DONE, Event.BEGIN): Refusal.DONE,
-    (State.DONE, Event.BEGIN_ONCE): Refusal.DONE,
-    (State.DONE, Event.REPEAT): Refusal.DONE,
-    (State.DONE, Event.FINISH): State.DONE,
-    (State.DONE, Event.RELEASE): Refusal.NOT_OWNER,
+NEXT: Final[Mapping[tuple[KeyState, Event], KeyState | ClaimRefusal]] = {
+    (KeyState.ABSENT, Event.BEGIN): KeyState.RUNNING,
+    (KeyState.ABSENT, Event.BEGIN_ONCE): KeyState.RUNNING,
+    (KeyState.ABSENT, Event.REPEAT): KeyState.RUNNING,
+    (KeyState.ABSENT, Event.FINISH): ClaimRefusal.NOT_OWNER,
+    (KeyState.ABSENT, Event.RELEASE): ClaimRefusal.NOT_OWNER,
+    (KeyState.RUNNING, Event.BEGIN): ClaimRefusal.RUNNING,
+    (KeyState.RUNNING, Event.BEGIN_ONCE): ClaimRefusal.RUNNING,
+    (KeyState.RUNNING, Event.REPEAT): KeyState.RUNNING,
+    (KeyState.RUNNING, Event.FINISH): KeyState.DONE,
+    (KeyState.RUNNING, Event.RELEASE): KeyState.ABSENT,
+    (KeyState.LAPSED, Event.BEGIN): KeyState.RUNNING,
+    (KeyState.LAPSED, Event.BEGIN_ONCE): ClaimRefusal.IN_DOUBT,
+    (KeyState.LAPSED, Event.REPEAT): KeyState.RUNNING,
+    (KeyState.LAPSED, Event.FINISH): KeyState.DONE,
+    (KeyState.LAPSED, Event.RELEASE): KeyState.ABSENT,
+    (KeyState.DONE, Event.BEGIN): ClaimRefusal.DONE,
+    (KeyState.DONE, Event.BEGIN_ONCE): ClaimRefusal.DONE,
+    (KeyState.DONE, Event.REPEAT): ClaimRefusal.DONE,
+    (KeyState.DONE, Event.FINISH): KeyState.DONE,
+    (KeyState.DONE, Event.RELEASE): ClaimRefusal.NOT_OWNER,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """What is stored of a key. Times in epoch ms; from `expires_ms` on it is as if it were not there."""
 
     owner: str
@@ -69,16 +69,16 @@ class Row:
     result: bytes | None = None
     """None until the work is done."""
 
-    def state(self, now_ms: int) -> State:
+    def state(self, now_ms: int) -> KeyState:
         if now_ms >= self.expires_ms:
-            return State.ABSENT
+            return KeyState.ABSENT
         if self.result is not None:
-            return State.DONE
-        return State.RUNNING if now_ms < self.until_ms else State.LAPSED
+            return KeyState.DONE
+        return KeyState.RUNNING if now_ms < self.until_ms else KeyState.LAPSED
 
 
 def begin(
-    row: Row | None,
+    row: KeyRow | None,
     key: bytes,
     owner: str,
     now_ms: int,
@@ -86,35 +86,35 @@ def begin(
     keep_ms: int,
     at_most_once: bool,
     over: str = "",
-) -> tuple[Row | None, Begun]:
+) -> tuple[KeyRow | None, Begun]:
     """The row after that, and the answer. Raises InDoubt."""
     event = Event.BEGIN_ONCE if at_most_once else Event.BEGIN
     if row is not None and row.owner in (owner, over):
         event = Event.REPEAT
     step = NEXT[_state(row, now_ms), event]
-    if step is State.RUNNING:
+    if step is KeyState.RUNNING:
         until = now_ms + lease_ms
-        return Row(owner, now_ms, until, until + keep_ms), Fresh()
+        return KeyRow(owner, now_ms, until, until + keep_ms), Fresh()
     assert row is not None  # nothing refuses the beginning of what is not there
-    if step is Refusal.IN_DOUBT:
+    if step is ClaimRefusal.IN_DOUBT:
         raise in_doubt(key, row.owner, row.since_ms)
-    if step is Refusal.DONE:
+    if step is ClaimRefusal.DONE:
         assert row.result is not None
         return row, Done(row.result)
     return row, Running(row.owner, row.since_ms, row.until_ms)
 
 
-def finish(row: Row | None, owner: str, result: bytes, now_ms: int, keep_ms: int) -> tuple[Row | None, bool]:
-    if row is None or row.owner != owner or NEXT[state := row.state(now_ms), Event.FINISH] is not State.DONE:
+def finish(row: KeyRow | None, owner: str, result: bytes, now_ms: int, keep_ms: int) -> tuple[KeyRow | None, bool]:
+    if row is None or row.owner != owner or NEXT[state := row.state(now_ms), Event.FINISH] is not KeyState.DONE:
         return row, False
-    if state is State.DONE:
+    if state is KeyState.DONE:
         return row, True
-    return Row(owner, row.since_ms, row.until_ms, now_ms + keep_ms, result), True
+    return KeyRow(owner, row.since_ms, row.until_ms, now_ms + keep_ms, result), True
 
 
-def release(row: Row | None, owner: str) -> tuple[Row | None, bool]:
+def release(row: KeyRow | None, owner: str) -> tuple[KeyRow | None, bool]:
     """It needs no time: a row that is forgotten and one that is released are the same."""
-    if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not State.ABSENT:
+    if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not KeyState.ABSENT:
         return row, False
     return None, True
 
@@ -126,5 +126,5 @@ def in_doubt(key: bytes, owner: str, since_ms: int) -> InDoubt:
     )
 
 
-def _state(row: Row | None, now_ms: int) -> State:
-    return State.ABSENT if row is None else row.state(now_ms)
+def _state(row: KeyRow | None, now_ms: int) -> KeyState:
+    return KeyState.ABSENT if row is None else row.state(now_ms)

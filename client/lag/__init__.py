@@ -2,6 +2,6 @@
 
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.sampling import Estimate, Sampling
-from duemq.client.lag.values import GroupLag, PartitionLag, State, TopicLag, Total
+from duemq.client.lag.values import GroupLag, GroupState, PartitionLag, TopicLag, Total
 
-__all__ = ["Estimate", "GroupLag", "LagReader", "PartitionLag", "Sampling", "State", "TopicLag", "Total"]
+__all__ = ["Estimate", "GroupLag", "GroupState", "LagReader", "PartitionLag", "Sampling", "TopicLag", "Total"]

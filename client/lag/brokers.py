@@ -26,7 +26,7 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.client import mend_timeouts
 from duemq.client.consumer.kafka.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
-from duemq.client.lag.values import Ends, Place
+from duemq.client.lag.values import OffsetAndTime, PartitionEnds
 from duemq.model.errors import BadConfig, Unavailable
 
 EARLIEST, LATEST = -2, -1
@@ -48,7 +48,7 @@ _UNREADABLE = (
 T = TypeVar("T")
 
 
-class Group(NamedTuple):
+class ConsumerGroup(NamedTuple):
     """`assigned`: what its members have."""
 
     state: str
@@ -65,7 +65,7 @@ class Topics(NamedTuple):
     hidden: frozenset[str]
 
 
-class Fetched(NamedTuple):
+class FetchedValues(NamedTuple):
     """`error` is None, or the class of what went wrong."""
 
     error: Any
@@ -123,11 +123,11 @@ class Brokers:
 
         return await self._retried(ask)
 
-    async def describe(self, groups: Iterable[str]) -> dict[str, Group]:
+    async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
         # One in a request: aiokafka misreads an answer about several, which since version 3 has a field more.
         return await self._of_groups(groups, self._describe)
 
-    async def _describe(self, group: str) -> Group:
+    async def _describe(self, group: str) -> ConsumerGroup:
         response = await self._of_coordinator(group, DescribeGroupsRequest([group]))
         code, _, state, kind, _, members = response.groups[0][:6]
         _raise(code, f"group {group!r}")
@@ -137,16 +137,16 @@ class Brokers:
         for *_, assignment in members:
             if kind == "consumer" and assignment:
                 assigned.update(ConsumerProtocolMemberAssignment.decode(assignment).partitions())
-        return Group(state, len(members), frozenset(assigned))
+        return ConsumerGroup(state, len(members), frozenset(assigned))
 
-    async def _describe_new(self, group: str) -> Group:
+    async def _describe_new(self, group: str) -> ConsumerGroup:
         try:
             response = await self._of_coordinator(group, ConsumerGroupDescribeRequest(group))
         except errors.IncompatibleBrokerVersion:
-            return Group(DEAD, 0, frozenset())
+            return ConsumerGroup(DEAD, 0, frozenset())
         code, _, _, state, _, _, _, members = response.groups[0][:8]
         if errors.for_code(code) is errors.GroupIdNotFound:
-            return Group(DEAD, 0, frozenset())  # it went away since it was listed
+            return ConsumerGroup(DEAD, 0, frozenset())  # it went away since it was listed
         _raise(code, f"group {group!r}")
         assigned = {
             TopicPartition(topic, partition)
@@ -154,13 +154,13 @@ class Brokers:
             for _, _, topic, partitions, _ in member[8][0]
             for partition in partitions
         }
-        return Group(state, len(members), frozenset(assigned))
+        return ConsumerGroup(state, len(members), frozenset(assigned))
 
-    async def commits(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Place]]:
+    async def commits(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, OffsetAndTime]]:
         """Where each group is in the partitions that it has committed to."""
         return await self._of_groups(groups, self._commits)
 
-    async def _commits(self, group: str) -> dict[TopicPartition, Place]:
+    async def _commits(self, group: str) -> dict[TopicPartition, OffsetAndTime]:
         response = await self._of_coordinator(group, OffsetFetchRequest(group, None))
         _raise(response.error_code, f"the offsets of group {group!r}")
         found = {}
@@ -168,7 +168,7 @@ class Brokers:
             for partition, offset, metadata, code in partitions:
                 _raise(code, f"the offset of group {group!r} in partition {partition} of topic {topic!r}")
                 if offset >= 0:
-                    found[TopicPartition(topic, partition)] = Place(offset, pull_in(metadata))
+                    found[TopicPartition(topic, partition)] = OffsetAndTime(offset, pull_in(metadata))
         return found
 
     async def _of_groups(self, groups: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
@@ -211,13 +211,17 @@ class Brokers:
         self._leaders |= leaders
         return Topics(leaders, frozenset(others), frozenset(hidden))
 
-    async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Ends]:
+    async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
         """Of those that can be read just now."""
         if not partitions:
             return {}
         starts = await self._retried(lambda: self._offsets(partitions, EARLIEST))
         last = await self._retried(lambda: self._offsets(partitions, LATEST))
-        return {where: Ends(starts[where], last[where]) for where in partitions if where in starts and where in last}
+        return {
+            where: PartitionEnds(starts[where], last[where])
+            for where in partitions
+            if where in starts and where in last
+        }
 
     async def _offsets(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
         found = {}
@@ -231,12 +235,12 @@ class Brokers:
                         _raise(code, f"partition {partition} of topic {topic!r}")
         return found
 
-    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
         """Batches from these offsets on, as far as they are committed. A broker gives the first partition a batch of
         any size, and the others what fits into `max_bytes`, which may be nothing."""
         return await self._retried(lambda: self._fetch(wanted, max_bytes))
 
-    async def _fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+    async def _fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
         found = {}
         for node, led in (await self._led(wanted)).items():
             topics = _grouped({where: (wanted[where], max_bytes) for where in led})
@@ -246,7 +250,9 @@ class Brokers:
                     error = errors.for_code(code) if code else None
                     if error is not None and error.retriable and error is not errors.OffsetOutOfRangeError:
                         _raise(code, f"partition {partition} of topic {topic!r}")
-                    found[TopicPartition(topic, partition)] = Fetched(error, start, aborted or [], message_set or b"")
+                    found[TopicPartition(topic, partition)] = FetchedValues(
+                        error, start, aborted or [], message_set or b""
+                    )
         return found
 
     async def _led(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:

@@ -13,14 +13,23 @@ from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.topics.consumer_offsets import GROUPS as PLACE_GROUPS
 from duemq.client.consumer.work.tags import ALL, TagFilter
-from duemq.client.lag.brokers import DEAD, Brokers, Group, Topics
+from duemq.client.lag.brokers import DEAD, Brokers, ConsumerGroup, Topics
 from duemq.client.lag.sampling import Sampling
 from duemq.client.lag.scan import Scan
-from duemq.client.lag.values import Ends, GroupLag, PartitionLag, Place, State, by_topic, clamped, measured
+from duemq.client.lag.values import (
+    GroupLag,
+    GroupState,
+    OffsetAndTime,
+    PartitionEnds,
+    PartitionLag,
+    by_topic,
+    clamped,
+    measured,
+)
 from duemq.model.errors import Rejected
 
-Places = Mapping[TopicPartition, Place]
-_NOWHERE = Place(None, None)
+Places = Mapping[TopicPartition, OffsetAndTime]
+_NOWHERE = OffsetAndTime(None, None)
 
 
 def _now() -> int:
@@ -115,7 +124,10 @@ class LagReader:
 
     @staticmethod
     async def _known(
-        brokers: Brokers, topics: Collection[str] | None, described: Mapping[str, Group], places: Mapping[str, Places]
+        brokers: Brokers,
+        topics: Collection[str] | None,
+        described: Mapping[str, ConsumerGroup],
+        places: Mapping[str, Places],
     ) -> Topics:
         if topics is None:
             committed = {where.topic for of_group in places.values() for where in of_group}
@@ -129,8 +141,8 @@ class LagReader:
 
 
 def _wanted(
-    group: Group, places: Places, known: Topics, topics: Collection[str] | None, *, named: bool
-) -> dict[TopicPartition, Place]:
+    group: ConsumerGroup, places: Places, known: Topics, topics: Collection[str] | None, *, named: bool
+) -> dict[TopicPartition, OffsetAndTime]:
     """Where a group is in all partitions of its topics: also in those that it has committed nothing to."""
     own = {where.topic for where in (*places, *group.assigned)}
     if topics is not None:
@@ -141,7 +153,7 @@ def _wanted(
 
 
 def _looked_for(
-    wanted: Mapping[str, Places], ends: Mapping[TopicPartition, Ends]
+    wanted: Mapping[str, Places], ends: Mapping[TopicPartition, PartitionEnds]
 ) -> Iterable[tuple[TopicPartition, int, int]]:
     for places in wanted.values():
         for where, place in places.items():
@@ -152,11 +164,16 @@ def _looked_for(
 
 
 def _measured(
-    where: TopicPartition, place: Place, known: Topics, ends: Mapping[TopicPartition, Ends], scan: Scan, now: int
+    where: TopicPartition,
+    place: OffsetAndTime,
+    known: Topics,
+    ends: Mapping[TopicPartition, PartitionEnds],
+    scan: Scan,
+    now: int,
 ) -> PartitionLag:
     if where not in ends or where in scan.unreadable:
         there = where in known.leaders or where in known.others or where.topic in known.hidden
-        state = State.UNREADABLE if there else State.GONE
+        state = GroupState.UNREADABLE if there else GroupState.GONE
         start, last = ends.get(where, (None, None))
         return PartitionLag(where.topic, where.partition, state, start, last, place.commit, place.pull)
     low, pull = clamped(place, ends[where])

@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.fetch.records import decode
 from duemq.client.consumer.work.tags import TagFilter
-from duemq.client.lag.brokers import Brokers, Fetched
+from duemq.client.lag.brokers import Brokers, FetchedValues
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
 from duemq.client.lag.values import Seen
 from duemq.model.errors import LogFailed
@@ -129,7 +129,7 @@ class Scan:
             found[where] = read or Read([], _NOWHERE, 0)
         return found
 
-    def _decoded(self, where: TopicPartition, offset: int, answer: Fetched | None) -> Read | None:
+    def _decoded(self, where: TopicPartition, offset: int, answer: FetchedValues | None) -> Read | None:
         """None where no whole batch came."""
         if answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset:
             return Read([], answer.start, 0)  # retention was at work
@@ -139,7 +139,7 @@ class Scan:
         return _messages(where, offset, answer)
 
 
-def _messages(where: TopicPartition, offset: int, answer: Fetched) -> Read | None:
+def _messages(where: TopicPartition, offset: int, answer: FetchedValues) -> Read | None:
     try:
         decoded = decode(answer.message_set, offset, answer.aborted)
     except KafkaError as error:

@@ -11,7 +11,7 @@ from duemq.client.consumer.retry.names import retry_topic
 from duemq.client.lag.sampling import Estimate, total_of
 
 
-class State(StrEnum):
+class GroupState(StrEnum):
     """What a partition's figures are worth."""
 
     OK = "ok"
@@ -27,7 +27,7 @@ class State(StrEnum):
     """It has no leader just now, or may not be read."""
 
 
-class Ends(NamedTuple):
+class PartitionEnds(NamedTuple):
     """Of a partition: its first offset, and the one after the last that a read_committed reader can see."""
 
     start: int
@@ -52,7 +52,7 @@ class PartitionLag:
 
     topic: str
     partition: int
-    state: State
+    state: GroupState
     start: int | None = None
     max: int | None = None
     commit: int | None = None
@@ -121,30 +121,42 @@ class GroupLag:
         return totalled(part for topic in self.topics if topic.retry for part in topic.partitions)
 
 
-class Place(NamedTuple):
+class OffsetAndTime(NamedTuple):
     """Where a group is in a partition. `pull` is None where it does not say."""
 
     commit: int | None
     pull: int | None
 
 
-def clamped(place: Place, ends: Ends) -> Place:
+def clamped(place: OffsetAndTime, ends: PartitionEnds) -> OffsetAndTime:
     """What it means now: below the start there is nothing left to read, and nothing after the end."""
     low = place.commit if place.commit is None else min(max(place.commit, ends.start), ends.max)
     if low is None or place.pull is None:
-        return Place(low, None)
-    return Place(low, min(max(place.pull, low), ends.max))
+        return OffsetAndTime(low, None)
+    return OffsetAndTime(low, min(max(place.pull, low), ends.max))
 
 
 def measured(
-    topic: str, partition: int, place: Place, ends: Ends, now: int, oldest: Seen | None, waiting: Seen | None
+    topic: str,
+    partition: int,
+    place: OffsetAndTime,
+    ends: PartitionEnds,
+    now: int,
+    oldest: Seen | None,
+    waiting: Seen | None,
 ) -> PartitionLag:
     """`oldest`: the first message that is not committed, `waiting`: the first that is not pulled. `now`: epoch ms."""
     if place.commit is None:
-        return PartitionLag(topic, partition, State.NO_COMMIT, ends.start, ends.max)
+        return PartitionLag(topic, partition, GroupState.NO_COMMIT, ends.start, ends.max)
     low, pull = clamped(place, ends)
     assert low is not None
-    state = State.AHEAD if place.commit > ends.max else State.REMOVED if place.commit < ends.start else State.OK
+    state = (
+        GroupState.AHEAD
+        if place.commit > ends.max
+        else GroupState.REMOVED
+        if place.commit < ends.start
+        else GroupState.OK
+    )
     lag_ms = 0 if oldest is None else max(now - oldest.timestamp, 0)
     inflight = available = inflight_ms = available_ms = None
     if pull is None:

@@ -16,7 +16,7 @@ from duemq.client.relay.relay import PAGE, Outlet, Relay, Start
 MAX_LEASE_S = 600.0
 
 
-class Hold(Protocol):
+class Deferral(Protocol):
     """Where the messages are that wait for their time."""
 
     @property
@@ -40,7 +40,7 @@ class RelayOptions:
     loglevel: str = "INFO"
 
 
-def run_relay(hold: Hold, outlet: Outlet, broker: str, options: RelayOptions) -> None:
+def run_relay(hold: Deferral, outlet: Outlet, broker: str, options: RelayOptions) -> None:
     """Relay until SIGTERM or SIGINT, in the main thread, and close `hold`. `broker`: its name, to say it at the start.
 
     Raises `NoPlace`.

@@ -47,7 +47,7 @@ class Held:
     pauses_s: Iterable[float] = ()
 
 
-class Holder:
+class DeferredQueue:
     """The messages that wait for delivery to one topic. For any number of threads, and for processes that fork."""
 
     def __init__(self, url: str | None, api_key: str | None, timeout: float, topic: str) -> None:

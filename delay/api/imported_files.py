@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from duemq.delay.api.snapshots import span_of
 from duemq.delay.imports.copies import Copy
-from duemq.delay.reads.local_reader import Holder
+from duemq.delay.reads.local_reader import ShardHolder
 from duemq.delay.recovery.replica_snapshot import read_part
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
@@ -28,7 +28,7 @@ _OFFSETS: Final = re.compile(r"\d{1,18}(?:,\d{1,18}){0,1999}")
 _SHARD: Final = "/internal/shards/{shard:int}/copies"
 
 
-def routes(holder: Holder) -> list[Route]:
+def routes(holder: ShardHolder) -> list[Route]:
     """For the internal HTTP of a node."""
 
     async def copies(request: Request) -> Response:
@@ -61,7 +61,7 @@ def routes(holder: Holder) -> list[Route]:
     return [Route(_SHARD, copies), Route(_SHARD + "/{offset:int}", read)]
 
 
-def _shard(holder: Holder, request: Request) -> Shard:
+def _shard(holder: ShardHolder, request: Request) -> Shard:
     shard = holder.shards.get(request.path_params["shard"])
     if shard is None or shard.rebuilding:
         raise Unavailable("this shard has no files here just now")

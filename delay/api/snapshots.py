@@ -22,7 +22,7 @@ from starlette.routing import Route
 from duemq.client.http.async_http import AsyncHttp
 from duemq.delay.recovery.replica_snapshot import PART_BYTES, SnapshotGone, SnapshotServer
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.backup.checkpoint import Manifest
+from duemq.storage.backup.checkpoint import CheckpointManifest
 from duemq.web.problem import problem, problem_response, unavailable_response
 
 PATH: Final = "/internal/snapshots"
@@ -110,14 +110,14 @@ class HttpSnapshotSource:
             transport=transport,
         )
 
-    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
         params = {"held": held} if held else {}
         patient = httpx.Timeout(_BEGIN_S, connect=_CONNECT_S)
         content = await self._ask(
             self._http.build_request("POST", f"{PATH}/{shard}", params=params, timeout=patient), 200
         )
         try:
-            return Manifest.decode(content)
+            return CheckpointManifest.decode(content)
         except CorruptStore as error:
             raise Unavailable(f"{self._http.base_url}: {error}") from error
 

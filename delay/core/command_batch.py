@@ -12,7 +12,7 @@ from duemq.model.import_command import ImportCommand
 from duemq.model.key import KEY_BYTES
 from duemq.model.ledger import Answer
 from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
-from duemq.model.plain import ByName, Malformed, Place, command_of
+from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
 from duemq.model.record import Stored
 
 
@@ -32,21 +32,21 @@ Other = Change | ByName | ImportCommand | Malformed
 _Meant = bytes | Other
 
 
-class Batch(NamedTuple):
+class CommandBatch(NamedTuple):
     """Commands and what they say: the fields of each schedule (None for another), and by offset what others are."""
 
     commands: Sequence[Stored]
     schedules: list[Schedule | None]
     others: dict[int, Other]
 
-    def before(self, offset: int) -> Batch:
+    def before(self, offset: int) -> CommandBatch:
         """The commands below an offset."""
         count = bisect_left(self.commands, offset, key=lambda command: command.offset)
         others = {at: other for at, other in self.others.items() if at < offset}
-        return Batch(self.commands[:count], self.schedules[:count], others)
+        return CommandBatch(self.commands[:count], self.schedules[:count], others)
 
 
-def understand(commands: Sequence[Stored], place: Place, answers: Mapping[int, Answer] | None) -> Batch:
+def understand(commands: Sequence[Stored], place: RecordPosition, answers: Mapping[int, Answer] | None) -> CommandBatch:
     """Read commands; the schedules of plain clients are made into commands of duemq's own."""
     schedules = [read_schedule(frame) for _, _, frame in commands]
     others: dict[int, Other] = {}
@@ -62,7 +62,7 @@ def understand(commands: Sequence[Stored], place: Place, answers: Mapping[int, A
                     schedules[index] = read_schedule(meant)
                 else:
                     others[offset] = meant
-    return Batch(commands, schedules, others)
+    return CommandBatch(commands, schedules, others)
 
 
 def _as_answered(offset: int, meant: _Meant, answer: Answer | None) -> _Meant:
@@ -80,7 +80,7 @@ def _as_answered(offset: int, meant: _Meant, answer: Answer | None) -> _Meant:
 class Lookups:
     """What the store knows of all messages and names that a batch of commands speaks of, read in few calls."""
 
-    def __init__(self, view: View, batch: Batch) -> None:
+    def __init__(self, view: View, batch: CommandBatch) -> None:
         first_keys: dict[bytes, None] = {}
         sums: dict[str, None] = {}
         names = {  # whether a change speaks of it

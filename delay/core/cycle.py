@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from duemq.delay.core.command_batch import Batch, Lookups, View, understand
+from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
 from duemq.model.ended import CANCELLED, DEAD, Ended
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
@@ -31,7 +31,7 @@ from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
-from duemq.model.plain import ByName, Malformed, Place
+from duemq.model.plain import ByName, Malformed, RecordPosition
 from duemq.model.record import Stored
 from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
 from duemq.model.timing import WINDOW_MS, window_of
@@ -47,7 +47,7 @@ class Cycle:
     """
 
     def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int, shards: int | None = None) -> None:
-        self.before, self.view, self._log = before, view, Place(shard, shards, ids)
+        self.before, self.view, self._log = before, view, RecordPosition(shard, shards, ids)
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
@@ -72,7 +72,7 @@ class Cycle:
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> Batch:
+    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> CommandBatch:
         """What commands say, in log order. `answers`: see `apply`."""
         return understand(commands, self._log, answers)
 
@@ -81,7 +81,7 @@ class Cycle:
         self.lost = (self.applied, end)
         self.applied = end
 
-    def apply(self, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+    def apply(self, batch: CommandBatch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
         """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
 
         `view`: the same store, where what they speak of was read before.

@@ -14,7 +14,7 @@ from duemq.model.disk_use import DiskUse
 _BELOW = 1.0  # percent below a mark at which it is left: so that one message does not pass it to and fro
 
 
-class Level(IntEnum):
+class Watermark(IntEnum):
     """The highest mark that is reached."""
 
     FREE = 0
@@ -32,15 +32,15 @@ class Watermarks:
     refuse: float = 90
     min_free_bytes: int = 256 << 20
 
-    def level(self, disk: DiskUse, before: Level) -> Level:
+    def level(self, disk: DiskUse, before: Watermark) -> Watermark:
         """`before`: the level of the last time; it is left a little below where it is reached."""
         if disk.free < self.min_free_bytes:
-            return Level.REFUSE
-        marks = {Level.REFUSE: self.refuse, Level.SHORTEN: self.shorten, Level.CLEAN: self.clean}
+            return Watermark.REFUSE
+        marks = {Watermark.REFUSE: self.refuse, Watermark.SHORTEN: self.shorten, Watermark.CLEAN: self.clean}
         for level, mark in marks.items():
             if disk.percent >= (mark - _BELOW if before >= level else mark):
                 return level
-        return Level.FREE
+        return Watermark.FREE
 
     def why_full(self, folder: object, disk: DiskUse) -> str:
         """What refused senders are told."""

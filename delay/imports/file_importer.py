@@ -38,7 +38,7 @@ from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import Here, ImportRecord
-from duemq.storage.jobs.parent import Hanging, Lines
+from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _SKIPPED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class ImportProblem:
     """Why a file cannot be imported. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
     object store is, which says nothing about the file: it is waited for as long as its window allows."""
 
@@ -83,7 +83,7 @@ class FileImporter:
         self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
         self._store: ShardStore | None = None
         self._candidates = Candidates(policy, self.why_wanted)
-        self._found: dict[int, Here | Wrong] = {}
+        self._found: dict[int, Here | ImportProblem] = {}
         self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is not the file's
         self._copies: dict[int, int] = {}  # replicas that have a file which is here, while they are too few
@@ -124,7 +124,7 @@ class FileImporter:
         start = max(now, due_of(self._replica().entry.cursor)) + self._policy.lead_ms
         return self._candidates.decide(now, start)
 
-    def _weigh(self, offset: int, found: Here | Wrong) -> None:
+    def _weigh(self, offset: int, found: Here | ImportProblem) -> None:
         """Say what may be decided of a file."""
         if isinstance(found, Here):
             self._asked_at.pop(offset, None)
@@ -161,7 +161,7 @@ class FileImporter:
                     return
                 self._needed = said
                 late = self._clock() - since > self._policy.patience_ms
-                if late and isinstance(found, Wrong) and self._peers.have(self._shard):
+                if late and isinstance(found, ImportProblem) and self._peers.have(self._shard):
                     raise Behind(f"shard {self._shard} cannot get a file that was imported: {found.reason}")
                 await self._news.wait()
         finally:
@@ -198,7 +198,7 @@ class FileImporter:
     def why_wanted(self, offset: int) -> str:
         """What a file that is wanted waits for."""
         found = self._found.get(offset)
-        if isinstance(found, Wrong):
+        if isinstance(found, ImportProblem):
             return found.reason
         if found is not None and (copies := self._copies.get(offset)) is not None:
             return f"{copies} of {self._policy.copies} replicas have it"
@@ -284,7 +284,7 @@ class FileImporter:
         """A process ended, or said nothing any more, before it was done with the first of these files."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
-        hangs = isinstance(error, Hanging)
+        hangs = isinstance(error, Unresponsive)
         self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.import_command.path))
         # Where a mount hangs, each file beside this one would hold the others up for as long.
         beside = Path(first.import_command.path).parent if hangs else None
@@ -301,13 +301,13 @@ class FileImporter:
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
         self._settle(one.offset, self._wrong(one.offset, reason, False, now, away), now + int(pause * 1000))
 
-    def _wrong(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> Wrong:
+    def _wrong(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
         before = self._found.get(offset)
         # Patience with a file begins once its store has said that it is not there.
-        since = before.since if isinstance(before, Wrong) and not before.away else now
-        return Wrong(reason, final, since, away)
+        since = before.since if isinstance(before, ImportProblem) and not before.away else now
+        return ImportProblem(reason, final, since, away)
 
-    def _settle(self, offset: int, found: Here | Wrong, look_again: int | None = None) -> None:
+    def _settle(self, offset: int, found: Here | ImportProblem, look_again: int | None = None) -> None:
         self._found[offset] = found
         if look_again is not None:
             heappush(self._to_look_at, (look_again, offset))
@@ -346,7 +346,7 @@ class FileImporter:
             else:
                 wrong = self._wrong(one.offset, said["reason"], said["final"], now)
                 self._settle(one.offset, wrong, now + int(_AGAIN_S * 1000))
-            if not isinstance(before, Wrong) or before.reason != said["reason"]:
+            if not isinstance(before, ImportProblem) or before.reason != said["reason"]:
                 log.warning(
                     "shard %d cannot take in %s: %s%s", self._shard, one.import_command.path, said["reason"],
                     f"\n{said['trace']}" if "trace" in said else "",
@@ -367,7 +367,8 @@ class FileImporter:
         lacking = [
             offset
             for offset, found in self._found.items()
-            if isinstance(found, Wrong) and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
+            if isinstance(found, ImportProblem)
+            and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
         ][:_ASKED]
         if not (few or lacking):
             return
@@ -384,7 +385,7 @@ class FileImporter:
             source = next(((node, copies[offset]) for node, copies in answers.items() if offset in copies), None)
             if source is None:
                 self._asked_at[offset] = now
-                if isinstance(found := self._found.get(offset), Wrong):
+                if isinstance(found := self._found.get(offset), ImportProblem):
                     self._weigh(offset, found)
             elif offset in wanted:
                 await self._fetch(store, wanted[offset], *source)

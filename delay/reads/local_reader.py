@@ -10,7 +10,7 @@ from typing import Protocol, overload
 from duemq.bus.base import Bus
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
@@ -23,7 +23,7 @@ _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
 _TOGETHER = 500  # imports decoded before others have their turn
 
 
-class Holder(Protocol):
+class ShardHolder(Protocol):
     """What holds replicas: a `Node`. One that is being rebuilt or took itself out is not among its shards."""
 
     @property
@@ -50,7 +50,7 @@ def _shown(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | N
 class LocalReader:
     """See `ShardReader`. `wait_s`: how long a call waits for its shard to come as far as it has to be."""
 
-    def __init__(self, holder: Holder, wait_s: float = 2.0) -> None:
+    def __init__(self, holder: ShardHolder, wait_s: float = 2.0) -> None:
         self._holder, self._wait_s = holder, wait_s
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
@@ -156,7 +156,7 @@ class LocalReader:
                 held.lose(store, error)
             raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
 
-    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
         await asyncio.gather(*map(self._caught_up, after))
         return {shard: await Reads(self._shard(shard)).find(query, start) for shard, start in after.items()}
 

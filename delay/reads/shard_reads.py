@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from duemq.cluster.shard_reader import Found, MessageState, Query, Status
+from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import CANCELLED, Ended
@@ -112,7 +112,7 @@ class Reads:
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
         )  # fmt: skip
 
-    async def find(self, query: Query, after: bytes) -> Found:
+    async def find(self, query: Query, after: bytes) -> SearchPart:
         """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB."""
         cursor = self._shard.replica.entry.cursor
         through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
@@ -145,13 +145,13 @@ class Reads:
                     found.append((key, replace(state, payload=None)))
                     size += len(raw) - len(state.payload or b"")
                     if len(found) == query.limit or size > _PAGE_BYTES:
-                        return Found(found, key)
+                        return SearchPart(found, key)
             if looked is None:
-                return Found(found, None)
+                return SearchPart(found, None)
             after = looked
             looked_at += len(keys)
             if looked_at >= _LOOK_AT:
-                return Found(found, after)
+                return SearchPart(found, after)
             await asyncio.sleep(0)
 
     def _match(self, query: Query, key: bytes, raw: bytes) -> MessageState | None:

@@ -22,7 +22,7 @@ from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, describe
+from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, describe
 from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class SnapshotGone(Unavailable):
 class SnapshotSource(Protocol):
     """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
 
-    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
         """Make a snapshot of the shard. If the one with the id `held` is still there, that one goes on."""
         ...
 
@@ -52,7 +52,7 @@ class SnapshotSource(Protocol):
 
 @dataclass
 class _Held:
-    manifest: Manifest
+    manifest: CheckpointManifest
     names: frozenset[str]
     used_at: float
 
@@ -77,7 +77,7 @@ class SnapshotServer:
         self._held: dict[str, _Held] = {}
         self._making = 0
 
-    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
         await self.expire()
         known = self._held.get(held or "")
         if known is not None and known.manifest.shard == shard:
@@ -146,7 +146,7 @@ async def fetch(
     into: Path,
     progress: Callable[[int, int], None],
     fault: Failpoint = no_failpoint,
-) -> Manifest:
+) -> CheckpointManifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
     `progress` gets how many bytes are there and how many there will be. May be called again after any error or crash:
@@ -180,7 +180,7 @@ class _Transfer:
     def __init__(
         self,
         source: SnapshotSource,
-        manifest: Manifest,
+        manifest: CheckpointManifest,
         partial: Partial,
         progress: Callable[[int, int], None],
         fault: Failpoint,

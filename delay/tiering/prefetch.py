@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 
-from duemq.delay.core.command_batch import Batch, Other, View
+from duemq.delay.core.command_batch import CommandBatch, Other, View
 from duemq.delay.threads import in_thread
 from duemq.model.ended import Ended
 from duemq.model.errors import DamagedFile
@@ -119,7 +119,7 @@ class CycleView(PrefetchedView):
         return rows
 
 
-async def read_for(batch: Batch, store: ShardStore, *, whole: bool) -> tuple[Batch, View]:
+async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
     """A view with what the commands speak of; and the commands, if not `whole` then only the first ones of many.
 
     At least one command: what the first one speaks of is read whatever it takes, or a shard could stop before it.

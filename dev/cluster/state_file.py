@@ -9,7 +9,7 @@ from typing import Any
 
 from duemq.dev.cluster.cluster import LocalCluster, Ports
 from duemq.dev.servers.errors import LocalError
-from duemq.dev.servers.process import Identity
+from duemq.dev.servers.process import ProcessIdentity
 
 _FILE = "cluster.json"
 _FORMAT = 1
@@ -21,7 +21,7 @@ class Kept:
 
     ports: Ports
     settings: dict[str, str]
-    processes: dict[str, Identity] = field(default_factory=dict)
+    processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: LocalCluster, settings: dict[str, str]) -> Kept:
@@ -46,7 +46,7 @@ class Kept:
         return cls(
             Ports(**{kind: tuple(ports) for kind, ports in found["ports"].items()}),
             found["settings"],
-            {name: Identity(**identity) for name, identity in found["processes"].items()},
+            {name: ProcessIdentity(**identity) for name, identity in found["processes"].items()},
         )
 
     def write(self, folder: Path) -> None:

@@ -28,14 +28,14 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """A process that another one may have started. `started`: clock ticks since boot, for pids are used again."""
 
     pid: int
     started: int
 
     @classmethod
-    def of(cls, pid: int) -> Identity:
+    def of(cls, pid: int) -> ProcessIdentity:
         """Raises ProcessLookupError."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -82,7 +82,7 @@ class Process:
         self.command = list(command)
         self.environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
-        self.identity: Identity | None = None
+        self.identity: ProcessIdentity | None = None
         self._told_to_end = False
 
     @property
@@ -104,7 +104,7 @@ class Process:
         """As subprocess has it: minus the signal's number when one ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
-    def import_file(self, identity: Identity) -> None:
+    def import_file(self, identity: ProcessIdentity) -> None:
         """Take over a process that an earlier interpreter started."""
         self._child, self.identity = None, identity
 
@@ -127,7 +127,7 @@ class Process:
                 env=self.environment or None,
                 start_new_session=True,
             )
-        self.identity = Identity.of(self._child.pid)
+        self.identity = ProcessIdentity.of(self._child.pid)
         self._living.add(self)
 
     def until(self, ready: Callable[[], object], within_s: float) -> None:

@@ -19,14 +19,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProcessUsage:
     """One process of the measured system. `role`: server, proxy, node, broker or zookeeper."""
 
     role: str
     usage: Usage
 
 
-Bill = tuple[Part, ...]
+Bill = tuple[ProcessUsage, ...]
 
 
 def cpu_s(bill: Bill, *roles: str) -> float:
@@ -87,7 +87,7 @@ class Meter:
         self._now = Usage(0.0, 0, 0)
         self._spent_s, self._peak = 0.0, 0
 
-    def look(self, pid: int | None) -> Part:
+    def look(self, pid: int | None) -> ProcessUsage:
         """What all lives have cost, this one (None: it is not running) included."""
         if pid != self._pid:
             self._spent_s, self._pid = self._spent_s + self._now.cpu_s, pid
@@ -95,7 +95,7 @@ class Meter:
         if pid is not None:
             self._now = usage(pid)
         self._peak = max(self._peak, self._now.peak_rss_bytes)
-        return Part(self._role, Usage(self._spent_s + self._now.cpu_s, self._now.rss_bytes, self._peak))
+        return ProcessUsage(self._role, Usage(self._spent_s + self._now.cpu_s, self._now.rss_bytes, self._peak))
 
 
 def filesystem(folder: Path) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from duemq.election.allocation import allocate
 from duemq.election.base import Member, NodeHealth
-from duemq.election.changes import Changes
+from duemq.election.changes import ChangeSignal
 from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, joined, talk_to
 from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registered, decode_member, encode_lock, encode_member
 from duemq.election.zookeeper.options import check_name
@@ -51,7 +51,7 @@ class ZooKeeperElection:
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._changes = Changes()
+        self._changes = ChangeSignal()
         self._seen: object = None
         self._owned: frozenset[int] = frozenset()
         self._shown: frozenset[int] = frozenset()  # of what is held: what a caller was told it owns

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from duemq.election.base import Member, NodeState
-from duemq.election.changes import Changes
+from duemq.election.changes import ChangeSignal
 from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.layout import (
     Layout,
@@ -49,7 +49,7 @@ class Registry:
         self.registered: Mapping[str, Registered] = {}
         self.locks: Mapping[int, Lock] = {}
         self.failed: BaseException | None = None
-        self._changes = Changes()
+        self._changes = ChangeSignal()
         self._listeners: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 

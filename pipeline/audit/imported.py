@@ -56,7 +56,7 @@ _READ_SCHEMA: Final = pa.schema([
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedFile:
+class AuditedFile:
     """`offset`: of its command; `at`: when its messages were accepted; `why_not`: why its rows cannot be read."""
 
     shard: int
@@ -74,7 +74,7 @@ Stores = Mapping[str, ObjectStore]
 """By bucket."""
 
 
-def imported_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[ImportedFile]:
+def imported_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[AuditedFile]:
     """The files that were imported in the range by commands of the range."""
     said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("imported").alias("one")).where(
         "one.reason = ''"
@@ -85,12 +85,12 @@ def imported_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) 
     )
     found = wanted.join(taken, ["shard", "offset"]).orderBy("shard", "offset").collect()
     return [
-        ImportedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)
+        AuditedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)
         for one in found
     ]
 
 
-def looked_at(spark: SparkSession, files: Sequence[ImportedFile]) -> list[ImportedFile]:
+def looked_at(spark: SparkSession, files: Sequence[AuditedFile]) -> list[AuditedFile]:
     """The same files with `why_not`, each read for its checksum by an executor."""
     stores = _stores(spark, files)
     # Each request to a store that does not answer waits for a time-out: ask it once, however many files it has.
@@ -103,16 +103,16 @@ def looked_at(spark: SparkSession, files: Sequence[ImportedFile]) -> list[Import
     return [replace(file, why_not=why[_command(file)]) for file in files]
 
 
-def _command(file: ImportedFile) -> tuple[int, int]:
+def _command(file: AuditedFile) -> tuple[int, int]:
     return file.shard, file.offset
 
 
-def _stores(spark: SparkSession, files: Iterable[ImportedFile]) -> dict[str, ObjectStore]:
+def _stores(spark: SparkSession, files: Iterable[AuditedFile]) -> dict[str, ObjectStore]:
     buckets = {bucket_of(file.path) for file in files if is_object(file.path)}
     return {bucket: store_of(spark, bucket) for bucket in sorted(buckets)}
 
 
-def _reasons(spark: SparkSession, files: Sequence[ImportedFile], stores: Stores) -> dict[tuple[int, int], str]:
+def _reasons(spark: SparkSession, files: Sequence[AuditedFile], stores: Stores) -> dict[tuple[int, int], str]:
     """`why_not` of each file, by shard and offset of its command."""
     if not files:
         return {}
@@ -120,17 +120,17 @@ def _reasons(spark: SparkSession, files: Sequence[ImportedFile], stores: Stores)
     return {(row.shard, row.offset): row.why_not for row in reasons.collect()}
 
 
-def _frame(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
+def _frame(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
     """A row per file, spread over tasks."""
     rows = spark.createDataFrame([astuple(file) for file in files], _FILES)
     return rows.repartition(tasks_for(spark, len(files)))
 
 
-def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[ImportedFile]:
-    names = [one.name for one in fields(ImportedFile)]
+def _files_in(batches: Iterable[pa.RecordBatch]) -> Iterator[AuditedFile]:
+    names = [one.name for one in fields(AuditedFile)]
     for batch in batches:
         for row in batch.to_pylist():
-            yield ImportedFile(**{name: row[name] for name in names})
+            yield AuditedFile(**{name: row[name] for name in names})
 
 
 def _look(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +140,7 @@ def _look(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist([why], schema)
 
 
-def why_unreadable(file: ImportedFile, stores: Stores) -> str:
+def why_unreadable(file: AuditedFile, stores: Stores) -> str:
     """Why the rows of a file cannot be taken from where it was, in a few words; empty where they can."""
     try:
         with _opened(file.path, stores) as content:
@@ -175,7 +175,7 @@ def _connected(store: ObjectStore) -> S3FileSystem:
     return store.connect(_ATTEMPTS)
 
 
-def rows_of(spark: SparkSession, files: Iterable[ImportedFile]) -> DataFrame:
+def rows_of(spark: SparkSession, files: Iterable[AuditedFile]) -> DataFrame:
     """One row per message: `shard`, `offset`, `row`, `due`, `at`, `topic`, and `counted` where it is known by its
     number alone: `due` is then the last millisecond of its window. `content`, `metadata`: see `logs.commands`; null
     where it is known by its number."""
@@ -190,7 +190,7 @@ def rows_of(spark: SparkSession, files: Iterable[ImportedFile]) -> DataFrame:
     return found
 
 
-def _counted(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
+def _counted(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
     none = F.lit(None)
     return _frame(spark, files).select(
         "shard", "offset", F.explode(F.sequence(F.lit(0).cast("bigint"), F.col("rows") - 1)).alias("row"),
@@ -199,7 +199,7 @@ def _counted(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
     )  # fmt: skip
 
 
-def _read(spark: SparkSession, files: Sequence[ImportedFile]) -> DataFrame:
+def _read(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
     # By Python's Parquet: a path is a path there, while Spark takes it for a pattern and gives it back quoted, and
     # columns may have several types.
     read = _frame(spark, files).mapInArrow(partial(_rows, _stores(spark, files)), _READ)
@@ -219,7 +219,7 @@ def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
                 first += part.num_rows
 
 
-def _messages(file: ImportedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
+def _messages(file: AuditedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
     size = part.num_rows
     columns = [
         pa.repeat(pa.scalar(file.shard, pa.int32()), size), pa.repeat(pa.scalar(file.offset, pa.int64()), size),

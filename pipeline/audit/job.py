@@ -19,11 +19,11 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit import changes, lateness, outcomes, read, sums, violations, window
 from duemq.pipeline.audit import imported as imported
 from duemq.pipeline.audit.checks import run
-from duemq.pipeline.audit.imported import ImportedFile
+from duemq.pipeline.audit.imported import AuditedFile
 from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.sums import Compared
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
-from duemq.pipeline.audit.window import Finding, Window
+from duemq.pipeline.audit.window import Finding, ShardWindow
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.sources import logs
@@ -53,9 +53,9 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the frames hold: see `Window` and `Destinations`. `tolerance_ms`: see `violations.violations`."""
+    """What the frames hold: see `ShardWindow` and `Destinations`. `tolerance_ms`: see `violations.violations`."""
 
-    windows: Mapping[int, Window]
+    windows: Mapping[int, ShardWindow]
     topics: Mapping[str, int]
     anywhere_from: int | None = None
     letters_from: int | None = None
@@ -63,7 +63,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AuditResult:
     """`account`: messages of the range by outcome (`FATES`). `others`: records of messages that are not accounted, by
     part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has applied,
     by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known whether
@@ -74,7 +74,7 @@ class Result:
     found: Mapping[str, int]
     shown: Sequence[Mapping[str, Any]]
     late: Late
-    shards: Sequence[Window]
+    shards: Sequence[ShardWindow]
     notes: Sequence[str]
     ranges: Sequence[TopicRange] = ()
     answers: Mapping[str, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def judge(
     spark: SparkSession,
     frames: Frames,
     extent: Extent,
-    files: Sequence[ImportedFile] = (),
+    files: Sequence[AuditedFile] = (),
     comparing: bool = False,
 ) -> Judged:
     """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`)."""
@@ -178,7 +178,7 @@ def audit(
     dead_letters: str = DEAD_LETTERS,
     outcomes_table: bool = False,
     expected_ids: DataFrame | None = None,
-) -> Result:
+) -> AuditResult:
     """Audit the duemq on this Kafka, and write tables below `out` (a path of this machine, or a URI): `violations`,
     `lateness`, each Parquet.
 
@@ -243,7 +243,9 @@ def _narrow(deliveries: DataFrame) -> DataFrame:
     return deliveries.withColumn("id", F.when(F.col("shard").isNull(), F.col("id")))
 
 
-def _buffer(there: Logs, windows: Mapping[int, Window], until: int | None) -> tuple[TopicRange, dict[int, Window]]:
+def _buffer(
+    there: Logs, windows: Mapping[int, ShardWindow], until: int | None
+) -> tuple[TopicRange, dict[int, ShardWindow]]:
     """What is read of the buffer, and the windows of all its shards.
 
     These are the commands of the range, and where it has no end those behind it, too: they wait to be applied. Of a
@@ -267,7 +269,7 @@ def _buffer(there: Logs, windows: Mapping[int, Window], until: int | None) -> tu
     return whole.within(starts, ends), found
 
 
-def _notes(windows: Mapping[int, Window]) -> list[str]:
+def _notes(windows: Mapping[int, ShardWindow]) -> list[str]:
     notes = []
     for shard, one in windows.items():
         if one.idle:
@@ -283,7 +285,7 @@ def _notes(windows: Mapping[int, Window]) -> list[str]:
     return notes
 
 
-def files_of(frames: Frames, entries: DataFrame) -> list[ImportedFile]:
+def files_of(frames: Frames, entries: DataFrame) -> list[AuditedFile]:
     """The files that were imported, looked at."""
     files = imported.imported_files(frames.commands, changes.answers(entries), entries)
     return imported.looked_at(frames.commands.sparkSession, files)
@@ -296,7 +298,7 @@ def conclude(
     teller: Teller | None = None,
     outcomes_table: bool = False,
     expected_ids: DataFrame | None = None,
-) -> Result:
+) -> AuditResult:
     """Judge logs that were read, and write the tables. See `audit`."""
     told, folder = teller or Silent(), uri_of(out)
     frames, extent, notes = found.frames, found.extent, list(found.notes)
@@ -331,12 +333,12 @@ def _concluded(
     found: Gathered,
     judged: Judged,
     table: DataFrame,
-    files: Sequence[ImportedFile],
+    files: Sequence[AuditedFile],
     notes: list[str],
     folder: str,
     told: Teller,
     expected_ids: DataFrame | None,
-) -> Result:
+) -> AuditResult:
     extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
     with step(spark, told, "naming violations"):
         checked = run.check(judged, found, files, expected_ids)
@@ -397,7 +399,7 @@ def _concluded(
         )
     notes += [f"{count} {run.DOUBTS[what]}" for what, count in doubts.items()]
     waiting = {shard: later[shard] for shard, one in extent.windows.items() if one.idle and later[shard]}
-    return Result(
+    return AuditResult(
         dict(account), {part: count for part, count in others.items() if count},
         {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, summary,
         [one for one in extent.windows.values() if not one.idle], notes, found.ranges,
@@ -409,7 +411,7 @@ def _write(frame: DataFrame, to: str, mode: str = "overwrite") -> None:
     frame.write.mode(mode).option("compression", "zstd").parquet(to)
 
 
-def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[ImportedFile]) -> list[Finding]:
+def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AuditedFile]) -> list[Finding]:
     """Where the ledger has counted something else than the commands and its answers say."""
     accepted: Counter[int] = Counter()
     waiting: Counter[int] = Counter()

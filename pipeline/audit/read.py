@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 
 
 @dataclass(frozen=True, slots=True)
-class Destinations:
+class DestinationRanges:
     """What is read of the topics that messages are delivered to.
 
     `known_from`: per topic the time (epoch ms) up to which records may have been dropped by what is configured, or -1
@@ -67,7 +67,7 @@ def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange
 
 def destination_ranges(
     logs: Logs, topics: Sequence[str], since: int | None, until: int | None, dead_letters: str = DEAD_LETTERS
-) -> Destinations:
+) -> DestinationRanges:
     """`topics`: those to read; none for all there are. To be asked after the ledger's range is fixed."""
     with logs.connected():
         there = logs.topics()
@@ -106,7 +106,7 @@ def destination_ranges(
     letters_from = known_from.pop(dead_letters, None)
     if left_out:
         notes.append(f"not read: {_some(left_out)}")
-    return Destinations(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
+    return DestinationRanges(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
 
 
 def dropped_before(policy: Retention | None, first: int | None, now: int) -> int:

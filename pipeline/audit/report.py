@@ -8,7 +8,7 @@ from typing import Final
 
 from duemq.model.timing import format_ms
 from duemq.pipeline.audit import charts
-from duemq.pipeline.audit.job import Result
+from duemq.pipeline.audit.job import AuditResult
 from duemq.pipeline.audit.lateness import Spread
 from duemq.pipeline.audit.violations import KINDS
 from duemq.pipeline.report.document import Html, document, table
@@ -27,7 +27,7 @@ _OTHERS: Final = {
 }  # fmt: skip
 
 
-def verdict(result: Result) -> str:
+def verdict(result: AuditResult) -> str:
     """In a sentence."""
     if not result.clean:
         return f"{result.violations:,} violation{'s' if result.violations != 1 else ''}"
@@ -41,12 +41,12 @@ def verdict(result: Result) -> str:
     return "Every message is accounted for"
 
 
-def equation(result: Result) -> list[tuple[str, str, int]]:
+def equation(result: AuditResult) -> list[tuple[str, str, int]]:
     """The outcomes that accepted messages are the sum of: name, in words, how many."""
     return [(name, _WORDS[name], n) for name, n in result.account.items() if n or name in _ALWAYS]
 
 
-def report(result: Result, title: str, made_at: int) -> str:
+def report(result: AuditResult, title: str, made_at: int) -> str:
     """The page. `title`: what was audited; `made_at` in epoch ms."""
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -61,7 +61,7 @@ def report(result: Result, title: str, made_at: int) -> str:
     return document(f"{verdict(result)}: {title}", parts)
 
 
-def _span(result: Result) -> str:
+def _span(result: AuditResult) -> str:
     if not result.shards:
         return ""
     began = [one.began_at for one in result.shards if one.began_at]
@@ -71,7 +71,7 @@ def _span(result: Result) -> str:
     return f"What {shards} did {since}, until {until}."
 
 
-def _equation(result: Result) -> str:
+def _equation(result: AuditResult) -> str:
     cells = [f"<div><b>{result.accepted:,}</b><span>accepted</span></div><em>=</em>"]
     for index, (name, words, count) in enumerate(equation(result)):
         wrong = ' class="wrong"' if name == "lost" else ""
@@ -79,7 +79,7 @@ def _equation(result: Result) -> str:
     return f'<div class="sum">{"".join(cells)}</div>'
 
 
-def _violations(result: Result) -> str:
+def _violations(result: AuditResult) -> str:
     if result.clean:
         return ""
     kinds = table(
@@ -99,7 +99,7 @@ def _violations(result: Result) -> str:
     return f"<h2>Violations</h2>{kinds}<h2>Which messages</h2>{listed}{note}"
 
 
-def _lateness(result: Result) -> str:
+def _lateness(result: AuditResult) -> str:
     late, whole = result.late, result.late.whole
     if whole is None:
         return ""
@@ -128,7 +128,7 @@ def _spreads(by: str, found: Mapping[str, Spread]) -> str:
     )
 
 
-def _others(result: Result) -> str:
+def _others(result: AuditResult) -> str:
     rows = [(_OTHERS.get(part, part), count) for part, count in result.others.items()]
     rows += [(Html(f"answers {_code(name)}"), count) for name, count in sorted(result.answers.items())]
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
@@ -137,7 +137,7 @@ def _others(result: Result) -> str:
     return f"<h2>Beside that</h2>{beside}{unknown}" if rows else unknown
 
 
-def _read(result: Result) -> str:
+def _read(result: AuditResult) -> str:
     rows = [
         (
             _code(one.topic), one.count,

@@ -36,7 +36,7 @@ Cursor = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ShardWindow:
     """What is known of one shard.
 
     Commands from `known_from` to below `applied` were applied in the range and can be read. `base_n`: the entry before
@@ -76,7 +76,7 @@ class Window:
         """Whether no cycle of the shard is in the range."""
         return self.last_n < 0
 
-    def reading(self, log_start: int, end: int) -> Window:
+    def reading(self, log_start: int, end: int) -> ShardWindow:
         """With what is known of its partition of the buffer."""
         known_from = max(self.base_applied, log_start)
         applied = max(self.applied, known_from) if self.idle else self.applied
@@ -92,9 +92,9 @@ class Finding:
     detail: str
 
 
-def idle(shard: int, base_n: int = -1, applied: int = 0) -> Window:
+def idle(shard: int, base_n: int = -1, applied: int = 0) -> ShardWindow:
     """Of a shard that has no entry in the range. `base_n`, `applied`: of its last entry before it."""
-    return Window(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, OutcomeCounts(), 0)
+    return ShardWindow(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, OutcomeCounts(), 0)
 
 
 def standing(entries: DataFrame) -> DataFrame:
@@ -126,7 +126,7 @@ def standing(entries: DataFrame) -> DataFrame:
 
 def windows(
     entries: DataFrame, since: int | None = None, tolerance_ms: int = 0
-) -> tuple[dict[int, Window], list[Finding]]:
+) -> tuple[dict[int, ShardWindow], list[Finding]]:
     """Of rows with `ENTRY_COLUMNS`, in any order. `since`: entries written before it (epoch ms) are no part of the
     range, and the last of them is the base. Shards without an entry at all have no window; see `idle` for those that
     have one before the range only. `tolerance_ms`: how far a node's clock may be ahead of the brokers'."""
@@ -236,7 +236,7 @@ def _ahead(row: Any) -> str:
     )
 
 
-def _window(row: Any) -> Window:
+def _window(row: Any) -> ShardWindow:
     first, last = row.first, row.last
     if row.entries == 0:
         return idle(row.shard, last.n, last.applied)
@@ -244,7 +244,7 @@ def _window(row: Any) -> Window:
     whole = row.begin is None and (first.n == 0 or first.base == -1)
     before = OutcomeCounts() if whole else _outcomes(first)
     applied = 0 if whole else first.applied
-    return Window(
+    return ShardWindow(
         row.shard, -1 if whole else first.n, last.n, applied, applied, last.applied,
         (last.cursor_due, last.cursor_offset, last.cursor_row), 0 if whole else first.at, last.at,
         OutcomeCounts(*(after - earlier for after, earlier in zip(_outcomes(last), before, strict=True))), last.pending,
@@ -256,14 +256,14 @@ def _outcomes(row: Any) -> OutcomeCounts:
     return OutcomeCounts(row.accepted, row.delivered, row.cancelled, row.dead)
 
 
-def of_range(entries: DataFrame, found: Mapping[int, Window]) -> DataFrame:
+def of_range(entries: DataFrame, found: Mapping[int, ShardWindow]) -> DataFrame:
     """The entries after the base of each shard, as far as they count (`standing`)."""
     bases = [(one.shard, one.base_n) for one in found.values()]
     wanted = entries.sparkSession.createDataFrame(bases, "shard int, base_n bigint")
     return standing(entries).join(F.broadcast(wanted), "shard").where("n > base_n").drop("base_n")
 
 
-def as_frame(spark: SparkSession, found: Mapping[int, Window]) -> DataFrame:
+def as_frame(spark: SparkSession, found: Mapping[int, ShardWindow]) -> DataFrame:
     """One row per shard, to be joined with messages."""
     rows = [
         (one.shard, one.known_from, one.applied, *one.cursor, one.began_at, one.ended_at, one.buffer_end)

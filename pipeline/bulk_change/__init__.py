@@ -2,6 +2,6 @@
 
 from duemq.pipeline.bulk_change.job import STATUSES, mass_cancel, mass_move
 from duemq.pipeline.bulk_change.messages import Targets
-from duemq.pipeline.bulk_change.requests import Server
+from duemq.pipeline.bulk_change.requests import ChangeClient
 
-__all__ = ["STATUSES", "Server", "Targets", "mass_cancel", "mass_move"]
+__all__ = ["STATUSES", "ChangeClient", "Targets", "mass_cancel", "mass_move"]

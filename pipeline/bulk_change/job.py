@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duemq.pipeline.bulk_change.messages import TARGET, Targets
-from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, Server, cancelling, moving
+from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, ChangeClient, cancelling, moving
 from duemq.pipeline.bulk_change.slots import Slots
 from duemq.pipeline.columns.instants import check_zone, need_time, shown
 from duemq.pipeline.errors import BadInput
@@ -27,7 +27,7 @@ _DUE: Final = "__duemq_due"
 _WHY_NOT: Final = "__duemq_why_not"
 
 
-def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: int = CONNECTIONS) -> DataFrame:
+def mass_cancel(rows: DataFrame, targets: Targets, server: ChangeClient, connections: int = CONNECTIONS) -> DataFrame:
     """The rows and what became of each: `status`, `at_ms` and `detail`.
 
     `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in time: ask
@@ -43,7 +43,7 @@ def mass_cancel(rows: DataFrame, targets: Targets, server: Server, connections: 
 def mass_move(
     rows: DataFrame,
     targets: Targets,
-    server: Server,
+    server: ChangeClient,
     to: str,
     by_ms: int = 0,
     connections: int = CONNECTIONS,
@@ -94,7 +94,7 @@ def in_order(asked: DataFrame, connections: int) -> DataFrame:
     return asked.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
 
 
-def _slots(server: Server, connections: int) -> Slots:
+def _slots(server: ChangeClient, connections: int) -> Slots:
     return Slots(server.url or "", connections)
 
 

@@ -35,7 +35,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Server(server.Server):
+class ChangeClient(server.Server):
     """And how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
 
     `patience_s`: so long a task asks again while no answer comes. Then messages whose answer is pending are told as
@@ -100,7 +100,7 @@ def _told(result: Result) -> Told:
     return Told(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
 
 
-def cancelling(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
+def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
     """For `mapInArrow`, from `CANCEL_SCHEMA` to `ANSWERS`."""
 
     def cancel(batches: Batches) -> Batches:
@@ -116,7 +116,7 @@ def cancelling(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
     return cancel
 
 
-def moving(server: Server, slots: Slots) -> Callable[[Batches], Batches]:
+def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
     """For `mapInArrow`, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
 
     def move(batches: Batches) -> Batches:

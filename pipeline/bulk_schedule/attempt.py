@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from duemq.model.failpoint import Failpoint
 from duemq.model.import_command import MAX_FILES
 from duemq.pipeline.bulk_schedule import files
-from duemq.pipeline.bulk_schedule.files import DelayFile, sums
-from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
+from duemq.pipeline.bulk_schedule.files import WrittenFile, sums
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.pace import Pace
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, rejected, repeated_names
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected, repeated_names
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.files.uris import below, local_path, uri_of
@@ -54,7 +54,7 @@ class Attempt:
     frame: DataFrame
     columns: Columns
     folder: JobFolder
-    rules: Rules
+    rules: BulkRules
     about: str
     rejects: Path | str | None
     strict: bool
@@ -62,13 +62,13 @@ class Attempt:
     fault: Failpoint
     clock: Callable[[], int]
 
-    def written(self) -> Manifest:
+    def written(self) -> JobManifest:
         """Write the files of an attempt; what its manifest is to say. Raises JobFailed, RowsRejected."""
         with repeated_names(self.frame, self.columns) as repeated:
             self.fault("names")
             return self._written(repeated)
 
-    def _written(self, repeated: DataFrame | None) -> Manifest:
+    def _written(self, repeated: DataFrame | None) -> JobManifest:
         spark, folder, rules, teller = self.frame.sparkSession, self.folder, self.rules, self.teller
         began, attempt = self.clock(), folder.new_attempt()
         told = judged(self.frame, self.columns, rules, began, repeated)
@@ -110,14 +110,14 @@ class Attempt:
         if bad and self.strict:
             raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected ({rejects}): nothing is scheduled")
         said = self.columns.as_dict()
-        return Manifest(
+        return JobManifest(
             folder.job, began, said, self.about, print_of(said, self.about), attempt, rows, bad,
             rejects, tuple(kept),
         )  # fmt: skip
 
     def _rejected(
-        self, found: list[DelayFile], seen: Sums, began: int, attempt: str, repeated: DataFrame | None
-    ) -> tuple[list[DelayFile], Sums | None, str | None]:
+        self, found: list[WrittenFile], seen: Sums, began: int, attempt: str, repeated: DataFrame | None
+    ) -> tuple[list[WrittenFile], Sums | None, str | None]:
         """Write the rows that cannot be scheduled, with those of windows that came too near while all was written.
 
         Return the files of these windows, what was judged for that, and where the rows are. It reads the source again;

@@ -53,7 +53,7 @@ _FOOTER_BYTES: Final = 8  # behind the footer of a Parquet file: its length, and
 
 
 @dataclass(frozen=True, slots=True)
-class DelayFile:
+class WrittenFile:
     """A file of a job. `path`: below the job's folder; `size` in bytes; `window`: its start, ms."""
 
     path: str
@@ -143,7 +143,7 @@ def write(frame: DataFrame, uri: str) -> None:
     writer.parquet(uri)
 
 
-def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile]:
+def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFile]:
     """All delay files of an attempt, each read for its checksum by an executor.
 
     No two of them have the same content, for a content is imported once: where the rows of several files are all alike,
@@ -151,7 +151,7 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile
     """
     paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
     found = _looked_at(spark, stage, [(path, 0) for path in paths])
-    by_content: dict[str, list[DelayFile]] = defaultdict(list)
+    by_content: dict[str, list[WrittenFile]] = defaultdict(list)
     for one in found:
         by_content[one.sha256].append(one)
     if equal := [(one.path, number) for some in by_content.values() for number, one in enumerate(some) if number]:
@@ -165,13 +165,13 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[DelayFile
     return sorted(found, key=lambda one: (one.window, one.path))
 
 
-def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[DelayFile]:
+def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[WrittenFile]:
     """The files at these paths; of each that has a number, a copy that has it too."""
     if not paths:
         return []
     listed = spark.createDataFrame(list(paths), "path string, number int").repartition(tasks_for(spark, len(paths)))
     rows: Sequence[pa.RecordBatch] = listed.mapInArrow(_look_in(stage), _SCHEMA).toArrow().to_batches()
-    return sorted((DelayFile(**row) for batch in rows for row in batch.to_pylist()), key=lambda one: one.path)
+    return sorted((WrittenFile(**row) for batch in rows for row in batch.to_pylist()), key=lambda one: one.path)
 
 
 def _look_in(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -183,12 +183,12 @@ def _look_in(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     return look
 
 
-def _look(stage: Stage, path: str, number: int) -> DelayFile:
+def _look(stage: Stage, path: str, number: int) -> WrittenFile:
     if number:
         path = _numbered(stage, path, number)
     with stage.local(path) as file:
         found = glance(file)
-    return DelayFile(path, found.sha256, found.size, found.window, found.rows)
+    return WrittenFile(path, found.sha256, found.size, found.window, found.rows)
 
 
 def _numbered(stage: Stage, path: str, number: int) -> str:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.client import Client
-from duemq.pipeline.bulk_schedule.manifest import Manifest
+from duemq.pipeline.bulk_schedule.manifest import JobManifest
 from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.sources.server import Server
 from duemq.pipeline.spark.parallel import tasks_for
@@ -24,7 +24,7 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 
 
 def ids(
-    spark: SparkSession, manifest: Manifest, stage: Stage, imports: Mapping[str, str | None], server: Server
+    spark: SparkSession, manifest: JobManifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
     asked for their ids, when it is used, which has to be before their windows are due. Files whose outcome the server

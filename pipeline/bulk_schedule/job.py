@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.pipeline.bulk_schedule.attempt import Attempt, RowsRejected
 from duemq.pipeline.bulk_schedule.ids import ids
-from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest, print_of
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.plans import plan_of
-from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.server import hand_over, imported, shown
 from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
@@ -56,7 +56,7 @@ class Scheduled:
     keep any more.
     """
 
-    manifest: Manifest
+    manifest: JobManifest
     ids: DataFrame
     again: bool
     forgotten: int = 0
@@ -69,7 +69,7 @@ def schedule(
     options: Options,
     server: Server | None = None,
     *,
-    rules: Rules | None = None,
+    rules: BulkRules | None = None,
     source: str | None = None,
     teller: Teller | None = None,
     fault: Failpoint = no_failpoint,
@@ -88,7 +88,7 @@ def schedule(
     manifest, again = folder.manifest(), folder.imports() is not None
     if manifest is None:
         folder.check()
-        rules = rules or Rules.of(server.limits())
+        rules = rules or BulkRules.of(server.limits())
         attempt = Attempt(
             frame, columns, folder, rules, about, options.rejects, options.strict, teller, fault, clock
         )  # fmt: skip
@@ -118,7 +118,7 @@ def _rows_of(frame: DataFrame) -> str:
 
 
 def _imported(
-    manifest: Manifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Failpoint
+    manifest: JobManifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Failpoint
 ) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import orjson
 
-from duemq.pipeline.bulk_schedule.files import DelayFile
+from duemq.pipeline.bulk_schedule.files import WrittenFile
 from duemq.pipeline.bulk_schedule.stage import FolderStage, Stage
 from duemq.pipeline.errors import BadInput, JobFailed
 
@@ -33,7 +33,7 @@ _LOOKS, _LOOK_S = 20, 0.25  # at a document that another run is writing
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class JobManifest:
     """`columns` and `source`: what the job was made of, `print`: a checksum of both. `began`: epoch ms.
 
     `attempt`: the folder of its files. `rejects`: where the rejected rows are, None where there are none.
@@ -48,7 +48,7 @@ class Manifest:
     rows: int
     rejected: int
     rejects: str | None
-    files: tuple[DelayFile, ...]
+    files: tuple[WrittenFile, ...]
     format: int = FORMAT
 
     @property
@@ -80,7 +80,7 @@ class JobFolder:
         """The name of a folder that nobody else uses. It is not made."""
         return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> JobManifest | None:
         said = self._read("manifest.json")
         if said is None:
             return None
@@ -88,9 +88,9 @@ class JobFolder:
             raise JobFailed(
                 f"{self.stage.place}/manifest.json has format {said['format']}, this version knows {FORMAT}"
             )
-        return Manifest(**(said | {"files": tuple(DelayFile(**file) for file in said["files"])}))
+        return JobManifest(**(said | {"files": tuple(WrittenFile(**file) for file in said["files"])}))
 
-    def settle(self, manifest: Manifest) -> Manifest:
+    def settle(self, manifest: JobManifest) -> JobManifest:
         """This manifest, or that of another attempt which was faster."""
         self._once("manifest.json", asdict(manifest))
         found = self.manifest()
@@ -114,7 +114,7 @@ class JobFolder:
     def done(self, imports: Mapping[str, str | None]) -> None:
         self._once("done.json", imports)
 
-    def clean(self, manifest: Manifest) -> None:
+    def clean(self, manifest: JobManifest) -> None:
         """Remove what other attempts left."""
         for folder in self.stage.folders():
             if folder.startswith(_ATTEMPT) and folder != manifest.attempt:

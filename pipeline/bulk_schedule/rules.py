@@ -31,7 +31,7 @@ _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BulkRules:
     """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
     start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
     `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it."""
@@ -42,14 +42,16 @@ class Rules:
     server_lead_ms: int = 120_000
 
     @staticmethod
-    def of(limits: Limits, lead_ms: int = LEAD_MS) -> Rules:
+    def of(limits: Limits, lead_ms: int = LEAD_MS) -> BulkRules:
         """Those by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
         if lead_ms < limits.min_lead_ms:
             raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
-        return Rules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
+        return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
 
 
-def judged(frame: DataFrame, columns: Columns, rules: Rules, now: int, repeated: DataFrame | None = None) -> DataFrame:
+def judged(
+    frame: DataFrame, columns: Columns, rules: BulkRules, now: int, repeated: DataFrame | None = None
+) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
     or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
     None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
@@ -101,7 +103,7 @@ Wrong = tuple[Column, list[Column]]
 """When a row breaks a rule, and the sentence about it."""
 
 
-def _wrongs(columns: Columns, rules: Rules, now: int) -> Iterator[Wrong]:
+def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
     limits = rules.limits
     due, expires = F.col(OWN + "due_ms"), F.col(OWN + "expires_ms")
 

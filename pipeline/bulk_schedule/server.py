@@ -12,8 +12,8 @@ from duemq.client.http.errors import BatchTooLarge, PastDue
 from duemq.client.http.values import FileImport
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_schedule.files import DelayFile
-from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.bulk_schedule.files import WrittenFile
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.sources.server import patiently
 from duemq.pipeline.spark.progress import Teller
@@ -28,7 +28,7 @@ _CLOCKS_MS: Final = 120_000  # by which the clocks of the driver and of the node
 
 def hand_over(
     client: Client,
-    manifest: Manifest,
+    manifest: JobManifest,
     folder: JobFolder,
     *,
     link: bool,
@@ -70,7 +70,7 @@ def hand_over(
 
 
 def _give(
-    client: Client, manifest: Manifest, missing: list[DelayFile], folder: JobFolder, link: bool, fault: Failpoint
+    client: Client, manifest: JobManifest, missing: list[WrittenFile], folder: JobFolder, link: bool, fault: Failpoint
 ) -> None:
     if not missing:
         return
@@ -111,7 +111,7 @@ def _give(
 
 def imported(
     client: Client,
-    manifest: Manifest,
+    manifest: JobManifest,
     folder: JobFolder,
     teller: Teller,
     forgotten: frozenset[str] = frozenset(),
@@ -147,7 +147,7 @@ def imported(
     return {file.path: None if file.path in forgotten else found[file.sha256].id for file in manifest.files}
 
 
-def _some(files: Sequence[DelayFile], reasons: Mapping[str, str] | None = None) -> str:
+def _some(files: Sequence[WrittenFile], reasons: Mapping[str, str] | None = None) -> str:
     """The first few of them by name."""
     named = [f"{file.path}: {reasons[file.path]}" if reasons else file.path for file in files[:_LISTED]]
     return ("; " if reasons else ", ").join(named) + (", and more" if len(files) > _LISTED else "")
@@ -158,12 +158,12 @@ def shown(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _is_in(known: Mapping[str, FileImport], file: DelayFile) -> bool:
+def _is_in(known: Mapping[str, FileImport], file: WrittenFile) -> bool:
     found = known.get(file.sha256)
     return found is not None and found.state != "rejected"
 
 
-def _may_be_forgotten(file: DelayFile, now: int) -> bool:
+def _may_be_forgotten(file: WrittenFile, now: int) -> bool:
     return file.window + WINDOW_MS <= now + _CLOCKS_MS
 
 

@@ -21,7 +21,7 @@ from duemq.pipeline.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from duemq.pipeline.audit.job import Result
+    from duemq.pipeline.audit.job import AuditResult
 
 VIOLATED = 1
 
@@ -125,7 +125,7 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
-def _json(result: Result, page: str) -> dict[str, Any]:
+def _json(result: AuditResult, page: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from duemq.pipeline.audit.report import verdict

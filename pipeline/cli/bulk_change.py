@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.bulk_change import Server, Targets
+    from duemq.pipeline.bulk_change import ChangeClient, Targets
     from duemq.pipeline.spark.progress import Teller
 
 CANCEL_EXAMPLES = examples(
@@ -157,15 +157,15 @@ def _folder(spark: SparkSession, answers: str | None) -> str | None:
     return None if answers is None else destination(spark, answers, "--answers", new=True)
 
 
-def _server(url: str | None, batch: int, patience_s: float) -> Server:
+def _server(url: str | None, batch: int, patience_s: float) -> ChangeClient:
     """What executors connect to: with what this process's environment says, for they may have another."""
     import os
 
     from duemq.client.http.connection import http_options
-    from duemq.pipeline.bulk_change import Server
+    from duemq.pipeline.bulk_change import ChangeClient
 
     base = http_options(url, None, 1.0)["base_url"]
-    return Server(base, os.environ.get("DUEMQ_API_KEY"), batch=batch, patience_s=patience_s)
+    return ChangeClient(base, os.environ.get("DUEMQ_API_KEY"), batch=batch, patience_s=patience_s)
 
 
 def _answered(

@@ -152,7 +152,7 @@ def telling(as_json: bool) -> Iterator[Teller]:
     if as_json:
         yield Silent()
     elif not sys.stderr.isatty():
-        yield Lines()
+        yield ProgressLines()
     else:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -185,7 +185,7 @@ class Bars:
             self._progress.stop_task(self._task)
 
 
-class Lines:
+class ProgressLines:
     """See `Teller`: for logs."""
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def history(
     """
     settings = with_jars(conf) if compact else conf
     with spark_session("history", master, settings, as_json, kafka=not compact) as (spark, teller), stopped() as stop:
-        from duemq.pipeline.history.stream import Source, run
+        from duemq.pipeline.history.stream import LogSource, run
         from duemq.pipeline.history.table import HistoryTable
 
         table = HistoryTable(spark, into, format=table_format)
@@ -82,7 +82,7 @@ def history(
             said = join(table, below << 20, teller)
         else:
             teller.step(f"following {kafka} into {table.path}")
-            source = Source(reached(kafka, kafka_set), topics, most, dead_letters)
+            source = LogSource(reached(kafka, kafka_set), topics, most, dead_letters)
             done = run(spark, table, source, teller, stop, once=once, every_s=every)
             said = {"batches": done.batches, "deliveries": done.deliveries, "outcomes": done.outcomes}
     if as_json:

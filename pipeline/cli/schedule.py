@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duemq.pipeline.bulk_schedule.job import Scheduled
-    from duemq.pipeline.bulk_schedule.rules import Rules
+    from duemq.pipeline.bulk_schedule.rules import BulkRules
     from duemq.pipeline.columns import Columns
     from duemq.pipeline.send.soon import Soon
     from duemq.pipeline.sources.server import Server
@@ -168,18 +168,18 @@ def _ms(text: str) -> int:
     return parse_duration(text, "lead", text=True)
 
 
-def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> Rules:
+def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> BulkRules:
     """Those of the server. A dry run does without one, and says so."""
     from duemq.client.http.errors import Unavailable, Unreachable
-    from duemq.pipeline.bulk_schedule.rules import Rules
+    from duemq.pipeline.bulk_schedule.rules import BulkRules
 
     try:
-        return Rules.of(server.limits(0.0) if dry_run else server.limits(), lead_ms)
+        return BulkRules.of(server.limits(0.0) if dry_run else server.limits(), lead_ms)
     except (Unavailable, Unreachable) as error:
         if not dry_run:
             raise
         teller.says(f"judged by default limits, for there is no server: {error}")
-        return Rules(lead_ms=lead_ms)
+        return BulkRules(lead_ms=lead_ms)
 
 
 def _frame(

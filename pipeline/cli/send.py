@@ -39,7 +39,7 @@ from duemq.pipeline.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from duemq.pipeline.send import Sent
+    from duemq.pipeline.send import SendResult
 
 EXAMPLES = examples(
     "duemq spark send /data/reminders.parquet --due at --to reminders --payload body --name id --kafka broker:9092",
@@ -123,7 +123,7 @@ def send(
         _tell(done, as_json)
 
 
-def _tell(done: Sent, as_json: bool) -> None:
+def _tell(done: SendResult, as_json: bool) -> None:
     said: dict[str, Any] = {
         "rows": done.rows, "sent": done.sent, "rejected": done.rejected, "rejects": done.rejects, "shards": done.shards
     }  # fmt: skip

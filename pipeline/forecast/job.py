@@ -21,7 +21,7 @@ from duemq.pipeline.forecast.load import (
     minutes,
     within,
 )
-from duemq.pipeline.forecast.read import Pending
+from duemq.pipeline.forecast.read import PendingMessages
 from duemq.pipeline.spark.progress import Teller, step
 
 OTHERS: Final = "(others)"
@@ -33,7 +33,7 @@ _STEPS_MS: Final = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicForecast:
     topic: str
     messages: int
     peak: int
@@ -63,7 +63,7 @@ class LateMinute:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class SizeBar:
     """Of the plot: `messages` by topic, the fullest second in it, and how late its messages become at most."""
 
     at_ms: int
@@ -88,13 +88,13 @@ class Forecast:
     counted: int
     overdue: int
     beyond: int
-    topics: tuple[Topic, ...]
+    topics: tuple[TopicForecast, ...]
     hot: tuple[HotSecond, ...]
     late_minutes: int
     late: tuple[LateMinute, ...]
     most_late_ms: int
     step_ms: int
-    bars: tuple[Bar, ...]
+    bars: tuple[SizeBar, ...]
 
     def document(self) -> dict[str, Any]:
         """For `--json`: all but the plot."""
@@ -104,7 +104,13 @@ class Forecast:
 
 
 def forecast(
-    pending: Pending, capacity: Capacity, from_ms: int, until_ms: int, hot: int, into: str | None, teller: Teller
+    pending: PendingMessages,
+    capacity: Capacity,
+    from_ms: int,
+    until_ms: int,
+    hot: int,
+    into: str | None,
+    teller: Teller,
 ) -> Forecast:
     """Count what is due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below `into`,
     a path of this machine or a URI.
@@ -120,7 +126,9 @@ def forecast(
     late = by_the_minute.where(F.col("over") | (F.col("late_ms") >= LATE_MS))
     try:
         with step(spark, teller, "counting what is due"):
-            topics = [Topic(row.topic, row.messages, row.peak, row.peak_ms) for row in load_by_topic(rows).collect()]
+            topics = [
+                TopicForecast(row.topic, row.messages, row.peak, row.peak_ms) for row in load_by_topic(rows).collect()
+            ]
             counted = sum(topic.messages for topic in topics)
             overdue = pending.rows.where(F.col("second_ms") < from_ms - from_ms % 1_000)
             said_overdue = _total(overdue)
@@ -164,7 +172,7 @@ def _hot(row: Row) -> HotSecond:
 
 def _bars(
     by_minute: DataFrame, by_the_minute: DataFrame, from_ms: int, until_ms: int, named: Sequence[str]
-) -> tuple[int, tuple[Bar, ...]]:
+) -> tuple[int, tuple[SizeBar, ...]]:
     """The width of a bar, and those with messages in them; they end with the last of the messages."""
     (last,) = by_minute.agg(F.max("minute_ms").alias("minute_ms")).collect()
     if last.minute_ms is None:
@@ -179,5 +187,6 @@ def _bars(
     for row in counts:
         messages.setdefault(row.at_ms, {})[row.topic] = row.messages
     return step_ms, tuple(
-        Bar(row.at_ms, messages[row.at_ms], row.peak, row.late_ms) for row in sorted(worst, key=lambda row: row.at_ms)
+        SizeBar(row.at_ms, messages[row.at_ms], row.peak, row.late_ms)
+        for row in sorted(worst, key=lambda row: row.at_ms)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from duemq.pipeline.forecast.job import OTHERS, Bar, Forecast
+from duemq.pipeline.forecast.job import OTHERS, Forecast, SizeBar
 from duemq.pipeline.forecast.words import at, duration, sentences
 from duemq.pipeline.report.chart import Chart, decades, instants, linear, short
 from duemq.pipeline.report.document import COLOURS, document, keys, table
@@ -71,7 +71,7 @@ def _plots(done: Forecast) -> Iterable[str]:
         yield f"<h2>{title}</h2>{chart.svg()}"
 
 
-def _colours(bars: Sequence[Bar]) -> dict[str, str]:
+def _colours(bars: Sequence[SizeBar]) -> dict[str, str]:
     """The topics of the plot, largest first and the others last."""
     totals: dict[str, int] = {}
     for bar in bars:

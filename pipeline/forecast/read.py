@@ -25,7 +25,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.forecast import store
-from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, Store
+from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, StoreFiles
 from duemq.pipeline.spark.failures import sentence_of
 from duemq.storage.backup.manifest import names, read_backup
 from duemq.storage.data_folder import BACKUP, LOCK, RESTORE, read_info, take_lock
@@ -38,7 +38,7 @@ Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingMessages:
     """All that waits. `rows`: shard, topic, second_ms, messages, in Spark's cache.
 
     `as_of_ms`: when the backup was begun, or when the last cycle of a stopped server was; 0 if there was none.
@@ -46,7 +46,7 @@ class Pending:
 
     folder: Path
     as_of_ms: int
-    shards: Sequence[Store]
+    shards: Sequence[StoreFiles]
     rows: DataFrame
 
     @property
@@ -55,7 +55,7 @@ class Pending:
 
 
 @contextmanager
-def pending(spark: SparkSession, folder: Path) -> Iterator[Pending]:
+def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
     """What is pending in a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
 
     The folder has to be there for all executors. Raises BadInput for a folder that is neither, or that a running server
@@ -70,7 +70,9 @@ def pending(spark: SparkSession, folder: Path) -> Iterator[Pending]:
             with _told():
                 _compare(rows, shards)
             last = max((shard.at for shard in shards), default=0)
-            yield Pending(place, read_backup(place).made_at if (place / BACKUP).exists() else last, shards, rows)
+            yield PendingMessages(
+                place, read_backup(place).made_at if (place / BACKUP).exists() else last, shards, rows
+            )
         finally:
             rows.unpersist()
 
@@ -116,7 +118,7 @@ def _held(place: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def counted(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
+def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
     """How many messages are pending per shard, topic and second (epoch ms)."""
     counts = _scan(spark, shards, store.count, COUNTED)
     if any(shard.files for shard in shards):
@@ -130,7 +132,7 @@ def counted(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
     return counts.groupBy("shard", "topic", "second_ms").agg(F.sum("messages").alias("messages"))
 
 
-def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
+def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
     """The key and topic of all rows of delay files, pending or not. Rows of imported files are numbered by place."""
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
@@ -152,7 +154,7 @@ def _in_files(spark: SparkSession, shards: Sequence[Store]) -> DataFrame:
     return found[0] if len(found) == 1 else found[0].unionByName(found[1])
 
 
-def _scan(spark: SparkSession, shards: Sequence[Store], scan: Scan, schema: pa.Schema) -> DataFrame:
+def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema: pa.Schema) -> DataFrame:
     """What `scan` finds in each store, a task per shard."""
 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,7 +167,7 @@ def _scan(spark: SparkSession, shards: Sequence[Store], scan: Scan, schema: pa.S
     return frame.mapInArrow(each, from_arrow_schema(schema))
 
 
-def _compare(rows: DataFrame, shards: Sequence[Store]) -> None:
+def _compare(rows: DataFrame, shards: Sequence[StoreFiles]) -> None:
     """Every message is counted, and once: the stores know how many there are."""
     sums = rows.groupBy("shard").agg(F.sum("messages").alias("messages")).collect()
     found = {row.shard: row.messages for row in sums}

@@ -40,7 +40,7 @@ Columns = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreFiles:
     """A shard at rest. `pending`: how many messages it says are pending as of `at` (epoch ms, 0: it never had any).
 
     `files`: its delay files. `dropped`: whether rows of them are not pending any more, or are in RocksDB as well.
@@ -54,7 +54,7 @@ class Store:
     dropped: bool
 
 
-def describe(path: Path) -> Store:
+def describe(path: Path) -> StoreFiles:
     """The store in this folder. Raises CorruptStore or StoreFailed."""
     with _opened(path) as database:
         raw = database.get(POSITION)
@@ -64,7 +64,7 @@ def describe(path: Path) -> Store:
             for key, about in _each(database, DELAY_FILE)
         )
         dropped = any(U64.unpack(count)[0] for _, count in _each(database, DROPS)) or bool(_loading(database))
-    return Store(int(path.name), path, entry.at, entry.pending, files, dropped)
+    return StoreFiles(int(path.name), path, entry.at, entry.pending, files, dropped)
 
 
 def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:

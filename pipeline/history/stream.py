@@ -32,7 +32,7 @@ _GRACE_S, _LOOK_S = 60.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """`topics`: a regular expression for the names of target topics, those to come as well. `most`: records in a batch;
     None for no limit. `dead_letters`: the topic of that name in duemq's settings (`topics.dead_letter`)."""
 
@@ -53,7 +53,7 @@ def pattern(topics: str, dead_letters: str = logs.DEAD_LETTERS) -> str:
     return rf"(?:{ours})|(?!duemq\.|__)(?:{topics})"
 
 
-def records(spark: SparkSession, source: Source) -> DataFrame:
+def records(spark: SparkSession, source: LogSource) -> DataFrame:
     """The committed records of the topics, each once; of topics that appear later from their first one on.
 
     Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
@@ -69,10 +69,10 @@ def records(spark: SparkSession, source: Source) -> DataFrame:
     return found.select("key", value, "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
-class Writer:
+class HistoryWriter:
     """What is done with each batch. `add` may be called again with a batch, and then writes what is missing of it."""
 
-    def __init__(self, table: HistoryTable, source: Source, teller: Teller) -> None:
+    def __init__(self, table: HistoryTable, source: LogSource, teller: Teller) -> None:
         self._table, self._source, self._teller = table, source, teller
         self.batches = self.deliveries = self.outcomes = 0
         self.at_work = threading.Event()
@@ -153,16 +153,16 @@ def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> Dat
 
 
 def run(
-    spark: SparkSession, table: HistoryTable, source: Source, teller: Teller, stop: threading.Event,
+    spark: SparkSession, table: HistoryTable, source: LogSource, teller: Teller, stop: threading.Event,
     *, once: bool, every_s: float = 10.0,
-) -> Writer:  # fmt: skip
+) -> HistoryWriter:  # fmt: skip
     """Fill the table until `stop` is set; with `once` up to what the topics hold now. What was done, in the end.
 
     A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
     again then.
     """
     table.begin()
-    writer = Writer(table, source, teller)
+    writer = HistoryWriter(table, source, teller)
     stream = records(spark, source).writeStream.foreachBatch(writer.add).option("checkpointLocation", table.checkpoint)
     every = f"{int(every_s * 1_000)} milliseconds"
     stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=every)
@@ -180,7 +180,7 @@ def run(
     return writer
 
 
-def _end(query: StreamingQuery, writer: Writer) -> None:
+def _end(query: StreamingQuery, writer: HistoryWriter) -> None:
     """Stop between two batches if that comes soon: a batch that is cut short is only run again."""
     deadline = time.monotonic() + _GRACE_S
     while query.isActive and writer.at_work.is_set() and time.monotonic() < deadline:

@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 
 from duemq.client.http.times import to_ms
-from duemq.client.relay.deferred import Holder
-from duemq.pipeline.migrate.rows import Pending, Rejected
+from duemq.client.relay.deferred import DeferredQueue
+from duemq.pipeline.migrate.rows import PendingRow, RejectedRow
 
 ENVELOPE_VERSION: Final = 1
 """That of `duemq.client.celery.envelope`; a test compares the two."""
@@ -29,7 +29,7 @@ class CeleryOptions:
 
     topic: str = "celery"
 
-    def read(self, document: Any) -> Pending:
+    def read(self, document: Any) -> PendingRow:
         """`document`: a message of a queue, or what the hash has of one."""
         message, exchange, routing_key = _message(document)
         headers, properties = dict(message.get("headers") or {}), dict(message.get("properties") or {})
@@ -39,7 +39,7 @@ class CeleryOptions:
             about = _first_protocol(body, message)
         eta = about.get("eta")
         if not eta:
-            raise Rejected("it has no eta: it runs as soon as a worker takes it")
+            raise RejectedRow("it has no eta: it runs as soon as a worker takes it")
         about["eta"] = None
         if about is not headers:
             body = orjson.dumps(about)
@@ -55,8 +55,8 @@ class CeleryOptions:
         if expires:
             fields["expires"] = _instant(expires, "expires").isoformat()
         id_, retries = str(about["id"]), int(about.get("retries") or 0)
-        with_name = Holder("http://localhost", None, 1.0, self.topic).name(id_, retries)
-        return Pending(to_ms(due), self.topic, orjson.dumps(fields), id_.encode(), name=with_name, twin=id_)
+        with_name = DeferredQueue("http://localhost", None, 1.0, self.topic).name(id_, retries)
+        return PendingRow(to_ms(due), self.topic, orjson.dumps(fields), id_.encode(), name=with_name, twin=id_)
 
 
 def _message(document: Any) -> tuple[dict[str, Any], str, str]:
@@ -71,7 +71,7 @@ def _message(document: Any) -> tuple[dict[str, Any], str, str]:
         if not isinstance(message["body"], str):
             raise TypeError("the body is no text")
     except (ValueError, KeyError, TypeError) as error:
-        raise Rejected(f"not a message of Celery's: {type(error).__name__}: {error}") from error
+        raise RejectedRow(f"not a message of Celery's: {type(error).__name__}: {error}") from error
     return message, exchange or "", routing_key
 
 
@@ -81,7 +81,7 @@ def _body(message: dict[str, Any], properties: dict[str, Any]) -> bytes:
     try:
         return base64.b64decode(message["body"], validate=True)
     except ValueError as error:
-        raise Rejected(f"body is not base64: {error}") from error
+        raise RejectedRow(f"body is not base64: {error}") from error
 
 
 def _first_protocol(body: bytes, message: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _first_protocol(body: bytes, message: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         about = None
     if not isinstance(about, dict) or "id" not in about:
-        raise Rejected(f"a task of the first protocol in {message.get('content-type')}: only JSON can be read")
+        raise RejectedRow(f"a task of the first protocol in {message.get('content-type')}: only JSON can be read")
     return about
 
 
@@ -106,5 +106,5 @@ def _instant(value: Any, what: str) -> datetime:
     try:
         when = datetime.fromisoformat(value)
     except (ValueError, TypeError) as error:
-        raise Rejected(f"{what} is no time: {value!r}") from error
+        raise RejectedRow(f"{what} is no time: {value!r}") from error
     return when if when.utcoffset() is not None else when.replace(tzinfo=UTC)

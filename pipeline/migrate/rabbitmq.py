@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from typing import Any, Final
 
-from duemq.pipeline.migrate.rows import Pending, Rejected, header_bytes, whole_ms
+from duemq.pipeline.migrate.rows import PendingRow, RejectedRow, header_bytes, whole_ms
 
 _PROPERTIES: Final = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 _DELAY: Final = "x-delay"
@@ -25,9 +25,9 @@ class RabbitOptions:
     taken_at_ms: int | None = None
     ttl_ms: int | None = None
 
-    def read(self, document: Any) -> Pending:
+    def read(self, document: Any) -> PendingRow:
         if not isinstance(document, dict) or "payload" not in document:
-            raise Rejected("not a message of RabbitMQ: it has no payload")
+            raise RejectedRow("not a message of RabbitMQ: it has no payload")
         properties = document.get("properties") or {}  # the API says [] for none
         headers = properties.get("headers") or {}
         expiration = properties.get("expiration")
@@ -41,7 +41,7 @@ class RabbitOptions:
             due = self._base(properties) + delay
         own = {name.replace("_", "-"): properties[name] for name in _PROPERTIES if name in properties}
         own |= {name: value for name, value in headers.items() if name != _DELAY}
-        return Pending(
+        return PendingRow(
             due, self.topic or str(document.get("routing_key", "")), _payload(document), expires_ms=expires,
             headers=tuple((name, header_bytes(value)) for name, value in own.items()),
             name=properties.get("message_id"),
@@ -51,19 +51,19 @@ class RabbitOptions:
         if _DELAY in headers:
             delay = whole_ms(headers[_DELAY], _DELAY)
             if delay < 0:
-                raise Rejected("x-delay is negative: the plug-in has delivered it, and it waits for a consumer")
+                raise RejectedRow("x-delay is negative: the plug-in has delivered it, and it waits for a consumer")
             return delay
         waits = [] if expiration is None else [whole_ms(expiration, "expiration")]
         waits += [] if self.ttl_ms is None else [self.ttl_ms]
         if not waits:
-            raise Rejected("it says no time: no x-delay, no expiration, and no --ttl of its queue was given")
+            raise RejectedRow("it says no time: no x-delay, no expiration, and no --ttl of its queue was given")
         return min(waits)
 
     def _base(self, properties: dict[str, Any]) -> int:
         if (stamp := properties.get("timestamp")) is not None:
             return whole_ms(stamp, "timestamp") * 1000
         if self.taken_at_ms is None:
-            raise Rejected("it has no timestamp from which its delay counts: say --taken-at")
+            raise RejectedRow("it has no timestamp from which its delay counts: say --taken-at")
         return self.taken_at_ms
 
 
@@ -74,4 +74,4 @@ def _payload(document: dict[str, Any]) -> bytes:
     try:
         return base64.b64decode(payload, validate=True)
     except (ValueError, TypeError) as error:
-        raise Rejected(f"payload is not base64: {error}") from error
+        raise RejectedRow(f"payload is not base64: {error}") from error

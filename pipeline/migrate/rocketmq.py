@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from duemq.model.timing import CLASSIC_LEVELS, parse_levels
-from duemq.pipeline.migrate.rows import Pending, Rejected, whole_ms
+from duemq.pipeline.migrate.rows import PendingRow, RejectedRow, whole_ms
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -38,11 +38,11 @@ class RocketOptions:
     levels: str = CLASSIC_LEVELS
     precision_ms: int = 1000
 
-    def read(self, document: Any) -> Pending:
+    def read(self, document: Any) -> PendingRow:
         if not isinstance(document, dict) or not isinstance(properties := document.get("properties"), dict):
-            raise Rejected("not a message of RocketMQ: it has no properties")
+            raise RejectedRow("not a message of RocketMQ: it has no properties")
         if "REAL_TOPIC" not in properties:
-            raise Rejected("it has no REAL_TOPIC: not of the timer's topic, nor of the delay levels'")
+            raise RejectedRow("it has no REAL_TOPIC: not of the timer's topic, nor of the delay levels'")
         real, unique = str(properties["REAL_TOPIC"]), properties.get("UNIQ_KEY")
         if "TIMER_OUT_MS" in properties:
             due = self._timer(properties)
@@ -50,9 +50,9 @@ class RocketOptions:
             due = self._level(document, properties)
         taken_back = properties.get("TIMER_DEL_UNIQKEY")
         if taken_back is None and due <= self.taken_at_ms:
-            raise Rejected("it was due before the export was made: RocketMQ has delivered it")
+            raise RejectedRow("it was due before the export was made: RocketMQ has delivered it")
         keys, tags = str(properties.get("KEYS", "")).split(), str(properties.get("TAGS", ""))
-        return Pending(
+        return PendingRow(
             due, self.topic or real, _body(document), keys[0].encode() if keys else None,
             tuple((name, str(value).encode()) for name, value in properties.items() if name not in _SYSTEM),
             (tags,) if tags and "," not in tags and len(tags) <= 128 else (), None, unique,
@@ -68,9 +68,9 @@ class RocketOptions:
 
     def _level(self, document: dict[str, Any], properties: dict[str, Any]) -> int:
         if "DELAY" not in properties:
-            raise Rejected("it says no time: no TIMER_OUT_MS, and no DELAY")
+            raise RejectedRow("it says no time: no TIMER_OUT_MS, and no DELAY")
         if "storeTimestamp" not in document:
-            raise Rejected("a delay level counts from storeTimestamp, which this line does not have: see the page")
+            raise RejectedRow("a delay level counts from storeTimestamp, which this line does not have: see the page")
         delays = parse_levels(self.levels)
         level = min(max(whole_ms(properties["DELAY"], "DELAY"), 1), len(delays))
         return whole_ms(document["storeTimestamp"], "storeTimestamp") + delays[level - 1]
@@ -81,10 +81,10 @@ def _body(document: dict[str, Any]) -> bytes:
     if form == "json":
         return orjson.dumps(body)
     if not isinstance(body, str):
-        raise Rejected("body is missing")
+        raise RejectedRow("body is missing")
     if form == "string":
         return body.encode()
     try:
         return base64.b64decode(body, validate=True)
     except ValueError as error:
-        raise Rejected(f"body is not base64: {error}") from error
+        raise RejectedRow(f"body is not base64: {error}") from error

@@ -1,6 +1,6 @@
 """The shape that every import has: the columns of bulk schedule, and beside them what was rejected and why.
 
-A reader of documents is a plain function from one JSON document to messages; it raises `Rejected` for what it cannot
+A reader of documents is a plain function from one JSON document to messages; it raises `RejectedRow` for what it cannot
 read, which becomes a row of the rejects. It runs in executors, a batch of lines or files at a time.
 """
 
@@ -33,11 +33,11 @@ SCHEMA: Final = pa.schema([
 _RAW_CHARACTERS = 10_000
 
 
-class Rejected(Exception):
+class RejectedRow(Exception):
     """This document is no message that can be imported; the sentence says why."""
 
 
-class Pending(NamedTuple):
+class PendingRow(NamedTuple):
     """A message that waits elsewhere. Times in epoch ms.
 
     `twin`: of messages with the same one only one counts; `ends`: this is no message, but takes back the one whose
@@ -63,7 +63,7 @@ class Imported(NamedTuple):
     rejects: DataFrame
 
 
-Read = Callable[[Any], Pending]
+Read = Callable[[Any], PendingRow]
 
 
 def from_documents(documents: DataFrame, read: Read, *, single: bool = False) -> DataFrame:
@@ -84,7 +84,8 @@ def from_documents(documents: DataFrame, read: Read, *, single: bool = False) ->
 
 
 def settled(rows: DataFrame) -> DataFrame:
-    """Of messages that stand there more than once (see `Pending`) only the latest is good; none of those taken back is.
+    """Of messages that stand there more than once (see `PendingRow`) only the latest is good; none of those taken back
+    is.
 
     The others get the reason why they are not. A message without a `twin` is like no other.
     """
@@ -117,7 +118,7 @@ def _rows(source: str, text: str, read: Read, single: bool = False) -> Iterator[
         try:
             message = checked(read(_parsed(document)))
             yield message._asdict() | {"source": where}
-        except Rejected as error:
+        except RejectedRow as error:
             raw = document if isinstance(document, str) else orjson.dumps(document).decode()
             yield {"source": where, "reason": str(error), "raw": raw[:_RAW_CHARACTERS]}
 
@@ -126,7 +127,7 @@ def _parsed(document: Any) -> Any:
     try:
         return orjson.loads(document) if isinstance(document, str) else document
     except orjson.JSONDecodeError as error:
-        raise Rejected(f"not JSON: {error}") from error
+        raise RejectedRow(f"not JSON: {error}") from error
 
 
 def _documents(source: str, text: str) -> Iterable[tuple[str, Any]]:
@@ -143,12 +144,12 @@ def _documents(source: str, text: str) -> Iterable[tuple[str, Any]]:
     return [(source, whole)]
 
 
-def checked(message: Pending) -> Pending:
+def checked(message: PendingRow) -> PendingRow:
     """The message, if duemq can hold it."""
     if not is_topic(message.topic.encode(errors="replace")):
-        raise Rejected(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --to")
+        raise RejectedRow(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --to")
     if not 0 <= message.due_ms <= LAST_MS:
-        raise Rejected(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
+        raise RejectedRow(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
     name = message.name
     return message if name is None or NAME.fullmatch(name) else message._replace(name=None)
 
@@ -165,4 +166,4 @@ def whole_ms(value: Any, what: str) -> int:
     try:
         return int(str(value))
     except ValueError as error:
-        raise Rejected(f"{what} is no whole number: {value!r}") from error
+        raise RejectedRow(f"{what} is no whole number: {value!r}") from error

@@ -2,13 +2,13 @@
 
 from duemq.pipeline.send.commands import commands_of, rejects_of, shard_of
 from duemq.pipeline.send.fields import fields_of
-from duemq.pipeline.send.job import Sent, send
+from duemq.pipeline.send.job import SendResult, send
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_at, shards_of
 from duemq.pipeline.send.stream import send_stream
 
 __all__ = [
-    "Sent",
+    "SendResult",
     "commands_of",
     "fields_of",
     "rejects_of",

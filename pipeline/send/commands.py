@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.message import CLIENT_NAME
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.send.rules import sendable
@@ -21,7 +21,7 @@ HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 def commands_of(
-    frame: DataFrame, columns: Columns, shards: int, rules: Rules | None = None, now: int | None = None
+    frame: DataFrame, columns: Columns, shards: int, rules: BulkRules | None = None, now: int | None = None
 ) -> DataFrame:
     """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, `.write` or `.writeStream`: a command
     for each row that can be sent. The others are those of `rejects_of`.
@@ -32,7 +32,7 @@ def commands_of(
     return commands(sendable(frame, columns, rules, now), columns, shards)
 
 
-def rejects_of(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+def rejects_of(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
     """The rows that cannot be sent, as they are, and the `reason` of each. Arguments as in `commands_of`."""
     return rejected(sendable(frame, columns, rules, now))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import FIELDS, OWN, Columns
 from duemq.pipeline.send.rules import sendable
 
 
-def fields_of(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+def fields_of(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
     """The columns that `format("duemq")` writes, of the rows of a table that can be sent; the others are those of
     `rejects_of`. Arguments as in `commands_of`."""
     return fields(sendable(frame, columns, rules, now))

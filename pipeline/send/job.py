@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from duemq.pipeline.bulk_schedule.job import RowsRejected
-from duemq.pipeline.bulk_schedule.rules import Rules, rejected
+from duemq.pipeline.bulk_schedule.rules import BulkRules, rejected
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import shards_of
 from duemq.pipeline.send.sink import writing
-from duemq.pipeline.send.twice import Look, look, without_ambiguous
+from duemq.pipeline.send.twice import TableCheck, look, without_ambiguous
 from duemq.pipeline.sources.kafka import Kafka
 from duemq.pipeline.spark.progress import Silent, Teller, step
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """`sent` rows are in the log, on all replicas that Kafka asks for. `rejects`: where the `rejected` ones are, if
     they were to be written. `began`: epoch ms."""
 
@@ -47,10 +47,10 @@ def send(
     strict: bool = False,
     compare_names: bool = True,
     shards: int | None = None,
-    rules: Rules | None = None,
+    rules: BulkRules | None = None,
     teller: Teller | None = None,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
-) -> Sent:
+) -> SendResult:
     """Send the rows of a table, each once under its name, however often this is run.
 
     `rejects`: a folder (a path of this machine, or a URI) in which one of their own gets the rejected rows. `strict`:
@@ -76,10 +76,10 @@ def send(
         where = below(uri_of(rejects), f"send-{began}")
         with step(spark, teller, "writing the rejected rows"):
             rejected(told).write.parquet(where)
-    return Sent(rows, rows - bad, bad, where, shards, began)
+    return SendResult(rows, rows - bad, bad, where, shards, began)
 
 
-def looked_at(told: DataFrame, columns: Columns, compare_names: bool) -> tuple[DataFrame, Look]:
+def looked_at(told: DataFrame, columns: Columns, compare_names: bool) -> tuple[DataFrame, TableCheck]:
     """What `sendable` made of a table, with the rows rejected that share a name and differ, and how many there are."""
     seen = look(told, names=compare_names)
     if not seen.repeated:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.rules import NAME
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 
@@ -28,7 +28,7 @@ _PADDED = rf"^{_SPACE}|{_SPACE}\z"
 _SHOWN = 60  # characters of a wrong value
 
 
-def sendable(frame: DataFrame, columns: Columns, rules: Rules | None = None, now: int | None = None) -> DataFrame:
+def sendable(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be sent, or
     null. All of it is JVM expressions on one row, so it works on streams.
 
@@ -40,7 +40,7 @@ def sendable(frame: DataFrame, columns: Columns, rules: Rules | None = None, now
     with_fields(frame, columns)  # refuses a column that can be no name, and one that is not there
     began = int(time.time() * 1000) if now is None else now
     # With this lead the first window is that of 1970. Without the name no row is compared with others.
-    any_lead = replace(rules or Rules(), lead_ms=-began)
+    any_lead = replace(rules or BulkRules(), lead_ms=-began)
     name = column(columns.name).cast("string")
     told = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
     clock = F.unix_millis(F.current_timestamp()) if now is None else F.lit(now)

@@ -16,8 +16,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk_schedule.manifest import Manifest
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules
+from duemq.pipeline.bulk_schedule.manifest import JobManifest
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
@@ -56,10 +56,10 @@ def check_soon(soon: str, strict: bool, columns: Columns) -> None:
 
 def send_soon(
     spark: SparkSession,
-    manifest: Manifest,
+    manifest: JobManifest,
     columns: Columns,
     url: str | None,
-    rules: Rules | None = None,
+    rules: BulkRules | None = None,
     teller: Teller | None = None,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Soon:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import below, uri_of
@@ -35,7 +35,7 @@ def send_stream(
     every: str | None = None,
     once: bool = False,
     shards: int | None = None,
-    rules: Rules | None = None,
+    rules: BulkRules | None = None,
 ) -> StreamingQuery:
     """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder of its own.
     Folders are paths of this machine, or URIs.

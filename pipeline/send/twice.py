@@ -14,7 +14,7 @@ from duemq.pipeline.bulk_schedule.rules import REASON
 from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 
-class Look(NamedTuple):
+class TableCheck(NamedTuple):
     """Rows, how many of them are rejected, and how many names are there several times (0 where that was not asked)."""
 
     rows: int
@@ -22,19 +22,19 @@ class Look(NamedTuple):
     repeated: int = 0
 
 
-def look(told: DataFrame, *, names: bool = True) -> Look:
+def look(told: DataFrame, *, names: bool = True) -> TableCheck:
     """Of what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name."""
     rows, bad = F.count("*").alias("rows"), F.count(OWN + REASON).alias("bad")
     if not names:
         found = told.agg(rows, bad).first()
         assert found is not None
-        return Look(found["rows"], found["bad"])
+        return TableCheck(found["rows"], found["bad"])
     name = F.col(OWN + "name")
     by_name = told.groupBy(F.when(name.isNotNull(), F.xxhash64(name)).alias("of")).agg(rows, bad)
     repeated = F.count_if(F.col("of").isNotNull() & (F.col("rows") > 1)).alias("repeated")
     found = by_name.agg(F.sum("rows").alias("rows"), F.sum("bad").alias("bad"), repeated).first()
     assert found is not None
-    return Look(found["rows"] or 0, found["bad"] or 0, found["repeated"])
+    return TableCheck(found["rows"] or 0, found["bad"] or 0, found["repeated"])
 
 
 def without_ambiguous(told: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:

@@ -11,7 +11,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.source.fields import check
 from duemq.pipeline.source.listing import SCHEMA, Lister
 from duemq.pipeline.source.options import reading, writing
-from duemq.pipeline.source.posting import StreamWriter, Writer
+from duemq.pipeline.source.posting import MessageWriter, StreamWriter
 
 T = TypeVar("T")
 
@@ -35,9 +35,9 @@ class DuemqSource(DataSource):
             raise BadInput(f"the columns are {SCHEMA.simpleString()}: give no schema of your own")
         return Lister(reading(self.options))
 
-    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         check(schema)
-        return Writer(writing(_appending(overwrite, self.options)))
+        return MessageWriter(writing(_appending(overwrite, self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         check(schema)

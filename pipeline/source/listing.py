@@ -29,7 +29,7 @@ SCHEMA: Final = T.StructType([
 
 
 @dataclass
-class Part(InputPartition):
+class ShardRange(InputPartition):
     """What one task reads."""
 
     shard: int
@@ -48,19 +48,19 @@ class Lister(DataSourceReader):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def partitions(self) -> Sequence[Part]:
+    def partitions(self) -> Sequence[ShardRange]:
         reading = self._reading
         with reading.server.client() as client:
             shards = patiently(lambda: len(client.cluster().shards), reading.patience_s)
         return [
-            Part(shard, status, since, until)
+            ShardRange(shard, status, since, until)
             for since, until in reading.ranges()
             for status in reading.statuses
             for shard in range(shards)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ShardRange)
         reading = self._reading
         cursor: str | None = None
         with reading.server.client() as client:
@@ -75,7 +75,7 @@ class Lister(DataSourceReader):
                     return
 
 
-def _filter(reading: Reading, part: Part) -> Filter:
+def _filter(reading: Reading, part: ShardRange) -> Filter:
     given = {
         "topic": reading.topic, "key": reading.key, "label": reading.label, "status": part.status,
         "due_from": part.since, "due_to": part.until, "shard": part.shard,

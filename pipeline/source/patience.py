@@ -14,7 +14,7 @@ from duemq.pipeline.sources.server import Clock, Sleep, longer
 ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
 
-class Answer(NamedTuple):
+class PostResult(NamedTuple):
     """What became of a message: accepted, repeated (it was there already), or refused with the reason."""
 
     status: str
@@ -27,13 +27,13 @@ def posted(
     patience_s: float,
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
-) -> list[Answer]:
+) -> list[PostResult]:
     """An answer for each draft, in order. All have names, so what is not known is sent again.
 
     Raises `Unavailable` and `Unreachable` once nothing was answered for `patience_s` seconds, and what refuses a whole
     request.
     """
-    answers: dict[int, Answer] = {}
+    answers: dict[int, PostResult] = {}
     left: Sequence[int] = range(len(drafts))
     pause_s, deadline = 0.0, clock() + patience_s
     while left:
@@ -49,9 +49,9 @@ def posted(
             why = error
         for place, result in zip(left, results, strict=False):
             if isinstance(result, Message):
-                answers[place] = Answer(REPEATED if result.state.duplicate else ACCEPTED)
+                answers[place] = PostResult(REPEATED if result.state.duplicate else ACCEPTED)
             elif isinstance(result, RejectedError):
-                answers[place] = Answer(REFUSED, str(result))
+                answers[place] = PostResult(REFUSED, str(result))
             else:
                 why = result
         again = [place for place in left if place not in answers]

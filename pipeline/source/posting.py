@@ -14,7 +14,7 @@ from duemq.client import Draft
 from duemq.client.http.client import BatchResult
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.source.options import Writing
-from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, Answer, posted
+from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
 _TOLD: Final = 5  # refusals that an error tells
@@ -33,7 +33,7 @@ class Written(WriterCommitMessage):
     refused: int = 0
     reasons: tuple[str, ...] = ()
 
-    def plus(self, name: str | None, answer: Answer) -> None:
+    def plus(self, name: str | None, answer: PostResult) -> None:
         if answer.status == ACCEPTED:
             self.accepted += 1
         elif answer.status == REPEATED:
@@ -80,7 +80,7 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
     log.warning("%s", sentence)
 
 
-class Writer(DataSourceArrowWriter):
+class MessageWriter(DataSourceArrowWriter):
     """Of a table. A task that fails in between is repeated, and so are its names."""
 
     def __init__(self, writing: Writing) -> None:
@@ -106,7 +106,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         settle(messages, self._writing)
 
 
-def answered(batches: Iterable[pa.RecordBatch], send: Send, writing: Writing) -> Iterator[tuple[str | None, Answer]]:
+def answered(
+    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+) -> Iterator[tuple[str | None, PostResult]]:
     """The name of each row and what became of it, in order."""
     for rows in _parts(batches, writing.batch):
         drafts = [_draft(row) for row in rows]
@@ -114,7 +116,7 @@ def answered(batches: Iterable[pa.RecordBatch], send: Send, writing: Writing) ->
         answers = iter(posted(sent, send, writing.patience_s))
         for row, draft in zip(rows, drafts, strict=True):
             name = row["name"].decode(errors="replace") if row["name"] is not None else None
-            yield name, next(answers) if isinstance(draft, Draft) else Answer(REFUSED, draft)
+            yield name, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
 
 
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:

@@ -46,7 +46,7 @@ _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 
-class Meaning(NamedTuple):
+class RecordMeaning(NamedTuple):
     """`kind`: schedule, cancel, move, import or malformed. Times in epoch ms. `name` has the prefix `n:`.
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
@@ -86,7 +86,7 @@ class _Malformed(Exception):
     """Why, in a few words."""
 
 
-def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard: int) -> Meaning:
+def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard: int) -> RecordMeaning:
     """What a record means that the broker appended `at` epoch ms to the partition `shard` of the buffer topic."""
     at = max(at, 0)
     ours: dict[str, bytes] = {}
@@ -112,7 +112,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
         due = max(_time(ours, at), at) if kind == "move" else None
         return _change(kind, due, _text(ours, f"duemq-{kind}"), shard)
     except _Malformed as error:
-        return Meaning("malformed", reason=str(error))
+        return RecordMeaning("malformed", reason=str(error))
 
 
 def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes:
@@ -124,7 +124,7 @@ def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes:
     return pack(">HH", 0xFFFF if key is None else len(key), len(labels)) + (key or b"") + labels + packed
 
 
-def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: int) -> Meaning:
+def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: int) -> RecordMeaning:
     if "duemq-topic" not in ours:
         raise _Malformed("duemq-topic is missing")
     topic = ours["duemq-topic"]
@@ -149,7 +149,7 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
         expires = _instant(_text(ours, "duemq-expires-at"))
         if expires < max(due, at):
             raise _Malformed("it expires before it is due")
-    return Meaning(
+    return RecordMeaning(
         "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
         labels="\n".join(labels).encode(), headers=own,
         fingerprint=None if name is None else _fingerprint(key, ours, own),
@@ -165,15 +165,15 @@ def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers) -> 
     return b"".join(pack(">I", len(part)) + part for part in parts)
 
 
-def _change(kind: str, due: int | None, destination: str, shard: int) -> Meaning:
+def _change(kind: str, due: int | None, destination: str, shard: int) -> RecordMeaning:
     if re.fullmatch(r"[A-Za-z0-9_-]{32}", destination):
         head, due_high, due_low, offset_high, offset_low, row = unpack(">HHIHII", urlsafe_b64decode(destination)[:18])
         first_due = due_high << 32 | due_low
         if head == shard and first_due < _END_MS:
-            return Meaning(
+            return RecordMeaning(
                 kind, due=due, first_due=first_due, first_offset=offset_high << 32 | offset_low, first_row=row
             )
-    return Meaning(kind, due=due, name=_name(destination))
+    return RecordMeaning(kind, due=due, name=_name(destination))
 
 
 def _name(text: str) -> str:
@@ -283,7 +283,7 @@ def _rfc3339(text: str) -> int:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _file(raw: bytes) -> Meaning:
+def _file(raw: bytes) -> RecordMeaning:
     try:
         said = json.loads(raw.decode())
     except ValueError:
@@ -301,4 +301,4 @@ def _file(raw: bytes) -> Meaning:
         raise _Malformed("no start of a window")
     if type(said.get("link", False)) is not bool:
         raise _Malformed("link is neither true nor false")
-    return Meaning("import", path=path, sha256=sha256, size=size, window=window, rows=rows)
+    return RecordMeaning("import", path=path, sha256=sha256, size=size, window=window, rows=rows)

@@ -84,7 +84,7 @@ class Retention:
         return Retention(ms, size, "compact" in policy)
 
 
-class Connection(Protocol):
+class KafkaConnection(Protocol):
     """What a client of Kafka says. Methods raise KafkaError, OSError or Unavailable."""
 
     async def topics(self) -> dict[str, list[int]]:
@@ -114,7 +114,7 @@ class Logs:
         self._kafka, self._spark = kafka, spark
         self._options = options_of(kafka)
         self._partitions: Mapping[str, list[int]] = {}
-        self._open: tuple[asyncio.Runner, Connection] | None = None
+        self._open: tuple[asyncio.Runner, KafkaConnection] | None = None
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -131,7 +131,7 @@ class Logs:
                 self._open, self._partitions = None, {}
                 runner.run(connection.close())
 
-    async def _connection(self) -> Connection:
+    async def _connection(self) -> KafkaConnection:
         if isinstance(self._kafka, JavaKafka) and self._kafka.java_login:
             if self._spark is None:
                 raise BadInput("only Kafka's Java client knows this login: it needs a Spark session")
@@ -180,7 +180,7 @@ class Logs:
         partitions whose transactions were still open after `patience_s`, which are read up to these.
         """
 
-        async def wait(connection: Connection) -> dict[TopicPartition, int]:
+        async def wait(connection: KafkaConnection) -> dict[TopicPartition, int]:
             deadline = asyncio.get_running_loop().time() + patience_s
             while True:
                 found = {where: at for where, (at, _) in (await connection.offsets(dict.fromkeys(written, -1))).items()}
@@ -238,7 +238,7 @@ class Logs:
         found = self._asked(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
         return {where: min(found[where][0], end) if where in found else end for where, end in last.items()}
 
-    def _asked(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    def _asked(self, ask: Callable[[KafkaConnection], Awaitable[T]]) -> T:
         assert self._open is not None
         runner, connection = self._open
 
@@ -252,7 +252,7 @@ class Logs:
 
 
 class PythonConnection:
-    """A `Connection` of duemq's own client."""
+    """A `KafkaConnection` of duemq's own client."""
 
     def __init__(self, consumer: Any, options: KafkaOptions) -> None:
         self._consumer, self._options = consumer, options

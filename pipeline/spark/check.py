@@ -20,7 +20,7 @@ _SCHEMA = StructType([StructField(name, StringType()) for name in ("executor", "
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class SparkWorker:
     """The Python of one executor."""
 
     executor: str
@@ -29,7 +29,7 @@ class Worker:
     pyarrow: str
 
 
-def workers(spark: SparkSession, tasks: int) -> list[Worker]:
+def workers(spark: SparkSession, tasks: int) -> list[SparkWorker]:
     """Those that took part in so many tasks, sorted. Raises SparkUnavailable where one cannot run duemq."""
     try:
         found = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
@@ -38,7 +38,7 @@ def workers(spark: SparkSession, tasks: int) -> list[Worker]:
         raise SparkUnavailable(
             f"the executors cannot run duemq: {said[-1].strip()[:500]} (docs/pipeline.md, On a cluster)"
         ) from error
-    return sorted((Worker(**row.asDict()) for row in found), key=lambda worker: worker.executor)
+    return sorted((SparkWorker(**row.asDict()) for row in found), key=lambda worker: worker.executor)
 
 
 def versions(spark: SparkSession) -> dict[str, str]:

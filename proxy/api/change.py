@@ -16,7 +16,7 @@ from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
-from duemq.proxy.gateway.base import Outcome
+from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.message_ref import may_exist, message_ref, unknown
 from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter
@@ -61,9 +61,9 @@ async def redrive(service: Service, request: Request) -> Response:
         if state is None:
             raise unknown(ref)
         if state.status == "delivered":
-            raise _too_late(Outcome(state.id, Answer.DELIVERED, state.delivered_at), ref)
+            raise _too_late(ChangeOutcome(state.id, Answer.DELIVERED, state.delivered_at), ref)
         if state.status == "cancelled":
-            raise _too_late(Outcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), ref)
+            raise _too_late(ChangeOutcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), ref)
         raise Rejected("bad_field", f"message {state.id} is {state.status}, not a dead letter", "id")
     return await _changed(service, ref, outcome)
 
@@ -206,7 +206,7 @@ async def _cancel_matching(service: Service, request: Request, fields: Any, time
         query = replace(query, cursor=page.cursor)
 
 
-def _result(outcome: Outcome, timed: bool) -> dict[str, Any]:
+def _result(outcome: ChangeOutcome, timed: bool) -> dict[str, Any]:
     result = {"id": outcome.id, "status": _STATUS_OF[outcome.answer]}
     return result | _timed(result["status"], outcome.at) if timed else result
 
@@ -216,7 +216,7 @@ def _timed(status: str, at: int) -> dict[str, Any]:
     return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
-async def _changed(service: Service, ref: str, outcome: Outcome) -> Response:
+async def _changed(service: Service, ref: str, outcome: ChangeOutcome) -> Response:
     if outcome.answer is None:
         return _pending(outcome)
     if outcome.answer is not Answer.OK:
@@ -228,13 +228,13 @@ async def _changed(service: Service, ref: str, outcome: Outcome) -> Response:
         return _pending(outcome)
 
 
-def _pending(outcome: Outcome) -> Response:
+def _pending(outcome: ChangeOutcome) -> Response:
     # Relative to the path of the request, /v1/messages/ID or /v1/dlq/ID:redrive behind whatever a proxy puts before it.
     location = {"Location": f"../messages/{outcome.id}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 
 
-def _too_late(outcome: Outcome, ref: str) -> Rejected:
+def _too_late(outcome: ChangeOutcome, ref: str) -> Rejected:
     """Why a change was refused."""
     id_ = outcome.id
     match outcome.answer:

@@ -54,7 +54,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResponseSpec:
     """What a status means, and the shape of its body: one model, or one per media type."""
 
     description: str
@@ -72,7 +72,7 @@ class Endpoint:
     handler: Handler
     summary: str
     tag: str
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, ResponseSpec]
     errors: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     body: type[BaseModel] | None = None
@@ -90,7 +90,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """Where a request goes. Without a handler: `allowed` has the methods the path knows; none = no such path."""
 
     handler: Handler | None
@@ -102,11 +102,11 @@ class Router:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._routes = [
-            (Route(one.path, one.handler, methods=[one.method]), Found(_handler_of(one)), _border_of(one))
+            (Route(one.path, one.handler, methods=[one.method]), RouteMatch(_handler_of(one)), _border_of(one))
             for one in endpoints
         ]
 
-    def find(self, request: Request) -> Found:
+    def find(self, request: Request) -> RouteMatch:
         """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
         scope = request.scope
         allowed: set[str] = set()
@@ -115,10 +115,10 @@ class Router:
             if match is Match.FULL:
                 scope["path_params"] = child["path_params"]
                 assert found.handler is not None
-                return Found(_without_body(found.handler)) if border.check(scope) else found
+                return RouteMatch(_without_body(found.handler)) if border.check(scope) else found
             if match is Match.PARTIAL and route.methods:
                 allowed |= route.methods
-        return Found(None, tuple(sorted(allowed)))
+        return RouteMatch(None, tuple(sorted(allowed)))
 
 
 def _border_of(endpoint: Endpoint) -> Border:

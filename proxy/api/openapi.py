@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from duemq import __version__
-from duemq.proxy.api.endpoint import JSON, Answer, Endpoint, Parameter
+from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec
 from duemq.proxy.api.schemas import Problem
 from duemq.web.problem import CODES, MEDIA_TYPE, TYPE
 from duemq.web.same_origin import SAFE_METHODS
@@ -116,7 +116,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: ResponseSpec) -> dict[str, Any]:
     headers = _REQUEST_ID | {
         name: {"description": description, "schema": {"type": "string"}} for name, description in answer.headers.items()
     }

@@ -27,7 +27,7 @@ _ESCAPED = 6  # JSON may spell each byte of a payload as \\u00NN
 _OURS = b"duemq-"
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message as it came: `body` parsed (None for a raw one) and as bytes.
 
     `dashed`: the duemq-* headers of a raw one, as they came before the body: what comes behind it is no header.
@@ -100,7 +100,9 @@ def name_conflict(receipt: Receipt, name: str) -> Rejected:
     return Rejected("name_conflict", detail, "name", id=receipt.id)
 
 
-async def _accept(service: Service, request: Request, sent: Sent, name: bytes = b"", said: bytes = b"") -> Receipt:
+async def _accept(
+    service: Service, request: Request, sent: SentMessage, name: bytes = b"", said: bytes = b""
+) -> Receipt:
     """The receipt of one message. `said`: the fingerprint of what is sent under the name.
 
     A repeat gets what the first one got, whatever time it is now, and whatever limits there are.
@@ -128,7 +130,7 @@ def _error_of(answer: Rejected) -> Rejected | Unavailable:
     return Unavailable(answer.detail) if answer.code == Unavailable.code else answer
 
 
-def _draft(service: Service, request: Request, sent: Sent) -> Draft:
+def _draft(service: Service, request: Request, sent: SentMessage) -> Draft:
     if sent.parsed is not None:
         return service.ingress.draft(sent.parsed, service.clock())
     try:
@@ -142,7 +144,7 @@ def _draft(service: Service, request: Request, sent: Sent) -> Draft:
         raise
 
 
-async def _read_message(service: Service, request: Request) -> Sent:
+async def _read_message(service: Service, request: Request) -> SentMessage:
     limits = service.ingress.limits
     media: bytes | None = None
     dashed: list[tuple[bytes, bytes]] = []
@@ -157,11 +159,11 @@ async def _read_message(service: Service, request: Request) -> Sent:
             raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
         body = await read_body(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
         await check_values(body)
-        return Sent(parse_json(body), bytes(body))
+        return SentMessage(parse_json(body), bytes(body))
     if media is None and not dashed:
         raise not_json(media)
     body = await read_body(request, limits.max_payload_bytes)
-    return Sent(None, bytes(body), dashed)
+    return SentMessage(None, bytes(body), dashed)
 
 
 def _idempotency_key(request: Request) -> bytes | None:

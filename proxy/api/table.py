@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from duemq.proxy.api import batch, change, find, imports, schemas, send, topics
 from duemq.proxy.api import server_info as service
-from duemq.proxy.api.endpoint import JSON, Answer, Endpoint, Parameter, Service
+from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
 from duemq.proxy.api.openapi import describe
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
 from duemq.web import status
@@ -94,9 +94,9 @@ _IDS = (
         {"type": "integer", "minimum": 1, "maximum": imports.MAX_IDS, "default": imports.MAX_IDS},
     ),
 )  # fmt: skip
-_STATE = Answer("The message.", schemas.MessageState)
-_MOVED = Answer("The message as it is now.", schemas.MessageState)
-_PENDING = Answer(
+_STATE = ResponseSpec("The message.", schemas.MessageState)
+_MOVED = ResponseSpec("The message as it is now.", schemas.MessageState)
+_PENDING = ResponseSpec(
     "The answer is not known yet. It will be one of the others: look again.", schemas.Pending,
     {"Location": "Where to look."},
 )  # fmt: skip
@@ -116,21 +116,21 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages", send.post_message, "Schedule a message", "messages",
         {
-            201: Answer("Accepted and durable.", schemas.Receipt),
-            200: Answer("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
+            201: ResponseSpec("Accepted and durable.", schemas.Receipt),
+            200: ResponseSpec("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
         },
         (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
         examples=_MESSAGE_EXAMPLES, notes=_RAW,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
-        {200: Answer("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
+        {200: ResponseSpec("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
         ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
         notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
     ),
     Endpoint(
         "POST", "/v1/messages:batch", batch.post_batch, "Schedule many messages", "messages",
-        {200: Answer("A receipt or an error for each, in order.", schemas.BatchResult)},
+        {200: ResponseSpec("A receipt or an error for each, in order.", schemas.BatchResult)},
         ("bad_json", "bad_field", "unknown_field", "bad_header", "batch_too_large", _CLOCK, *_DOWN), (), schemas.Batch,
         examples={"two": {"messages": [{"topic": "orders", "payload": "a", "deliver_after": "1h"},
                                        {"topic": "orders", "payload": "b", "deliver_at": 1795255200000}]},
@@ -141,7 +141,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "DELETE", "/v1/messages/{id}", change.delete_message, "Cancel a message", "messages",
-        {200: Answer("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
+        {200: ResponseSpec("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
         ("unknown_message", "already_delivered", "already_dead", *_DOWN),
     ),
     Endpoint(
@@ -151,8 +151,8 @@ ENDPOINTS = (
     Endpoint(
         "PUT", "/v1/messages/{id}", send.put_message, "Schedule a message under a name of your own", "messages",
         {
-            201: Answer("Accepted and durable.", schemas.Receipt),
-            200: Answer("The same message exists under this name.", schemas.Receipt),
+            201: ResponseSpec("Accepted and durable.", schemas.Receipt),
+            200: ResponseSpec("The same message exists under this name.", schemas.Receipt),
         },
         (*_MESSAGE, "name_taken", "name_conflict"), (_IF_NONE_MATCH,), schemas.Message, raw_body=True,
         examples=_MESSAGE_EXAMPLES, notes=_RAW,
@@ -169,7 +169,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/messages:cancel", change.cancel_many, "Cancel many messages, by id or by filter", "messages",
-        {200: Answer("What became of each.", schemas.CancelReport)},
+        {200: ResponseSpec("What became of each.", schemas.CancelReport)},
         ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN),
         (), schemas.CancelMany,
         examples={"by id or name": {"ids": ["order-17"]},
@@ -177,41 +177,42 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/messages:move", change.move_many, "Move many messages, each to a time of its own", "messages",
-        {200: Answer("What became of each, in order.", schemas.MoveReport)},
+        {200: ResponseSpec("What became of each, in order.", schemas.MoveReport)},
         ("bad_json", "bad_field", "unknown_field", "batch_too_large", _CLOCK, *_DOWN), (), schemas.MoveMany,
         examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
                                     {"id": "order-18", "deliver_after": "2h"}]}},
     ),
     Endpoint(
         "GET", "/v1/messages", find.list_messages, "List messages, soonest first", "messages",
-        {200: Answer("A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
+        {200: ResponseSpec(
+            "A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
         _LIST, (*_FILTERS, _STATUS),
     ),
     Endpoint(
         "GET", "/v1/topics", topics.list_topics, "List topics", "topics",
-        {200: Answer("All topics.", schemas.TopicList)}, _DOWN,
+        {200: ResponseSpec("All topics.", schemas.TopicList)}, _DOWN,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}", topics.get_topic, "Look a topic up", "topics",
-        {200: Answer("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
+        {200: ResponseSpec("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_consumer_cursor,
         "Where a consumer goes on", "topics",
-        {200: Answer("Its place.", schemas.Place), 204: Answer("It has none: it begins at the start.")},
+        {200: ResponseSpec("Its place.", schemas.Place), 204: ResponseSpec("It has none: it begins at the start.")},
         ("bad_topic", "bad_field", "forbidden", *_DOWN),
     ),
     Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_consumer_cursor,
         "Store a consumer's cursor", "topics",
-        {204: Answer("It is remembered.")},
+        {204: ResponseSpec("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", *_DOWN),
         (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
     ),
     Endpoint(
         "GET", "/v1/dlq", find.list_dead_letters, "List the dead letters", "dead letters",
-        {200: Answer("A page.", schemas.MessageList)}, _LIST, _FILTERS,
+        {200: ResponseSpec("A page.", schemas.MessageList)}, _LIST, _FILTERS,
     ),
     Endpoint(
         "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
@@ -220,8 +221,10 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/imports", imports.post_import, "Hand over a file of messages", "imports",
         {
-            202: Answer("It is in the log. Each node imports it; then its messages are scheduled.", schemas.FileImport),
-            200: Answer("A file of this content was handed over before: what became of that.", schemas.FileImport),
+            202: ResponseSpec(
+                "It is in the log. Each node imports it; then its messages are scheduled.", schemas.FileImport
+            ),
+            200: ResponseSpec("A file with this content was imported before: its state.", schemas.FileImport),
         },
         ("bad_json", "bad_field", "unknown_field", "forbidden", "bad_delay_file", "past_due", "delay_too_long",
          "payload_too_large", *_DOWN),
@@ -231,8 +234,8 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/imports:batch", imports.post_imports, "Hand over many files, all or none", "imports",
         {
-            202: Answer("All are in the log, and each node takes them in.", schemas.ImportList),
-            200: Answer("All were handed over before: what became of each, in order.", schemas.ImportList),
+            202: ResponseSpec("All are in the log, and each node takes them in.", schemas.ImportList),
+            200: ResponseSpec("All were handed over before: what became of each, in order.", schemas.ImportList),
         },
         ("bad_json", "bad_field", "unknown_field", "forbidden", "past_due", "delay_too_long", "batch_too_large",
          *_DOWN),
@@ -242,53 +245,53 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/imports", imports.list_imports, "List files that were handed over", "imports",
-        {200: Answer("All that are not forgotten, by shard, oldest first.", schemas.ImportPage)},
+        {200: ResponseSpec("All that are not forgotten, by shard, oldest first.", schemas.ImportPage)},
         ("bad_query", *_DOWN), _LISTED,
     ),
     Endpoint(
         "GET", "/v1/imports/{id}", imports.get_import, "What became of a file", "imports",
-        {200: Answer("How it stands.", schemas.FileImport)}, ("unknown_import", *_DOWN),
+        {200: ResponseSpec("How it stands.", schemas.FileImport)}, ("unknown_import", *_DOWN),
     ),
     Endpoint(
         "GET", "/v1/imports/{id}/ids", imports.get_ids, "The ids of a file's messages", "imports",
-        {200: Answer("32 characters per row, one id behind the other; nothing after the last row.",
+        {200: ResponseSpec("32 characters per row, one id behind the other; nothing after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
         ("unknown_import", "no_ids", "bad_query", *_DOWN), _IDS,
     ),
     Endpoint(
         "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",
-        {200: Answer("The cluster.", schemas.Cluster)},
+        {200: ResponseSpec("The cluster.", schemas.Cluster)},
     ),
     Endpoint(
         "GET", "/v1/limits", service.limits, "What this server accepts", "service",
-        {200: Answer("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
+        {200: ResponseSpec("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
         {
-            202: Answer("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
-            200: Answer("It is master of none.", schemas.Drained),
+            202: ResponseSpec("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
+            200: ResponseSpec("It is master of none.", schemas.Drained),
         },
         ("unknown_node", "not_supported", "unavailable"),
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node take part again", "service",
-        {200: Answer("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
+        {200: ResponseSpec("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
     ),
     Endpoint(
         "GET", "/healthz", status.healthz, "Whether the process lives", "service",
-        {200: Answer("It does.", schemas.State)},
+        {200: ResponseSpec("It does.", schemas.State)},
     ),
     Endpoint(
         "GET", "/readyz", status.readyz, "Whether messages are accepted and delivered", "service",
-        {200: Answer("They are.", schemas.State)}, ("unavailable", "closing"),
+        {200: ResponseSpec("They are.", schemas.State)}, ("unavailable", "closing"),
     ),
     Endpoint(
         "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
-        {200: Answer("The text format.", {"text/plain": _TEXT})},
+        {200: ResponseSpec("The text format.", {"text/plain": _TEXT})},
     ),
     Endpoint(
         "GET", "/openapi.json", openapi, "This document", "service",
-        {200: Answer("OpenAPI 3.1.", {JSON: {"type": "object"}})},
+        {200: ResponseSpec("OpenAPI 3.1.", {JSON: {"type": "object"}})},
     ),
 )  # fmt: skip

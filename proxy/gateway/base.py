@@ -32,7 +32,7 @@ class Receipt(NamedTuple):
     conflict: bool = False
 
 
-class Outcome(NamedTuple):
+class ChangeOutcome(NamedTuple):
     """The answer to a cancel, move, deliver-now or redrive of one message.
 
     `answer` is None when it is not known in time; `at`: when the message was cancelled or delivered, epoch ms, 0 when
@@ -54,7 +54,7 @@ class ImportStatus(NamedTuple):
     known: bool = False
 
 
-class Page(NamedTuple):
+class MessagePage(NamedTuple):
     """Messages in the order of their due times, without payloads; `cursor` is None after the last page.
 
     A page may hold fewer than `limit` messages, even none, and still have a cursor: a search looks at a bounded number
@@ -96,7 +96,7 @@ class Gateway(Protocol):
 
     async def change(
         self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
-    ) -> list[Outcome]:
+    ) -> list[ChangeOutcome]:
         """Cancel, move (to `due`: one for all, or one for each), deliver now or redrive (kinds of `model/message.py`).
 
         One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up with `times`,
@@ -135,7 +135,7 @@ class Gateway(Protocol):
         """The message with this id or name, or None if it is unknown. Sees every message accepted before the call."""
         ...
 
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query) -> MessagePage:
         """Raises Rejected `bad_cursor`."""
         ...
 

@@ -33,9 +33,9 @@ from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, sha
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
-from duemq.proxy.gateway.base import ImportStatus, Outcome, Page, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, Receipt
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
-from duemq.proxy.gateway.names import Appended, Names
+from duemq.proxy.gateway.names import AppendedNames, Names
 from duemq.proxy.gateway.shard_router import ByKey, Selection
 from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 
@@ -131,7 +131,7 @@ class CommandGateway:
         if outgoing.direct_ids:
             self._backend.count_direct(len(outgoing.direct_ids))
         answers: list[Receipt | Rejected] = []
-        named: dict[int, Appended] = {}
+        named: dict[int, AppendedNames] = {}
         issue = self._backend.ids.issue
         for index, draft in enumerate(drafts):
             if index in refused:
@@ -144,7 +144,7 @@ class CommandGateway:
                 receipt = Receipt(issue(where[1], due, offset), "scheduled", draft.topic, due)
                 answers.append(receipt)
                 if draft.name:
-                    named[index] = Appended(draft, receipt, where[1], offset)
+                    named[index] = AppendedNames(draft, receipt, where[1], offset)
         if named:
             for index, answer in zip(named, await self._names.settle(list(named.values())), strict=True):
                 answers[index] = answer
@@ -229,7 +229,7 @@ class CommandGateway:
         return await self._backend.reader.state(meant.shard, meant.first_key, offset)
 
     @_reading
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query) -> MessagePage:
         self._check()
         key, last_shard = LOWEST, -1
         if query.cursor is not None:
@@ -246,13 +246,13 @@ class CommandGateway:
         }
         found = await self._backend.reader.search(query, after)
         messages, position = merge([found[shard] for shard in shards], query.limit)
-        return Page(messages, None if position is None else write_cursor(*position))
+        return MessagePage(messages, None if position is None else write_cursor(*position))
 
     # --- changing -------------------------------------------------------------------------------------------------
 
     async def change(
         self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
-    ) -> list[Outcome]:
+    ) -> list[ChangeOutcome]:
         self._check()
         dues = repeat(due) if isinstance(due, int) else due
         meant = await self._meant(refs)
@@ -278,22 +278,22 @@ class CommandGateway:
                     for (topic, shard), batch in batches.items()
                 )
             )
-        outcomes: list[Outcome] = []
+        outcomes: list[ChangeOutcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
         for ref, one, position in zip(refs, meant, positions, strict=True):
             if one is None:
-                outcomes.append(Outcome(ref, Answer.UNKNOWN))
+                outcomes.append(ChangeOutcome(ref, Answer.UNKNOWN))
             elif isinstance(one, MessageState):
-                outcomes.append(Outcome(one.id, Answer.DELIVERED, one.delivered_at))
+                outcomes.append(ChangeOutcome(one.id, Answer.DELIVERED, one.delivered_at))
             else:
                 offset = landed[BUFFER, one.shard].offset(position)
                 answered = held[one.shard].answer(offset)
                 if answered is None:
-                    outcome = Outcome(one.id, None)
+                    outcome = ChangeOutcome(one.id, None)
                 elif answered.answer is Answer.OK:
-                    outcome = Outcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
+                    outcome = ChangeOutcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
                 else:
-                    outcome = Outcome(one.id, answered.answer)
+                    outcome = ChangeOutcome(one.id, answered.answer)
                     if answered.answer in _ENDED:
                         ended.setdefault(one.shard, []).append((len(outcomes), one.first_key, offset))
                 outcomes.append(outcome)

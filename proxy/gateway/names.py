@@ -17,7 +17,7 @@ from duemq.proxy.gateway.base import Receipt
 _REPEAT = "send it again under the same name"
 
 
-class Appended(NamedTuple):
+class AppendedNames(NamedTuple):
     """A named draft that is in the log, with the receipt it gets if its name is new."""
 
     draft: Draft
@@ -32,7 +32,7 @@ class Names:
     def __init__(self, backend: Backend, answer_s: float) -> None:
         self._backend, self._answer_s = backend, answer_s
 
-    async def settle(self, appended: Sequence[Appended]) -> list[Receipt | Rejected]:
+    async def settle(self, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
         """What became of each. Raises nothing: where that is not known here the answer is `outcome_unknown`."""
         shards = _by_shard(one.shard for one in appended)
         parts = await asyncio.gather(*(self._settle(shard, [appended[at] for at in ats]) for shard, ats in shards))
@@ -41,7 +41,7 @@ class Names:
             answers.update(zip(ats, part, strict=True))
         return [answers[at] for at in range(len(appended))]
 
-    async def _settle(self, shard: int, appended: Sequence[Appended]) -> list[Receipt | Rejected]:
+    async def _settle(self, shard: int, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
         """In the order of their offsets."""
         try:
             progress = self._backend.progress(shard)

@@ -21,7 +21,7 @@ from duemq.cluster.codec import (
     state_from_json,
     token_headers,
 )
-from duemq.cluster.shard_reader import Found, MessageState, Named, Query
+from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
@@ -93,8 +93,8 @@ class RemoteReader:
         ids = (await self._get(shard, "imported-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
         return None if ids is None else ids.encode()
 
-    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
-        found: dict[int, Found] = {}
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
+        found: dict[int, SearchPart] = {}
         tried: dict[int, set[str]] = {shard: set() for shard in after}
         reason: Unavailable | None = None
         while missing := after.keys() - found.keys():
@@ -118,7 +118,9 @@ class RemoteReader:
                     found |= answer
         return found
 
-    async def _search(self, node: Member, query: Query, after: Mapping[int, bytes]) -> dict[int, Found] | Unavailable:
+    async def _search(
+        self, node: Member, query: Query, after: Mapping[int, bytes]
+    ) -> dict[int, SearchPart] | Unavailable:
         body = {"query": query_to_json(query), "after": {str(shard): key.hex() for shard, key in after.items()}}
         request = self._http.build_request("POST", f"{node.url}/internal/search", content=orjson.dumps(body))
         try:

@@ -13,7 +13,7 @@ from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailab
 from duemq.model.import_command import ImportCommand
 from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.source import Source
+from duemq.storage.imports.source import SourceFile
 from duemq.storage.jobs.parent import Lines, lines_of
 
 _SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
@@ -63,7 +63,7 @@ class Inspector:
 def _look_for(path: str, policy: ImportPolicy) -> None:
     """Whether there is a file to read. Blocks."""
     try:
-        with Source.open(Path(path), policy.folders):
+        with SourceFile.open(Path(path), policy.folders):
             pass
     except BadDelayFile as error:
         raise Rejected(error.code, error.detail, "path") from error

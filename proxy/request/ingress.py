@@ -42,7 +42,7 @@ _VALUES_PER_ITEM = 50  # of a batch, on average
 
 
 @dataclass(frozen=True)
-class Limits:
+class MessageLimits:
     """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
 
     max_payload_bytes: int = 1 << 20
@@ -63,7 +63,7 @@ class Ingress:
     `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
     """
 
-    def __init__(self, limits: Limits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, limits: MessageLimits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
         self.limits, self._why_clock_out = limits, why_clock_out
         self._time = limits.time
         self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None

@@ -23,7 +23,7 @@ from typing import Self
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.manifest import SAFE, Backup, BackupFile, Bar, HeldShard, Progress, names, read_backup
+from duemq.storage.backup.manifest import SAFE, Backup, BackupFile, HeldShard, Progress, ProgressBar, names, read_backup
 from duemq.storage.data_folder import BACKUP, META, SECRET, FolderInfo
 from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, write_durably
 
@@ -150,7 +150,7 @@ class _Taking:
         self._partial, self._sources = partial, sources
         self._previous = previous.path if previous else partial
         self._known = {file.name: file for file in previous.backup.files} if previous else {}
-        self._bar = Bar(progress, sum(path.stat().st_size for path in sources.values()))
+        self._bar = ProgressBar(progress, sum(path.stat().st_size for path in sources.values()))
 
     def take(self, name: str) -> None:
         source, into = self._sources[name], self._partial / name

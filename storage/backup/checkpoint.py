@@ -39,7 +39,7 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint holds: a shard after ledger entry `entry`, as the `Position` inside it says, and its files."""
 
     id: str
@@ -59,7 +59,7 @@ class Manifest:
         return orjson.dumps(asdict(self) | {"format": FORMAT, "cursor": self.cursor.hex()})
 
     @staticmethod
-    def decode(raw: bytes) -> Manifest:
+    def decode(raw: bytes) -> CheckpointManifest:
         """Raises CorruptStore for what is no manifest of this format, or names files outside of its folder."""
         try:
             found = orjson.loads(raw)
@@ -68,7 +68,7 @@ class Manifest:
             files = tuple(CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in found["files"])
             if len({file.name for file in files}) != len(files) or not all(map(_is_sound, files)):
                 raise ValueError("files")
-            return Manifest(
+            return CheckpointManifest(
                 str(found["id"]), int(found["shard"]), int(found["entry"]), int(found["applied"]),
                 bytes.fromhex(found["cursor"]), int(found["ledger_offset"]), files,
             )  # fmt: skip
@@ -113,14 +113,16 @@ def link_imported(store: ShardStore, into: Path) -> None:
                 os.link(path, linked)
 
 
-def describe(checkpoint: Path, shard: int) -> Manifest:
+def describe(checkpoint: Path, shard: int) -> CheckpointManifest:
     """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum."""
     position = read_position(checkpoint)
     entry = position.entry
     with translated(checkpoint):
         paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
         files = tuple(_described(path, str(path.relative_to(checkpoint))) for path in paths)
-    return Manifest(checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files)
+    return CheckpointManifest(
+        checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files
+    )
 
 
 def _described(path: Path, name: str) -> CheckpointFile:

@@ -124,7 +124,7 @@ def names(into: Path) -> list[str]:
     return sorted(path.parent.name for path in into.glob(f"*/{BACKUP}") if NAME.fullmatch(path.parent.name))
 
 
-class Bar:
+class ProgressBar:
     """Progress over many files."""
 
     def __init__(self, progress: Progress, total: int) -> None:
@@ -154,7 +154,7 @@ def damage(path: Path, wanted: BackupFile, report: Report) -> str | None:
 def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
     """Read every file of a backup; what is wrong with it, a sentence per file. Raises as `read_backup` does."""
     backup = read_backup(path)
-    bar, wrong = Bar(progress, backup.total_bytes), []
+    bar, wrong = ProgressBar(progress, backup.total_bytes), []
     for file in backup.files:
         found = damage(path / file.name, file, bar.reading)
         if found is not None:

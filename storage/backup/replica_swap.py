@@ -21,7 +21,7 @@ from pathlib import Path
 from duemq.model.errors import CorruptStore
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, read_position
+from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, read_position
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.fsync import sync_folder, write_durably
 
@@ -77,15 +77,15 @@ class Partial:
         self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
         self._held: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> CheckpointManifest | None:
         """What an earlier attempt was fetching, if that can be read."""
         try:
             with translated(self.folder):
-                return Manifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
+                return CheckpointManifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
         except CorruptStore:
             return None
 
-    def begin(self, manifest: Manifest) -> None:
+    def begin(self, manifest: CheckpointManifest) -> None:
         """Prepare for this manifest. Of what is there only files that it has too are kept, however much of them."""
         held = self.manifest()
         useful = set(manifest.files) & set(held.files) if held else set()
@@ -122,7 +122,7 @@ class Partial:
     def open(self, file: CheckpointFile) -> PartialFile:
         return PartialFile(self._files / file.name, file)
 
-    def complete(self, manifest: Manifest) -> None:
+    def complete(self, manifest: CheckpointManifest) -> None:
         """Put it in the replica's place; every file of the manifest must be there and durable.
 
         Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says.

@@ -14,7 +14,7 @@ import orjson
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.manifest import Backup, BackupFile, Bar, HeldShard, Progress, damage, read_backup
+from duemq.storage.backup.manifest import Backup, BackupFile, HeldShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 
@@ -36,7 +36,7 @@ def restore(path: Path, data: Path, progress: Progress, fault: Failpoint = no_fa
             _refuse_full(data)  # a server may have begun on it just now
             write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
             fault("begun")
-            bar = Bar(progress, backup.total_bytes)
+            bar = ProgressBar(progress, backup.total_bytes)
             for file in backup.files:
                 if file.name != _LAST:
                     _put(path, data, file, bar)
@@ -66,7 +66,7 @@ def _refuse_full(data: Path) -> None:
         )
 
 
-def _put(path: Path, data: Path, file: BackupFile, bar: Bar) -> None:
+def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
     source, into = path / file.name, data / file.name
     into.parent.mkdir(parents=True, exist_ok=True)
     if damage(into, file, bar.reading) is None:

@@ -28,8 +28,8 @@ from duemq.model.timing import window_of
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.fsync import make_folder, sync_folder
 from duemq.storage.imports.columns import MAX_ROWS, SCHEMA, check_schema, is_normal, normalised
-from duemq.storage.imports.row_rules import ImportLimits, Rules
-from duemq.storage.imports.source import Source, readable
+from duemq.storage.imports.row_rules import ImportLimits, ImportRules
+from duemq.storage.imports.source import SourceFile, readable
 
 FORMAT = 1
 _ABOUT = b"duemq-adopted"  # as in files of format 1
@@ -80,7 +80,7 @@ class Glance:
 
 def glance(path: Path) -> Glance:
     """What is in a file by its first row and its footer: whether it is right is not looked at. Raises BadDelayFile."""
-    with Source.open(path) as source, _reading(source):
+    with SourceFile.open(path) as source, _reading(source):
         with pq.ParquetFile(source.path) as file:
             check_schema(file.schema_arrow)
             rows = file.metadata.num_rows
@@ -100,10 +100,10 @@ def inspect(
     name: str | None = None,
 ) -> Intake:
     """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
-    with Source.open(path, folders, name) as source, _reading(source):
+    with SourceFile.open(path, folders, name) as source, _reading(source):
         before = source.state()
         sha256 = source.sha256(alive)
-        rules = Rules(limits, None)
+        rules = ImportRules(limits, None)
         for _ in _valid(source, rules, progress):
             pass
         return _intake(source, rules, before, sha256)
@@ -137,8 +137,8 @@ def take_in(
         make_folder(target.parent)
         temporary.unlink(missing_ok=True)
         try:
-            with Source.open(path, folders, name) as source:
-                intake = _taken_in(source, temporary, partial(Rules, limits, window), size, link, progress, alive)
+            with SourceFile.open(path, folders, name) as source:
+                intake = _taken_in(source, temporary, partial(ImportRules, limits, window), size, link, progress, alive)
             fault("written")
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
@@ -155,9 +155,9 @@ def take_in(
 
 
 def _taken_in(
-    source: Source,
+    source: SourceFile,
     temporary: Path,
-    rules_of_file: Callable[[], Rules],
+    rules_of_file: Callable[[], ImportRules],
     size: int | None,
     link: bool,
     progress: Callable[[int], None],
@@ -183,7 +183,7 @@ def _taken_in(
 
 
 @contextmanager
-def _reading(source: Source) -> Iterator[None]:
+def _reading(source: SourceFile) -> Iterator[None]:
     """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
     try:
         with readable(source.name):
@@ -196,18 +196,18 @@ def _reading(source: Source) -> Iterator[None]:
 
 def _sha256(path: Path, alive: Callable[[], None]) -> str:
     """Of a file of our own."""
-    with Source.open(path) as file:
+    with SourceFile.open(path) as file:
         return file.sha256(alive)
 
 
-def _intake(source: Source, rules: Rules, before: tuple[int, int, int], sha256: str) -> Intake:
+def _intake(source: SourceFile, rules: ImportRules, before: tuple[int, int, int], sha256: str) -> Intake:
     if source.state() != before:
         raise BadDelayFile(f"{source.name} was changed while it was read")
     assert rules.window is not None
     return Intake(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
 
 
-def _linked(source: Source, temporary: Path) -> bool:
+def _linked(source: SourceFile, temporary: Path) -> bool:
     with pq.ParquetFile(source.path) as file:
         if not is_normal(file):
             return False
@@ -220,7 +220,7 @@ def _linked(source: Source, temporary: Path) -> bool:
     return True
 
 
-def _valid(source: Source, rules: Rules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
     """All rows of a file, normalised and found right."""
     with pq.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         check_schema(file.schema_arrow)
@@ -244,7 +244,7 @@ def _valid(source: Source, rules: Rules, progress: Callable[[int], None]) -> Ite
         raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {count}")
 
 
-def _is_small(source: Source, rules: Rules, progress: Callable[[int], None]) -> bool:
+def _is_small(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> bool:
     """Whether no row group is large once each message has its own copy of what they share. All rows are validated."""
     with pq.ParquetFile(source.path) as file:
         ends = np.cumsum([group.num_rows for group in _groups(file.metadata)])
@@ -306,7 +306,7 @@ def kept(
     """What a file holds that was taken in before, of a source with this checksum; None where there is no such file, or
     it is damaged. It is read from end to end."""
     try:
-        with Source.open(target) as file:
+        with SourceFile.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
                 said = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
             content, size = file.sha256(alive), file.state()[1]
@@ -314,7 +314,7 @@ def kept(
                 said = {"sha256": content, "size": size}
             if said["sha256"] != sha256:
                 return None
-            rules = Rules(limits, window)
+            rules = ImportRules(limits, window)
             for _ in _valid(file, rules, progress):
                 pass
     except (pa.ArrowException, OSError, ValueError, BadDelayFile):
@@ -323,7 +323,11 @@ def kept(
 
 
 def _write(
-    source: Source, temporary: Path, rules: Rules, progress: Callable[[int], None], of: Mapping[str, int | str]
+    source: SourceFile,
+    temporary: Path,
+    rules: ImportRules,
+    progress: Callable[[int], None],
+    of: Mapping[str, int | str],
 ) -> None:
     with pq.ParquetWriter(
         temporary, SCHEMA, compression="zstd", compression_level=1, write_page_checksum=True,

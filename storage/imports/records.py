@@ -97,14 +97,14 @@ class ImportRecords:
         found = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
         return [None if raw is None else U64.unpack(raw)[0] for raw in found]
 
-    def changes(self, wanted: dict[int, ImportCommand], settled: Sequence[FileDecision], at: int) -> Changes:
+    def changes(self, wanted: dict[int, ImportCommand], settled: Sequence[FileDecision], at: int) -> ImportChanges:
         """What a cycle committed at `at` ms does: files newly wanted, and files imported or refused."""
         new = [ImportRecord(offset, import_command, PENDING, at) for offset, import_command in wanted.items()]
         ended = [self.wanted[said.offset].settled(said, at) for said in settled]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
-        return Changes(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
+        return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
-    def note(self, changes: Changes) -> None:
+    def note(self, changes: ImportChanges) -> None:
         """They are in the store."""
         for one in changes.new:
             self.wanted[one.offset] = one
@@ -122,7 +122,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ImportChanges:
     """What a cycle does to the imports of a store. Puts and deletes carry their prefixes."""
 
     new: Sequence[ImportRecord]

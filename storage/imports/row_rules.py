@@ -37,7 +37,7 @@ class ImportLimits:
     topics: tuple[str, ...] = ()
 
 
-class Wrong(NamedTuple):
+class RowProblem(NamedTuple):
     """The first row (in a batch) that breaks one rule, and how."""
 
     row: int
@@ -45,7 +45,7 @@ class Wrong(NamedTuple):
     sentence: str
 
 
-class Rules:
+class ImportRules:
     """Checks the batches of one file, in order. `window`: its start, ms; None takes that of the first row."""
 
     def __init__(self, limits: ImportLimits, window: int | None) -> None:
@@ -65,7 +65,7 @@ class Rules:
             self.first_due = dues[0].as_py()
         self.rows, self.last_due = self.rows + len(dues), dues[-1].as_py()
 
-    def _all(self, batch: pa.RecordBatch) -> Iterator[Wrong | None]:
+    def _all(self, batch: pa.RecordBatch) -> Iterator[RowProblem | None]:
         yield from self._dues(batch["due_ms"])
         yield from self._topics(batch["topic"])
         yield _null("payload", batch["payload"])
@@ -75,34 +75,34 @@ class Rules:
         yield from self._labels(batch["labels"])
         yield self._expires(batch["expires_ms"], batch["due_ms"])
 
-    def _dues(self, column: pa.Array) -> Iterator[Wrong | None]:
+    def _dues(self, column: pa.Array) -> Iterator[RowProblem | None]:
         yield _null("due_ms", column)
         dues = _numbers(column)
         before = np.concatenate((dues[:1] if self.rows == 0 else [self.last_due], dues[:-1]))
         if (at := _first(dues < before)) is not None:
-            yield Wrong(
+            yield RowProblem(
                 at, "due_ms", f"{dues[at]} is before {before[at]}, the row before it: rows must be sorted by due_ms"
             )
         if self.window is None:
             if not 0 <= dues[0] <= LAST_MS:
-                yield Wrong(0, "due_ms", f"{dues[0]} is outside the years 1970 to 9999 (epoch ms)")
+                yield RowProblem(0, "due_ms", f"{dues[0]} is outside the years 1970 to 9999 (epoch ms)")
                 return
             self.window = window_of(int(dues[0]))
         end = self.window + WINDOW_MS
         if (at := _first((dues < self.window) | (dues >= end))) is not None:
-            yield Wrong(
+            yield RowProblem(
                 at, "due_ms",
                 f"{dues[at]} is not in the window of this file, {self.window} to {end - 1} "
                 f"({format_ms(self.window)} and 30 minutes from there)",
             )  # fmt: skip
 
-    def _topics(self, column: pa.Array) -> Iterator[Wrong | None]:
+    def _topics(self, column: pa.Array) -> Iterator[RowProblem | None]:
         yield _null("topic", column)
         for topic in pc.unique(column.cast(pa.binary())).drop_null().to_pylist():
             if topic in self._known_topics:
                 continue
             if (sentence := self._topic(topic)) is not None:
-                yield Wrong(pc.index(column.cast(pa.binary()), topic).as_py(), "topic", sentence)
+                yield RowProblem(pc.index(column.cast(pa.binary()), topic).as_py(), "topic", sentence)
             elif len(self._known_topics) < _KNOWN_TOPICS:
                 self._known_topics.add(topic)
 
@@ -118,23 +118,23 @@ class Rules:
             return f"{text} is not among the topics this server delivers to"
         return None
 
-    def _too_long(self, name: str, column: pa.Array, limit: int) -> Wrong | None:
+    def _too_long(self, name: str, column: pa.Array, limit: int) -> RowProblem | None:
         lengths = _numbers(pc.binary_length(column))
         if (at := _first(lengths > limit)) is None:
             return None
-        return Wrong(at, name, f"has {lengths[at]} bytes, the limit is {limit}")
+        return RowProblem(at, name, f"has {lengths[at]} bytes, the limit is {limit}")
 
-    def _headers(self, column: pa.Array) -> Iterator[Wrong | None]:
+    def _headers(self, column: pa.Array) -> Iterator[RowProblem | None]:
         counts, limits = _numbers(pc.list_value_length(column)), self._limits
         if (at := _first(counts > limits.max_headers)) is not None:
-            yield Wrong(at, "headers", f"{counts[at]} headers are given, the limit is {limits.max_headers}")
+            yield RowProblem(at, "headers", f"{counts[at]} headers are given, the limit is {limits.max_headers}")
         each, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         if not len(each):
             return
         names, values = pc.struct_field(each, "name"), pc.struct_field(each, "value")
 
-        def wrong(at: int | None, sentence: str) -> Wrong | None:
-            return None if at is None else Wrong(int(parents[at]), "headers", sentence)
+        def wrong(at: int | None, sentence: str) -> RowProblem | None:
+            return None if at is None else RowProblem(int(parents[at]), "headers", sentence)
 
         sizes = HEADER.size + _numbers(pc.binary_length(names)) + _numbers(pc.binary_length(values))
         totals = np.bincount(parents, sizes, len(column)).astype(np.int64)
@@ -151,37 +151,37 @@ class Rules:
         if at is not None:
             yield wrong(at, f"header {shown(names[at].as_py())}: the prefix {RESERVED_HEADERS} is duemq's own")
         if (row := _first(totals > limits.max_headers_bytes)) is not None:
-            yield Wrong(row, "headers", f"have {totals[row]} bytes, the limit is {limits.max_headers_bytes}")
+            yield RowProblem(row, "headers", f"have {totals[row]} bytes, the limit is {limits.max_headers_bytes}")
 
-    def _labels(self, column: pa.Array) -> Iterator[Wrong | None]:
+    def _labels(self, column: pa.Array) -> Iterator[RowProblem | None]:
         counts = _numbers(pc.list_value_length(column))
         if (at := _first(counts > MAX_LABELS)) is not None:
-            yield Wrong(at, "labels", f"{counts[at]} labels are given, the limit is {MAX_LABELS}")
+            yield RowProblem(at, "labels", f"{counts[at]} labels are given, the limit is {MAX_LABELS}")
         each, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         if not len(each):
             return
         if (at := _first(_mask(each.is_null()))) is not None:
-            yield Wrong(int(parents[at]), "labels", "a label is null")
+            yield RowProblem(int(parents[at]), "labels", "a label is null")
         each, bad_text = _sound(each)
         if bad_text is not None:
-            yield Wrong(int(parents[bad_text]), "labels", "a label is not UTF-8")
+            yield RowProblem(int(parents[bad_text]), "labels", "a label is not UTF-8")
         at = _first(~_mask(pc.match_substring_regex(each, _LABEL).fill_null(True)))
         if at is not None:
-            yield Wrong(
+            yield RowProblem(
                 int(parents[at]), "labels",
                 "a label has 1 to 128 characters, none of them a comma or a control character, "
                 f"not {shown(each[at].as_py())}",
             )  # fmt: skip
 
-    def _expires(self, column: pa.Array, due: pa.Array) -> Wrong | None:
+    def _expires(self, column: pa.Array, due: pa.Array) -> RowProblem | None:
         if column.null_count == len(column):
             return None
         expires, dues = _numbers(column.fill_null(due)), _numbers(due)
         if (at := _first((expires < dues) | (expires > LAST_MS))) is None:
             return None
         if expires[at] > LAST_MS:
-            return Wrong(at, "expires_ms", f"{expires[at]} is after the year 9999 (epoch ms)")
-        return Wrong(at, "expires_ms", f"{expires[at]} is before the message is due, {dues[at]}")
+            return RowProblem(at, "expires_ms", f"{expires[at]} is after the year 9999 (epoch ms)")
+        return RowProblem(at, "expires_ms", f"{expires[at]} is before the message is due, {dues[at]}")
 
 
 def _numbers(column: pa.Array, default: int = 0) -> npt.NDArray[np.int64]:
@@ -201,9 +201,9 @@ def _first(mask: npt.NDArray[np.bool_]) -> int | None:
     return at if len(mask) and mask[at] else None
 
 
-def _null(name: str, column: pa.Array) -> Wrong | None:
+def _null(name: str, column: pa.Array) -> RowProblem | None:
     at = _first(_mask(column.is_null())) if column.null_count else None
-    return None if at is None else Wrong(at, name, "is null; every message needs one")
+    return None if at is None else RowProblem(at, name, "is null; every message needs one")
 
 
 def _sound(texts: pa.Array) -> tuple[pa.Array, int | None]:

@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 20
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-class Source:
+class SourceFile:
     """Open for as long as it is needed. `name`: for people; `path`: what to open in order to read this very file."""
 
     def __init__(self, name: str, handle: int) -> None:
@@ -30,7 +30,7 @@ class Source:
 
     @staticmethod
     @contextmanager
-    def open(path: Path, folders: Sequence[Path] | None = None, name: str | None = None) -> Iterator[Source]:
+    def open(path: Path, folders: Sequence[Path] | None = None, name: str | None = None) -> Iterator[SourceFile]:
         """`folders`: where it must lie, links followed; None allows any place. `name`: see the class; None: the path's.
 
         Raises BadDelayFile for what is not there, is no regular file, or lies elsewhere. Does not wait for a writer of
@@ -50,7 +50,7 @@ class Source:
                 raise BadDelayFile(f"{name} is no regular file")
             if (reason := outside(path, _place_of(handle, resolved), folders)) is not None:
                 raise BadDelayFile(reason)
-            yield Source(name, handle)
+            yield SourceFile(name, handle)
         finally:
             os.close(handle)
 
@@ -70,7 +70,7 @@ class Source:
 
 
 def outside(path: Path, resolved: Path, folders: Sequence[Path] | None) -> str | None:
-    """Why no file may be taken from there, in a sentence; None where it may. `folders`: see `Source.open`."""
+    """Why no file may be taken from there, in a sentence; None where it may. `folders`: see `SourceFile.open`."""
     if folders is None:
         return None
     if not folders:

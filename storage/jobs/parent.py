@@ -26,7 +26,7 @@ Lines = Callable[[Job], AsyncGenerator[bytes, None]]
 """Does a job, given as JSON-able values, and gives one line of JSON for each part that is done. To be closed."""
 
 
-class Hanging(StoreFailed):
+class Unresponsive(StoreFailed):
     """A process said nothing for so long that the disk or the mount that it works on must hang."""
 
 
@@ -71,7 +71,7 @@ async def _line(output: asyncio.StreamReader, module: str, silence_s: float | No
     try:
         return await asyncio.wait_for(output.readline(), silence_s)
     except TimeoutError as error:
-        raise Hanging(f"nothing could be read for {silence_s:g} s") from error
+        raise Unresponsive(f"nothing could be read for {silence_s:g} s") from error
     except (ValueError, OSError) as error:
         raise StoreFailed(f"{module} cannot be understood: {error}") from error
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 from tests.abuse.base import FAT_TOPIC, Abuser, Sizes
 from tests.abuse.large import EmptyBatches, HugeHeads
 from tests.abuse.silent import IdleConnections, SlowHeads
@@ -36,7 +36,7 @@ _LOOK_EVERY_S = 0.2
 _FAT_MESSAGES, _FAT_BYTES = 40, 256 << 10
 
 
-async def abuse(link: Link, url: str, topic: str, sizes: Sizes, kinds: Sequence[str], seed: int) -> Counts:
+async def abuse(link: WorkerLink, url: str, topic: str, sizes: Sizes, kinds: Sequence[str], seed: int) -> Counts:
     """Abuse the server in all of these ways until told to stop. Progress is how many connections and messages there
     were. Raises what a kind failed with: of what the server does to it nothing is a failure."""
     _raise_limit(sizes)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.clients.load import ACCEPTED, Sent
+from duemq.bench.clients.load import ACCEPTED, SentMessages
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.reconciliation import Spread, Tally, spread, tally
+from duemq.bench.harness.reconciliation import LatenessSpread, Tally, spread, tally
 from tests.abuse.abusers import Counts
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept
@@ -42,10 +42,10 @@ class Phase:
 
     messages: int
     accepted: int
-    answered: Spread
-    committed: Spread
-    read: Spread
-    newcomers: Spread
+    answered: LatenessSpread
+    committed: LatenessSpread
+    read: LatenessSpread
+    newcomers: LatenessSpread
     visits: int
     turned_away: int
     most_rss_bytes: int
@@ -69,7 +69,7 @@ class Account:
     counts: Counts = field(default_factory=dict)
     exit_code: int | None = None
     failure: str = ""
-    sent: Sent | None = None
+    sent: SentMessages | None = None
     received: Received | None = None
     kept: Kept | None = None
 
@@ -194,5 +194,5 @@ def _rows(without: Phase, under: Phase) -> Iterator[tuple[str, tuple[str, str]]]
     yield "memory, most", each([f"{one.most_rss_bytes / _MIB:,.0f} MiB" for one in both])
 
 
-def _shown(figures: Spread) -> str:
+def _shown(figures: LatenessSpread) -> str:
     return f"{figures.p50:,.1f} / {figures.p99:,.1f} / {figures.max:,.1f}"

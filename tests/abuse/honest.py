@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.clients.load import Job, Sent, Window, send_steadily
+from duemq.bench.clients.load import Job, SendWindow, SentMessages, send_steadily
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received, read
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Worker
+from duemq.bench.harness.workers import BenchWorker
 from duemq.bench.system.system import get
 
 TOPIC = "honest"
-_AHEAD = Window(1_000, 2_000)
+_AHEAD = SendWindow(1_000, 2_000)
 _CONNECTIONS = 8
 _LINGER_S = 2.0  # after the last one that is expected, for those that come twice
 _PATIENCE_S = 15.0  # without any progress: the rest is lost
@@ -45,9 +45,9 @@ class HonestClient:
 
     def __init__(self, url: str, rate: float, seconds: float, seed: int) -> None:
         self.count = int(rate * seconds)
-        self.reader = Worker(read, url, TOPIC)
+        self.reader = BenchWorker(read, url, TOPIC)
         job = Job(url, TOPIC, self.count, _AHEAD, seed=seed)
-        self.sender = Worker(send_steadily, job, rate, connections=_CONNECTIONS)
+        self.sender = BenchWorker(send_steadily, job, rate, connections=_CONNECTIONS)
         self._read, self._moved_at = -1, time.monotonic()
 
     def hear(self) -> None:
@@ -68,7 +68,7 @@ class HonestClient:
         quiet_s = time.monotonic() - self._moved_at
         return quiet_s > (_LINGER_S if self._read >= self.sender.result().accepted else _PATIENCE_S)
 
-    def results(self) -> tuple[Sent, Received]:
+    def results(self) -> tuple[SentMessages, Received]:
         self.reader.stop()
         return self.sender.result(), self.reader.result()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import Worker
+from duemq.bench.harness.workers import BenchWorker
 from tests.abuse.abusers import KINDS, Counts, abuse
 from tests.abuse.account import Account
 from tests.abuse.base import Sizes
@@ -53,7 +53,7 @@ class _Run:
     def __init__(self, plan: Plan, account: Account, server: AbusedServer, say: Callable[[str], None]) -> None:
         self._plan, self._account, self._server, self._say = plan, account, server, say
         self._client = HonestClient(server.url, plan.rate, plan.quiet_s + plan.minutes * 60, plan.seed)
-        self._abusers: Worker[Counts] | None = None
+        self._abusers: BenchWorker[Counts] | None = None
         self._began = self._weighed_at = self._said_at = time.monotonic()
 
     def play(self) -> None:
@@ -64,7 +64,7 @@ class _Run:
                 self._until(client.has_begun, _BEGIN_S, "the honest client did not begin")
                 begun = time.monotonic()
                 self._until(lambda: time.monotonic() - begun > plan.quiet_s, plan.quiet_s + _END_S, "")
-                self._abusers = Worker(abuse, server.url, TOPIC, plan.sizes, plan.kinds, plan.seed)
+                self._abusers = BenchWorker(abuse, server.url, TOPIC, plan.sizes, plan.kinds, plan.seed)
                 self._until(lambda: self._abused, _BEGIN_S, "the abuse did not begin")
                 account.abused_from = now_ms()
                 self._until(client.is_done, plan.minutes * 60 + _END_S, "the honest client does not come to its end")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.client.idempotency.base import Done, Fresh, InDoubt, Running, Store
-from duemq.client.idempotency.states import Row
+from duemq.client.idempotency.states import KeyRow
 from duemq.model.errors import Unavailable
 from tests.contract.idempotency_plugs import PLUGS, opened
 
@@ -195,7 +195,7 @@ class Oracle:
     """The rules once more, written as a list of cases and not as a table."""
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, Row] = {}
+        self._rows: dict[bytes, KeyRow] = {}
 
     def carry_out(self, step: str, key: bytes, owner: str, now: int, lease: int, keep: int, result: bytes) -> object:
         row = self._rows.get(key)
@@ -209,7 +209,7 @@ class Oracle:
                 return Running(row.owner, row.since_ms, row.until_ms)
             if row is not None and not mine and step == "once":
                 return InDoubt
-            self._rows[key] = Row(owner, now, now + lease, now + lease + keep)
+            self._rows[key] = KeyRow(owner, now, now + lease, now + lease + keep)
             return Fresh()
         if row is None or not mine:
             return False
@@ -218,7 +218,7 @@ class Oracle:
                 del self._rows[key]
             return row.result is None
         if row.result is None:
-            self._rows[key] = Row(owner, row.since_ms, row.until_ms, now + keep, result)
+            self._rows[key] = KeyRow(owner, row.since_ms, row.until_ms, now + keep, result)
         return True
 
 

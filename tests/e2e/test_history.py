@@ -25,7 +25,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import CLIENT_NAME, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
-from duemq.pipeline.history.stream import Source, Writer, pattern, run
+from duemq.pipeline.history.stream import HistoryWriter, LogSource, pattern, run
 from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.pipeline.spark.progress import Silent
@@ -145,9 +145,11 @@ def contents(spark: SparkSession, path: Path) -> tuple[dict[str, str], Counter[s
     return {row.id: row.topic for row in rows}, Counter(row.outcome for row in outcomes)
 
 
-def fill_table(spark: SparkSession, world: World, path: Path, most: int = 100_000, format: str | None = None) -> Writer:
+def fill_table(
+    spark: SparkSession, world: World, path: Path, most: int = 100_000, format: str | None = None
+) -> HistoryWriter:
     table = HistoryTable(spark, str(path), format=format)
-    return run(spark, table, Source(world.bootstrap, most=most), Silent(), threading.Event(), once=True)
+    return run(spark, table, LogSource(world.bootstrap, most=most), Silent(), threading.Event(), once=True)
 
 
 def test_each_delivery_and_each_fate_is_there_once(world: World, spark: SparkSession, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_a_crash_at_every_step_repeats_and_loses_nothing(
             left.pop(0)
             raise RuntimeError(f"crash: {step}")
 
-    class CrashingWriter(Writer):
+    class CrashingWriter(HistoryWriter):
         def add(self, batch: Any, number: int) -> None:
             super().add(batch, number)
             try:
@@ -206,7 +208,7 @@ def test_a_crash_at_every_step_repeats_and_loses_nothing(
         table = HistoryTable(spark, str(tmp_path), fault, format=format)
         with pytest.raises(JobFailed, match="crash"), pytest.MonkeyPatch.context() as patch:
             patch.setattr("duemq.pipeline.history.stream.Writer", CrashingWriter)
-            run(spark, table, Source(world.bootstrap, most=None), Silent(), threading.Event(), once=True)
+            run(spark, table, LogSource(world.bootstrap, most=None), Silent(), threading.Event(), once=True)
         assert len(left) == before - 1
     assert fill_table(spark, world, tmp_path).deliveries == 0, "the batch is in the table, and was to be run again"
     assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
@@ -244,7 +246,7 @@ def test_records_that_were_dropped_before_they_were_read_stop_it(
     world: World, spark: SparkSession, tmp_path: Path, by: str
 ) -> None:
     topic, table = f"dropped-{len(by)}", HistoryTable(spark, str(tmp_path))
-    source = Source(world.bootstrap, topic)
+    source = LogSource(world.bootstrap, topic)
 
     async def drop() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=world.bootstrap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from duemq.model.record import Partition
 
 
-class Ends:
+class LogEnds:
     """Grouped by topic, so that all ends of a deleted topic are dropped at once."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from aiokafka import errors
 from aiokafka.errors import KafkaError
 
 from duemq.bus.kafka.fetch.records import decode
-from duemq.bus.kafka.fetch.runs import Chunk, Run
-from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Fetched, Wire
+from duemq.bus.kafka.fetch.runs import Run, RunPart
+from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, FetchedRecords, Wire
 from duemq.model.errors import DuemqError
 from duemq.model.record import Partition, Stored
 
@@ -35,7 +35,7 @@ _DEPOSED_S = 1.0
 _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
 
 
-class Tail:
+class PartitionBuffer:
     """The newest frames of one partition.
 
     `read_to`: how far its foremost reader is, -1 if nobody has read. `wanted`: whether more is to be fetched. `flight`:
@@ -75,15 +75,15 @@ class Tails:
         known_end: Callable[[Partition], int],
     ) -> None:
         self._wire, self._max_bytes, self._grown, self._known_end = wire, max_bytes, grown, known_end
-        self._tails: dict[Partition, Tail] = {}
+        self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, str], asyncio.Task[None]] = {}
 
-    def follow(self, partition: Partition, known_end: int | None = None) -> Tail:
+    def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
         """Follow it from now on: from where it is known to end, or from its end as the broker says it."""
         tail = self._tails.get(partition)
         if tail is None:
-            tail = self._tails[partition] = Tail(partition)
+            tail = self._tails[partition] = PartitionBuffer(partition)
             if known_end is not None:
                 tail.start(known_end, -1)
             self._changed.set()
@@ -160,8 +160,8 @@ class Tails:
         return max(self._max_bytes // max(len(self._tails), 1), _LEAST_SHARE)
 
     def _launch(self) -> None:
-        idle: defaultdict[int, list[Tail]] = defaultdict(list)
-        lost: list[Tail] = []
+        idle: defaultdict[int, list[PartitionBuffer]] = defaultdict(list)
+        lost: list[PartitionBuffer] = []
         for tail in self._tails.values():
             if tail.flight is None and tail.wanted:
                 node = self._wire.leader(*tail.partition)
@@ -174,7 +174,7 @@ class Tails:
         if lost and (-1, "") not in self._flights:
             self._start(-1, "", lost)
 
-    def _start(self, node: int, connection: str, tails: list[Tail]) -> None:
+    def _start(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
         flight = asyncio.create_task(self._fly(node, connection, tails), name=f"kafka fetch {node} {connection}")
         self._flights[node, connection] = flight
         for tail in tails:
@@ -191,7 +191,7 @@ class Tails:
 
         flight.add_done_callback(landed)
 
-    async def _fly(self, node: int, connection: str, tails: list[Tail]) -> None:
+    async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
         """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
         try:
             if node < 0:
@@ -225,7 +225,7 @@ class Tails:
         if failed:
             await asyncio.sleep(_RETRY_S)
 
-    async def _take(self, tail: Tail, answer: Fetched) -> bool:
+    async def _take(self, tail: PartitionBuffer, answer: FetchedRecords) -> bool:
         """True if the partition got on. Raises KafkaError."""
         if answer.error is errors.OffsetOutOfRangeError:
             start = (await self._wire.offsets([tail.partition], EARLIEST))[tail.partition]
@@ -243,12 +243,12 @@ class Tails:
         decoded = decode(answer.message_set, first, answer.aborted)
         if decoded.next_offset == first:
             return False
-        tail.run.add(Chunk(first, decoded.next_offset, decoded.records, decoded.size))
+        tail.run.add(RunPart(first, decoded.next_offset, decoded.records, decoded.size))
         tail.run.drop_before(tail.read_to, self._share)
         tail.wanted = decoded.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
         return True
 
-    def _doubt(self, tail: Tail) -> None:
+    def _doubt(self, tail: PartitionBuffer) -> None:
         """A broker that does not have what was committed was deposed, perhaps, and does not know it: ask who leads."""
         now = time.monotonic()
         if self._known_end(tail.partition) <= tail.run.end:
@@ -259,7 +259,7 @@ class Tails:
             tail.short_since = now
             self._wire.client.force_metadata_update()
 
-    def _failed(self, tail: Tail, error: BaseException) -> None:
+    def _failed(self, tail: PartitionBuffer, error: BaseException) -> None:
         if tail.failing_since is None:
             tail.failing_since = time.monotonic()
             log.warning(

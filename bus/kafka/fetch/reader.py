@@ -8,8 +8,8 @@ from collections.abc import Callable
 from aiokafka import errors
 
 from duemq.bus.kafka.fetch.records import decode
-from duemq.bus.kafka.fetch.runs import Chunk, bounded
-from duemq.bus.kafka.requests.wire import EARLIEST, Fetched, Wire
+from duemq.bus.kafka.fetch.runs import RunPart, bounded
+from duemq.bus.kafka.requests.wire import EARLIEST, FetchedRecords, Wire
 from duemq.model.record import Partition, Stored
 
 _FETCH_BYTES = 1 << 20
@@ -23,7 +23,7 @@ class Reader:
 
     def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._saw_end = wire, saw_end
-        self._kept: OrderedDict[tuple[str, int, int], Chunk] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int], RunPart] = OrderedDict()
         self._kept_bytes = 0
 
     async def read(
@@ -62,35 +62,35 @@ class Reader:
         for place in [place for place in self._kept if place[0] == topic]:
             self._drop(place)
 
-    async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> Chunk:
-        async def ask() -> Chunk:
+    async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> RunPart:
+        async def ask() -> RunPart:
             node = next(iter(self._wire.by_leader([partition])))
             answer = (await self._wire.fetch(node, {partition: offset}, wait_ms, _FETCH_BYTES, "read"))[partition]
             return await self._chunk(partition, offset, answer)
 
         return await self._wire.retried(ask)
 
-    async def _chunk(self, partition: Partition, offset: int, answer: Fetched) -> Chunk:
+    async def _chunk(self, partition: Partition, offset: int, answer: FetchedRecords) -> RunPart:
         if answer.error is errors.OffsetOutOfRangeError:
             start = (await self._wire.offsets([partition], EARLIEST))[partition]
-            return Chunk(offset, max(start, offset), [], 0)
+            return RunPart(offset, max(start, offset), [], 0)
         if answer.error is not None:
             raise answer.error(f"partition {partition[1]} of topic {partition[0]!r}")
         self._saw_end(partition, answer.stable)
         decoded = decode(answer.message_set, offset, answer.aborted)
-        return Chunk(offset, decoded.next_offset, decoded.records, decoded.size)
+        return RunPart(offset, decoded.next_offset, decoded.records, decoded.size)
 
-    def _take(self, partition: Partition, offset: int) -> Chunk | None:
+    def _take(self, partition: Partition, offset: int) -> RunPart | None:
         return self._drop((*partition, offset))
 
-    def _keep(self, partition: Partition, offset: int, chunk: Chunk) -> None:
+    def _keep(self, partition: Partition, offset: int, chunk: RunPart) -> None:
         self._drop((*partition, offset))
         self._kept[*partition, offset] = chunk
         self._kept_bytes += chunk.size
         while self._kept_bytes > _KEPT_BYTES:  # also the chunk itself, where one record is larger than that
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, place: tuple[str, int, int]) -> Chunk | None:
+    def _drop(self, place: tuple[str, int, int]) -> RunPart | None:
         chunk = self._kept.pop(place, None)
         if chunk is not None:
             self._kept_bytes -= chunk.size

@@ -14,7 +14,7 @@ FRAME_OVERHEAD_BYTES = 200
 _offset_of = attrgetter("offset")
 
 
-class Chunk:
+class RunPart:
     """All committed frames of `first` <= offset < `end`. There may be none: a broker's markers have offsets too."""
 
     __slots__ = ("end", "first", "records", "size")
@@ -38,7 +38,7 @@ class Run:
     def __init__(self, at: int) -> None:
         self.first = self.end = at
         self.size = 0
-        self._chunks: list[Chunk] = []
+        self._chunks: list[RunPart] = []
         self._firsts: list[int] = []
 
     @property
@@ -46,7 +46,7 @@ class Run:
         """Who has read up to here has read all frames: what follows are the broker's markers."""
         return self._chunks[-1].records[-1].offset + 1 if self._chunks else self.first
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RunPart) -> None:
         """Its `first` is the run's `end`."""
         if chunk.records:
             self._chunks.append(chunk)

@@ -15,7 +15,7 @@ _BATCH_BYTES = 1 << 20
 _UNCOMPRESSED = 0
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """`start`: the position of its first frame among all of them."""
 
     start: int
@@ -34,7 +34,7 @@ def refusal_of(topic: str, frames: Sequence[bytes], max_frame_bytes: int) -> str
     return None if size is None else f"topic {topic!r} takes up to {max_frame_bytes} bytes a message, not {size}"
 
 
-def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[Batch]:
+def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[RecordBatch]:
     """All frames, in order. None of them is larger than `max_bytes`, which bounds a batch: that was looked at before.
 
     `stamp`: the records' time where the topic keeps the producer's, by the guarded clock. It is never a due time, nor
@@ -43,7 +43,7 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
     `send_batch` with these in place of `send` for every message is a third of the work.
     """
     size = min(max_bytes, _BATCH_BYTES)
-    made: list[Batch] = []
+    made: list[RecordBatch] = []
     position, count = 0, len(frames)
     while position < count:
         # The builder inside is the one of C: what BatchBuilder does around it is done once here, not once per frame.
@@ -57,7 +57,7 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
             position += 1
         batch._relative_offset = position - start
         batch.close()
-        made.append(Batch(start, batch))
+        made.append(RecordBatch(start, batch))
     return made
 
 

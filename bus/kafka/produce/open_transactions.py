@@ -45,7 +45,7 @@ Open = dict[Partition, frozenset[int]]
 T = TypeVar("T")
 
 
-class Hanging:
+class OpenTransaction:
     """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
 
     def __init__(self, wire: Wire, producer: Any, decisions: Decisions) -> None:

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import DestinationRefused
-from duemq.bus.kafka.produce.batches import Batch
+from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import noticed
 from duemq.bus.kafka.topics.catalog import Catalog
@@ -21,7 +21,7 @@ from duemq.model.record import Partition
 _LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
 _GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free
 
-Made = dict[Partition, list[Batch]]
+Made = dict[Partition, list[RecordBatch]]
 Sent = dict[Partition, list[asyncio.Future[Any]]]
 
 
@@ -66,7 +66,7 @@ async def send_all(
     return landed
 
 
-async def _hand_over(producer: Any, where: Partition, part: Batch) -> asyncio.Future[Any]:
+async def _hand_over(producer: Any, where: Partition, part: RecordBatch) -> asyncio.Future[Any]:
     future: asyncio.Future[Any]
     try:
         future = await producer.send_batch(part.builder, where[0], partition=where[1])
@@ -77,7 +77,9 @@ async def _hand_over(producer: Any, where: Partition, part: Batch) -> asyncio.Fu
     return future
 
 
-async def _send_rest(producer: Any, where: Partition, parts: list[Batch], sent: list[asyncio.Future[Any]]) -> None:
+async def _send_rest(
+    producer: Any, where: Partition, parts: list[RecordBatch], sent: list[asyncio.Future[Any]]
+) -> None:
     for part in parts[1:]:
         sent.append(await _hand_over(producer, where, part))
 

@@ -19,10 +19,10 @@ from aiokafka.producer import sender
 from duemq.bus.base import Batches, DestinationRefused, Landed
 from duemq.bus.kafka.client import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import Batch, appended, batches_of, refusal_of
+from duemq.bus.kafka.produce.batches import RecordBatch, appended, batches_of, refusal_of
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translated
-from duemq.bus.kafka.produce.open_transactions import Hanging
+from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.stop import is_sending, notice_transaction, stop
 from duemq.bus.kafka.requests.wire import Wire
@@ -78,7 +78,7 @@ class KafkaCommitter:
         mend_timeouts(self._producer.client)
         mend_topics(self._producer.client)
         wire.watch(self._producer.client)
-        self._hanging = Hanging(wire, self._producer, decisions)
+        self._hanging = OpenTransaction(wire, self._producer, decisions)
         self._producer._sender._coordinator_dead = self._coordinator_lost
 
     async def open(self) -> None:
@@ -183,7 +183,7 @@ class KafkaCommitter:
             self._lost_coordinator = True
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[Batch]]:
+    async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
         """Raises TargetRefused for what a broker would refuse, before anything is sent.
 
         A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a

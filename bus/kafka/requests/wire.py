@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Fetched(NamedTuple):
+class FetchedRecords(NamedTuple):
     """What a broker answered for one partition; `error` is None, or the class of what went wrong."""
 
     error: Any  # an exception class
@@ -266,7 +266,7 @@ class Wire:
 
     async def fetch(
         self, node: int, wanted: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
-    ) -> dict[Partition, Fetched]:
+    ) -> dict[Partition, FetchedRecords]:
         """Batches from these offsets on, as soon as there are any, at the latest after `wait_ms`. Raises KafkaError."""
         topics = grouped((where, (where[1], offset, max_bytes)) for where, offset in wanted.items())
         request = FetchRequest(wait_ms, 1, max_bytes * 4, _READ_COMMITTED, topics)
@@ -274,7 +274,7 @@ class Wire:
         for topic, parts in (await self.ask(node, request, group)).topics:
             for partition, code, _, stable, start, aborted, *_, message_set in parts:
                 error = errors.for_code(code) if code else None
-                found[topic, partition] = Fetched(error, stable, start, aborted, message_set)
+                found[topic, partition] = FetchedRecords(error, stable, start, aborted, message_set)
         return found
 
     async def cut(self, before: dict[Partition, int]) -> None:

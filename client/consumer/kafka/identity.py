@@ -17,17 +17,17 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.kafka.parking import ANEW, Parking
 from duemq.client.consumer.kafka.positions import is_of, says_of
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
 
 _ASK_S = 10.0
 
 
-class Identity:
+class TopicIdentity:
     """Of the topics of one aiokafka consumer in a group."""
 
     def __init__(
-        self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Changes
+        self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Rebalance
     ) -> None:
         self._kafka, self._topics, self._starts = kafka, topics, starts
         self._parking, self._changes = parking, changes

@@ -18,7 +18,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, named
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
 class Parking:
     """Of one aiokafka consumer."""
 
-    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Changes, store: Store) -> None:
+    def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Rebalance, store: Store) -> None:
         self._kafka, self._starts, self._changes, self._store = kafka, starts, changes, store
         self._parked: dict[TopicPartition, int | None] = {}
         self._turn = 0

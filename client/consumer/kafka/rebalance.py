@@ -9,7 +9,7 @@ from aiokafka import ConsumerRebalanceListener
 from aiokafka.structs import TopicPartition
 
 
-class Changes(ConsumerRebalanceListener):  # type: ignore[misc]
+class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
     """Tells the consumer which partitions it has.
 
     aiokafka's `assignment()` and `position()` go on giving the old ones until new ones are known, and Kafka takes

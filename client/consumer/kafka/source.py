@@ -23,11 +23,11 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.client.consumer.kafka.identity import Identity
+from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW, Parking
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
@@ -43,7 +43,7 @@ _MOVING_S = 0.1
 _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
-class Place(NamedTuple):
+class FetchPosition(NamedTuple):
     """`commit`: the first message that is not done; `pull`: the next to be fetched."""
 
     commit: int
@@ -60,7 +60,7 @@ class Source:
         options: ConsumerOptions,
         topics: Sequence[str],
         first: Collection[str],
-        changes: Changes,
+        changes: Rebalance,
         assignor: type | None = None,
     ) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
@@ -92,11 +92,11 @@ class Source:
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
         self._parking = Parking(self._kafka, self._starts, changes, self._store)
-        self._identity = Identity(self._kafka, topics, self._starts, self._parking, changes)
+        self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._held: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
-        self._marked: tuple[int, Place, frozenset[str]] | None = None  # turn, and what the mark was stored with
+        self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
         """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
@@ -183,7 +183,7 @@ class Source:
                 return position if here and partition not in self._parking.parked else None
         return None
 
-    async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
         and where it is not known whether each is the log that it was."""
         sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
@@ -194,7 +194,7 @@ class Source:
         async with self._saving:
             return await self._commit(sure) and len(sure) == len(places)
 
-    async def _commit(self, places: Mapping[TopicPartition, Place]) -> bool:
+    async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """As `save`. With the mark, where the group knows other topics by now than those that it was stored with."""
         if not self._changes.sure.is_set():
             return False
@@ -308,7 +308,7 @@ class Source:
             await asyncio.sleep(pause_s)
 
     async def _compare(self) -> bool:
-        """See `Identity.compare`."""
+        """See `TopicIdentity.compare`."""
         async with self._comparing:
             if self._file is None:
                 return await self._identity.compare()

@@ -30,7 +30,7 @@ RULES: dict[str, str] = {
     "false_answer": "answer <> :malformed AND (NOT possible OR bad)",
     "two_answers": "answers > 1",
     "no_command": "no_command",
-    "no_original": "answer = :known AND original IS NULL AND whole",
+    "no_original": "answer = :file_duplicate AND original IS NULL AND whole",
     "no_holder": "by_name AND holder IS NULL AND answer <> :unknown AND answer <> :malformed AND possible AND whole",
 }
 """Of a command and its answer. `elsewhere`: a plain client has sent it to a partition that its name or file does not
@@ -85,7 +85,7 @@ def violations(verdicts: DataFrame) -> DataFrame:
 
     def rule(name: str) -> Column:
         text = RULES[name]
-        for word in ("malformed", "known", "unknown"):
+        for word in ("malformed", "file_duplicate", "unknown"):
             text = text.replace(f":{word}", numbers[word])
         return F.expr(text)
 

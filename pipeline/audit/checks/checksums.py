@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
-from duemq.pipeline.audit.window import Finding, Window
+from duemq.pipeline.audit.window import Finding, ShardWindow
 
 _SUMS: Final = "shard int, part bigint, high bigint, low bigint, keys bigint"
 _MASK: Final = 2**64 - 1
@@ -94,7 +94,7 @@ def _mixed(
 
 
 def of_entries(
-    pending: DataFrame, entries: DataFrame, windows: Mapping[int, Window], unread: set[int]
+    pending: DataFrame, entries: DataFrame, windows: Mapping[int, ShardWindow], unread: set[int]
 ) -> list[Finding]:
     """Where the checksum of a shard's last entry is not that of the messages that are pending.
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
-from duemq.pipeline.audit.imported import ImportedFile
+from duemq.pipeline.audit.imported import AuditedFile
 from duemq.pipeline.audit.window import Finding
 from duemq.pipeline.sources.logs import BUFFER
 
@@ -44,7 +44,7 @@ class CheckResult:
 
 
 def check(
-    judged: Judged, gathered: Gathered, files: Sequence[ImportedFile], ids: DataFrame | None = None
+    judged: Judged, gathered: Gathered, files: Sequence[AuditedFile], ids: DataFrame | None = None
 ) -> CheckResult:
     """`ids`: a table with a column `id`, of messages that should be in the logs. Raises BadInput."""
     frames, extent = gathered.frames, gathered.extent

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.audit import sums
-from duemq.pipeline.audit.job import Result, audit
+from duemq.pipeline.audit.job import AuditResult, audit
 from tests.support.audit.audit_site import IMPORTED, Past
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
 
 
-def said(result: Result) -> str:
+def said(result: AuditResult) -> str:
     return "\n".join(map(str, [result.account, result.others, result.found, *result.shown, *result.notes]))
 
 

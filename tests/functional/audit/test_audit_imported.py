@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
+from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
 from duemq.pipeline.sources.logs import commands
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
@@ -25,10 +25,10 @@ pytestmark = spark_tests
 WINDOW = 1_800_000_000_000
 
 
-def imported(path: Path, offset: int = 7, rows: int = 3) -> ImportedFile:
+def imported(path: Path, offset: int = 7, rows: int = 3) -> AuditedFile:
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    return ImportedFile(2, offset, rows, WINDOW - 9, str(path), WINDOW, len(content), digest)
+    return AuditedFile(2, offset, rows, WINDOW - 9, str(path), WINDOW, len(content), digest)
 
 
 def write(path: Path, **columns: Any) -> Path:

@@ -18,8 +18,8 @@ from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit import imported
-from duemq.pipeline.audit.imported import ImportedFile, looked_at, rows_of
-from duemq.pipeline.audit.job import Gathered, Result, audit, conclude
+from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
+from duemq.pipeline.audit.job import AuditResult, Gathered, audit, conclude
 from duemq.pipeline.files.s3a import store_of
 from duemq.storage.imports.object_store import ObjectStore
 from tests.e2e.server import Server, wait_for
@@ -49,10 +49,10 @@ def settings(spark: SparkSession, s3: S3Site) -> Iterator[SparkSession]:
         spark.conf.unset(name)
 
 
-def taken(s3: S3Site, key: str, path: Path, offset: int = 7) -> ImportedFile:
+def taken(s3: S3Site, key: str, path: Path, offset: int = 7) -> AuditedFile:
     """An object with the content of a file, as the log tells of it."""
     content = path.read_bytes()
-    return ImportedFile(
+    return AuditedFile(
         2, offset, 3, WINDOW - 9, s3.put(key, content), WINDOW, len(content), hashlib.sha256(content).hexdigest()
     )
 
@@ -97,7 +97,7 @@ def test_a_store_that_is_away_is_asked_once(
     reasons = imported._reasons
 
     def counting(
-        spark: SparkSession, some: list[ImportedFile], stores: dict[str, ObjectStore]
+        spark: SparkSession, some: list[AuditedFile], stores: dict[str, ObjectStore]
     ) -> dict[tuple[int, int], str]:
         asked.extend(file.path for file in some)
         return reasons(spark, some, stores)
@@ -148,7 +148,7 @@ def of_object(spark: SparkSession, read: Gathered, s3: S3Site) -> tuple[Gathered
 def test_the_messages_of_an_object_are_judged_like_others(settings: SparkSession, s3: S3Site, tmp_path: Path) -> None:
     """A history of faults, two of which are of the messages of a file."""
 
-    def of_file(result: Result) -> list[str]:
+    def of_file(result: AuditResult) -> list[str]:
         return [row["kind"] for row in result.shown if row["offset"] == 12]
 
     by_path = conclude(settings, history(settings, tmp_path), tmp_path / "out")

@@ -11,7 +11,7 @@ from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.record import pack_record
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, _notes, conclude
+from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, _notes, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.sources import decode
 from duemq.pipeline.sources.logs import entries as read_entries
@@ -36,7 +36,7 @@ def cycle(n: int, applied: int, cursor: int, at: int, *waiting: tuple[int, int],
 
 def audited(
     spark: SparkSession, out: Path, entries: list[Row], commands: list[Row], records: list[Row], start: int = 0
-) -> Result:
+) -> AuditResult:
     """`start`: where the buffer begins."""
     frames = Frames(
         frame_of(spark, decode.ENTRIES, entries),

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, conclude
+from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.sources import decode
 from tests.support.spark.log_frames import frame_of
@@ -114,7 +114,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
     return Gathered(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
 
 
-def found(result: Result) -> list[tuple[str, int | None]]:
+def found(result: AuditResult) -> list[tuple[str, int | None]]:
     return sorted((row["kind"], row["offset"]) for row in result.shown)
 
 
@@ -194,7 +194,7 @@ def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> N
         for k in range(deaths)
     ]  # fmt: skip
 
-    def audited(letters: list[Row]) -> Result:
+    def audited(letters: list[Row]) -> AuditResult:
         frames = Frames(
             frame_of(spark, decode.ENTRIES, entries), frame_of(spark, decode.COMMANDS, commands),
             frame_of(spark, decode.DELIVERIES, []), frame_of(spark, decode.DEAD_LETTERS, letters),

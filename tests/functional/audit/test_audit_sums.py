@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from duemq.model.key import checksum, make_key
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit import sums
-from duemq.pipeline.audit.job import Extent, Frames, Gathered, Result, conclude, judge
+from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude, judge
 from duemq.pipeline.audit.window import windows
 from duemq.pipeline.sources import decode
 from duemq.pipeline.sources.ranges import TopicRange
@@ -130,7 +130,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "FEW", 0)
 
 
-def both(spark: SparkSession, history: History, folder: Path) -> tuple[Result, Result]:
+def both(spark: SparkSession, history: History, folder: Path) -> tuple[AuditResult, AuditResult]:
     """The audit with sums first, and that of all rows."""
     gathered = history.gathered(spark)
     return conclude(spark, gathered, folder / "sums"), conclude(spark, gathered, folder / "rows", outcomes_table=True)
@@ -141,7 +141,7 @@ def lateness(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: tuple(map(str, row)))
 
 
-def same(spark: SparkSession, history: History, folder: Path) -> Result:
+def same(spark: SparkSession, history: History, folder: Path) -> AuditResult:
     first, whole = both(spark, history, folder)
     for name in ("account", "others", "found", "waiting", "doubtful", "late", "answers"):
         assert getattr(first, name) == getattr(whole, name), name

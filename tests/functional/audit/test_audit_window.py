@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from duemq.model.ledger import OutcomeCounts
 from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
-from duemq.pipeline.audit.window import Finding, Window, idle, of_range, standing, windows
+from duemq.pipeline.audit.window import Finding, ShardWindow, idle, of_range, standing, windows
 from duemq.pipeline.sources import decode
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
@@ -38,7 +38,7 @@ def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     return frame_of(spark, decode.ENTRIES, rows)
 
 
-def found(spark: SparkSession, rows: list[dict[str, Any]], *more: Any) -> tuple[dict[int, Window], list[Finding]]:
+def found(spark: SparkSession, rows: list[dict[str, Any]], *more: Any) -> tuple[dict[int, ShardWindow], list[Finding]]:
     return windows(frame(spark, rows), *more)
 
 

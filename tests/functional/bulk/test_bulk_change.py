@@ -19,7 +19,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from duemq.client import Client
 from duemq.client.http.requests import Draft
-from duemq.pipeline.bulk_change import Server, Targets, mass_cancel, mass_move
+from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_cancel, mass_move
 from duemq.pipeline.bulk_change.job import in_order, new_times
 from duemq.pipeline.bulk_change.messages import TARGET
 from duemq.pipeline.cli.bulk_change import _tell_dry
@@ -59,7 +59,7 @@ def test_every_row_is_answered_and_a_repeat_is_answered_the_same(
     client.send(topic, b"named", deliver_after=HOUR_MS, name=f"{topic}-17")
     rows = [(n, id_) for n, id_ in enumerate([*ids, *ids[:5], delivered, f"{topic}-17", "nobody", "a b", " ", None])]
     table = spark.createDataFrame(rows, "n int, id string")
-    answers = mass_cancel(table, Targets("id"), Server(server, batch=7), connections=3)
+    answers = mass_cancel(table, Targets("id"), ChangeClient(server, batch=7), connections=3)
     first = {row.n: row for row in answers.collect()}
     assert [first[n].status for n in range(31)] == [
         *["cancelled"] * 25, "already_delivered", "cancelled", *["unknown"] * 4
@@ -76,7 +76,7 @@ def test_a_business_key_stands_for_all_its_ids(spark: SparkSession, server: str,
     known = [("17", ids[0]), ("17", ids[1]), ("17", ids[1]), ("18", ids[2]), ("other", ids[3])]
     ids_table = spark.createDataFrame([(key, id_, 5) for key, id_ in known], "name string, id string, due_ms bigint")
     orders = spark.createDataFrame([(17, "eu"), (18, "us"), (19, "us"), (17, "again")], "order int, region string")
-    answers = mass_cancel(orders, Targets("order", ids_table), Server(server))
+    answers = mass_cancel(orders, Targets("order", ids_table), ChangeClient(server))
     expected = [
         (17, "eu", ids[0], "cancelled", None), (17, "eu", ids[1], "cancelled", None),
         (17, "again", ids[0], "cancelled", None), (17, "again", ids[1], "cancelled", None),
@@ -98,7 +98,7 @@ def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
           (ids[0], str(due + 1))]  # fmt: skip
     table = spark.createDataFrame(to, "id string, due string")
     for _ in range(2):
-        answers = by_id(mass_move(table, Targets("id"), Server(server), "due", by_ms=-1))
+        answers = by_id(mass_move(table, Targets("id"), ChangeClient(server), "due", by_ms=-1))
         assert (answers[ids[0]].status, answers[ids[0]].at_ms) == ("moved", due)
         assert (answers[ids[1]].status, answers[ids[1]].at_ms) == ("moved", 1_925_017_200_000)
         assert (answers[ids[2]].status, answers[ids[2]].detail) == (
@@ -126,7 +126,7 @@ def test_the_due_time_to_shift_from_may_be_that_of_the_table_of_ids(
         [(f"o{at}", id_, 2_000_000_000_000 + at) for at, id_ in enumerate(ids)], "name string, id string, due_ms bigint"
     )
     orders = spark.createDataFrame([("o0",), ("o2",)], "order string")
-    answers = by_id(mass_move(orders, Targets("order", known), Server(server), "due_ms", by_ms=HOUR_MS))
+    answers = by_id(mass_move(orders, Targets("order", known), ChangeClient(server), "due_ms", by_ms=HOUR_MS))
     assert [answers[id_].at_ms for id_ in (ids[0], ids[2])] == [2_000_003_600_000, 2_000_003_600_002]
     assert [message.state.deliver_at_ms for message in client.list(topic=topic)] == [
         2_000_000_000_001, 2_000_003_600_000, 2_000_003_600_002
@@ -203,14 +203,14 @@ def test_lost_answers_are_asked_for_again_and_each_message_once(
     ids = held(client, topic, 30)
     table = spark.createDataFrame([(id_,) for id_ in ids * 3], "id string")
     away.away = []
-    assert mass_cancel(table.limit(0), Targets("id"), Server(away.url)).count() == 0
+    assert mass_cancel(table.limit(0), Targets("id"), ChangeClient(away.url)).count() == 0
     assert away.asked == []
     away.away = ["busy", "lost", "busy", "lost"]
-    answers = mass_cancel(table, Targets("id"), Server(away.url, batch=4, patience_s=30), connections=2).collect()
+    answers = mass_cancel(table, Targets("id"), ChangeClient(away.url, batch=4, patience_s=30), connections=2).collect()
     assert {row.status for row in answers} == {"cancelled"} and len(answers) == 90
     asked = {id_: away.asked.count(id_) for id_ in ids}
     assert set(asked) == set(away.asked) and min(asked.values()) == 1 and sum(asked.values()) <= 30 + 4 * 4
-    again = mass_cancel(table, Targets("id"), Server(away.url)).collect()
+    again = mass_cancel(table, Targets("id"), ChangeClient(away.url)).collect()
     assert {(row.id, row.at_ms) for row in again} == {(row.id, row.at_ms) for row in answers}
 
 
@@ -221,7 +221,7 @@ def test_tasks_are_small_and_few_of_them_ask_at_the_same_time(
     away.away = []
     ids = held(client, topic, 200)
     table = spark.createDataFrame([(id_,) for id_ in ids], "id string").repartition(1)
-    answers = mass_cancel(table, Targets("id"), Server(away.url, batch=5), connections=1)
+    answers = mass_cancel(table, Targets("id"), ChangeClient(away.url, batch=5), connections=1)
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # which tells where answers come from
     try:
         parts = {row.part for row in in_order(table, 1).select(F.spark_partition_id().alias("part")).collect()}
@@ -237,7 +237,7 @@ def test_a_server_that_never_answers_fails_the_job(spark: SparkSession, away: Aw
     away.away = ["busy"] * 100
     table = spark.createDataFrame([("a",)], "id string")
     with pytest.raises(PythonException, match=r"Unavailable: .*busy"):
-        mass_cancel(table, Targets("id"), Server(away.url, patience_s=0.3)).collect()
+        mass_cancel(table, Targets("id"), ChangeClient(away.url, patience_s=0.3)).collect()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_server_that_never_answers_fails_the_job(spark: SparkSession, away: Aw
 )
 def test_bad_input_names_the_column(spark: SparkSession, columns: str, targets: Targets, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        mass_cancel(spark.createDataFrame([], columns), targets, Server())
+        mass_cancel(spark.createDataFrame([], columns), targets, ChangeClient())
 
 
 def test_a_dry_run_counts_and_asks_nobody(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,10 +265,10 @@ def test_a_dry_run_counts_and_asks_nobody(spark: SparkSession, capsys: pytest.Ca
 def test_a_time_that_is_no_instant_is_bad_input(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "id string, at timestamp_ntz")
     with pytest.raises(BadInput, match=r"^at must be a timestamp, .* not timestamp_ntz: it has no time zone, and none"):
-        mass_move(rows, Targets("id"), Server(), "at")
+        mass_move(rows, Targets("id"), ChangeClient(), "at")
     for zone, said in (("Mars/Base", "is no time zone"), ("Factory", "is no time zone that Spark's Java knows")):
         with pytest.raises(BadInput, match=f"^{zone} {said}"):
-            mass_move(rows, Targets("id"), Server(), "at", zone=zone)
+            mass_move(rows, Targets("id"), ChangeClient(), "at", zone=zone)
 
 
 MOVES: dict[str, tuple[int | str, int | str, int | str]] = {

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import attempt, files, rules
 from duemq.pipeline.bulk_schedule.job import Options, schedule
-from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
 from duemq.pipeline.bulk_schedule.pace import Pace
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, repeated_names
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, repeated_names
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def per_window(frame: DataFrame, folder: Path) -> Counter[str]:
-    told = judged(frame, COLUMNS, Rules(), first_window() - 3 * WINDOW_MS)
+    told = judged(frame, COLUMNS, BulkRules(), first_window() - 3 * WINDOW_MS)
     files.write(files.messages(told, COLUMNS, "j"), uri_of(folder))
     return Counter(path.parent.name for path in folder.glob("window=*/*.parquet"))
 
@@ -147,7 +147,7 @@ def test_names_are_compared_without_a_shuffle_of_the_rows(
     columns = Columns("due", "body", to="orders", name="n")
     with repeated_names(frame, columns) as repeated:
         assert (repeated is None) == (most == 1)
-        told = judged(frame, columns, Rules(), first_window() - 3 * WINDOW_MS, repeated)
+        told = judged(frame, columns, BulkRules(), first_window() - 3 * WINDOW_MS, repeated)
         found = {(row.n, row[OWN + REASON]) for row in told.collect()}
     sentence = "name (column n): {} rows have it; names must be unique in a job"
     expected = {"b": sentence.format(2), "c": sentence.format(3)}
@@ -157,7 +157,7 @@ def test_names_are_compared_without_a_shuffle_of_the_rows(
 def test_where_no_name_is_repeated_nothing_is_joined(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     columns = Columns("due", "body", to="orders", name="name")
     with repeated_names(rows(spark, 50), columns) as repeated:
-        told = judged(rows(spark, 50), columns, Rules(), first_window() - 3 * WINDOW_MS, repeated)
+        told = judged(rows(spark, 50), columns, BulkRules(), first_window() - 3 * WINDOW_MS, repeated)
         told.explain()
         assert told.where(F.col(OWN + REASON).isNull()).count() == 50
     plan = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_a_stage_without_hard_links_will_do(
         without.setattr(os, "link", refuse)
         folder = JobFolder(site.stage, job)
         first = schedule(rows(spark, 9), COLUMNS, job, Options(site.stage), site.server, source="s")
-        second = Manifest(job, 0, {}, "s", "p", "attempt-other", 1, 1, None, ())
+        second = JobManifest(job, 0, {}, "s", "p", "attempt-other", 1, 1, None, ())
         assert folder.settle(second) == first.manifest, "the first one counts"
         assert schedule(rows(spark, 9), COLUMNS, job, Options(site.stage), site.server, source="s").again
     assert not list(Path(folder.stage.place).glob("*.new"))

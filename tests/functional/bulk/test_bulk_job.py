@@ -18,7 +18,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
-from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.stage import FolderStage
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
@@ -177,7 +177,7 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
     large = rows(spark, 40, 2, "large").withColumn(
         "body", F.when(F.col("rank") == -1, F.repeat(F.lit("x"), 2 << 20)).otherwise("x")
     )
-    lax = Rules(ImportLimits(max_payload_bytes=4 << 20))
+    lax = BulkRules(ImportLimits(max_payload_bytes=4 << 20))
     with pytest.raises(JobFailed) as failed:
         schedule(large, COLUMNS, "refused", Options(stage), Server(url), rules=lax)
     assert "the server refused 1 of 2 files" in str(failed.value) and "the limit is 1048576" in str(failed.value)

@@ -13,7 +13,7 @@ from duemq.client import Client
 from duemq.client.http.values import Limits
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
-from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import Server
@@ -73,6 +73,6 @@ def test_a_strict_job_of_such_rows_schedules_nothing(spark: SparkSession, tight:
 
 def test_a_lead_below_the_servers_is_refused() -> None:
     limits = Limits(1, (), 1, 1, 1, 1, 1, 1, 1, True, 1, 1, 120_000)
-    assert Rules.of(limits, 120_000).lead_ms == 120_000
+    assert BulkRules.of(limits, 120_000).lead_ms == 120_000
     with pytest.raises(BadInput, match="a lead of 119999 ms is too short"):
-        Rules.of(limits, 119_999)
+        BulkRules.of(limits, 119_999)

@@ -16,7 +16,7 @@ from pyspark.testing import assertDataFrameEqual
 from duemq.model.errors import BadDelayFile
 from duemq.pipeline.bulk_change.messages import TARGET, Targets
 from duemq.pipeline.bulk_schedule.files import messages
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, reasons, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reasons, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.migrate import divided, from_csv
@@ -34,7 +34,7 @@ ALL = Columns("due", "body", topic="topic", key="key", headers="headers", labels
 
 def fields(frame: DataFrame, columns: Columns, **rules: Any) -> dict[str, Any]:
     """What is made of the first row, by field."""
-    row = judged(frame, columns, Rules(**rules), NOW).first()
+    row = judged(frame, columns, BulkRules(**rules), NOW).first()
     assert row is not None
     found = row.asDict(recursive=True)
     return {name.removeprefix(OWN): value for name, value in found.items() if name.startswith(OWN)}
@@ -107,7 +107,7 @@ def test_headers_of_json_and_of_columns_that_are_named_so(spark: SparkSession) -
     ).coalesce(1)
 
     def of(**given: Any) -> list[Any]:
-        found = judged(frame, Columns("due", "body", to="orders", **given), Rules(), NOW)
+        found = judged(frame, Columns("due", "body", to="orders", **given), BulkRules(), NOW)
         return [
             row[1] or [(one["name"], one["value"] and bytes(one["value"])) for one in row[0] or ()]
             for row in found.select(OWN + "headers", OWN + REASON).collect()
@@ -140,7 +140,7 @@ def test_labels_of_text_are_divided_at_commas(spark: SparkSession) -> None:
 def test_a_payload_may_be_base64(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(WINDOW, "AAH/"), (WINDOW, "?"), (WINDOW, None)], "due long, body string")
     columns = Columns("due", "body", to="orders", payload_base64=True)
-    found = judged(frame.coalesce(1), columns, Rules(), NOW).select(OWN + "payload", OWN + REASON).collect()
+    found = judged(frame.coalesce(1), columns, BulkRules(), NOW).select(OWN + "payload", OWN + REASON).collect()
     assert [(row[0] and bytes(row[0]), row[1]) for row in found] == [
         (b"\x00\x01\xff", None), (None, "payload (column body): '?' is not base64"),
         (None, "payload (column body): is null; every message needs one"),
@@ -155,7 +155,7 @@ def test_the_name_of_a_column_may_be_any(spark: SparkSession, tmp_path: Path) ->
     quoted = "`" + name.replace("`", "``") + "`"
     frame = spark.createDataFrame([("x",)], f"{quoted} string").withColumn("due", F.lit(WINDOW))
     columns = Columns("due", name, topic=name, key=name, headers={"h": name}, labels=name, name=name, order=(name,))
-    told = judged(frame, columns, Rules(), NOW)
+    told = judged(frame, columns, BulkRules(), NOW)
     (row,) = told.collect()
     assert bytes(row[OWN + "payload"]) == b"x"
     assert [row.topic for row in messages(told, columns, "j").collect()] == ["x"]
@@ -184,14 +184,14 @@ def test_the_name_of_a_column_may_be_any(spark: SparkSession, tmp_path: Path) ->
 def test_a_column_that_cannot_be_used_is_named(spark: SparkSession, given: dict[str, Any], says: str) -> None:
     frame = spark.sql("select 1L as due, 'x' as body, timestamp_ntz'2028-01-01' as at")
     with pytest.raises(BadInput) as wrong:
-        judged(frame, Columns(**({"due": "due", "payload": "body", "topic": "body"} | given)), Rules(), NOW)
+        judged(frame, Columns(**({"due": "due", "payload": "body", "topic": "body"} | given)), BulkRules(), NOW)
     assert str(wrong.value).startswith(says)
     with pytest.raises(BadInput, match="either a column for the topic"):
         Columns("due", "body")
     with pytest.raises(BadInput, match="column reason"):
-        judged(frame.withColumn("reason", F.lit(1)), ALL, Rules(), NOW)
+        judged(frame.withColumn("reason", F.lit(1)), ALL, BulkRules(), NOW)
     with pytest.raises(BadInput, match="two columns of one name"):
-        judged(frame.select("*", "body"), ALL, Rules(), NOW)
+        judged(frame.select("*", "body"), ALL, BulkRules(), NOW)
 
 
 GOOD = (WINDOW, "orders", b"x", "k", [("h", b"v")], ["l"], None)
@@ -227,7 +227,7 @@ UNREAD = [
 def test_each_wrong_row_is_rejected_with_its_column_and_limit(spark: SparkSession) -> None:
     wrong = [(*GOOD[:at], value, *GOOD[at + 1 :]) for at, value, _ in UNREAD]
     frame = spark.createDataFrame([GOOD, *wrong], SCHEMA).coalesce(1)
-    told = judged(frame, ALL, Rules(LIMITS), NOW)
+    told = judged(frame, ALL, BulkRules(LIMITS), NOW)
     found = [row[0] for row in told.select(OWN + REASON).collect()]
     assert found[0] is None
     for reason, (_, _, sentence) in zip(found[1:], UNREAD, strict=True):
@@ -243,7 +243,7 @@ def test_each_wrong_row_is_rejected_with_its_column_and_limit(spark: SparkSessio
 def test_rows_whose_name_is_not_theirs_alone_are_rejected(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a",), ("b",), ("b",), ("c",), (None,), (None,)], "n string")
     frame = frame.withColumns({"due": F.lit(WINDOW), "body": F.lit("x")})
-    told = judged(frame, Columns("due", "body", to="orders", name="n"), Rules(), NOW)
+    told = judged(frame, Columns("due", "body", to="orders", name="n"), BulkRules(), NOW)
     found = [(row.n, row[OWN + REASON]) for row in told.collect()]
     twice = "name (column n): 2 rows have it; names must be unique in a job"
     assert sorted(found, key=str) == sorted(
@@ -269,7 +269,7 @@ def test_rows_that_are_not_utf8_are_rejected(spark: SparkSession) -> None:
 def test_a_row_is_accepted_by_spark_if_and_only_if_the_server_takes_it(spark: SparkSession, tmp_path: Path) -> None:
     made = rows(WINDOW, 1_500)
     frame = spark.createDataFrame(made, SCHEMA).coalesce(1)
-    told = judged(frame, ALL, Rules(LIMITS), NOW).select(OWN + REASON).collect()
+    told = judged(frame, ALL, BulkRules(LIMITS), NOW).select(OWN + REASON).collect()
     path, limits = (
         tmp_path / "one.parquet",
         ImportLimits(**{n: getattr(LIMITS, n) for n in LIMITS.__dataclass_fields__}),

@@ -18,9 +18,9 @@ from duemq.client.http.errors import PastDue
 from duemq.client.http.values import FileImport
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
-from duemq.pipeline.bulk_schedule.files import DelayFile
+from duemq.pipeline.bulk_schedule.files import WrittenFile
 from duemq.pipeline.bulk_schedule.job import Options, schedule
-from duemq.pipeline.bulk_schedule.manifest import JobFolder, Manifest
+from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
 from duemq.pipeline.bulk_schedule.plans import plan_of
 from duemq.pipeline.bulk_schedule.server import hand_over, imported
 from duemq.pipeline.columns import Columns
@@ -148,7 +148,7 @@ def test_a_table_that_was_replaced_is_another_one_on_any_file_system(
 class Forgetful:
     """A server that knows these files, and refuses all others as too late."""
 
-    def __init__(self, *known: DelayFile, state: str = "imported") -> None:
+    def __init__(self, *known: WrittenFile, state: str = "imported") -> None:
         self.known, self.state, self.given = known, state, list[Any]()
 
     def imports(self, state: str | None = None) -> list[FileImport]:
@@ -168,16 +168,16 @@ class Forgetful:
         raise PastDue("past_due", "file 0: its window begins in less than 120 s")
 
 
-def written(stage: Path, *windows: int) -> tuple[JobFolder, Manifest]:
+def written(stage: Path, *windows: int) -> tuple[JobFolder, JobManifest]:
     """A job of one file for each of these windows, of three rows each."""
-    folder, made = JobFolder(stage, "late"), list[DelayFile]()
+    folder, made = JobFolder(stage, "late"), list[WrittenFile]()
     for number, window in enumerate(windows):
         Path(folder.stage.path(f"{number}.parquet")).write_bytes(b"x")
-        made.append(DelayFile(f"{number}.parquet", str(number) * 64, 1, window, 3))
-    return folder, folder.settle(Manifest("late", 0, {}, "s", "p", "a", 3 * len(made), 0, None, tuple(made)))
+        made.append(WrittenFile(f"{number}.parquet", str(number) * 64, 1, window, 3))
+    return folder, folder.settle(JobManifest("late", 0, {}, "s", "p", "a", 3 * len(made), 0, None, tuple(made)))
 
 
-def given(server: Forgetful, folder: JobFolder, manifest: Manifest) -> frozenset[str]:
+def given(server: Forgetful, folder: JobFolder, manifest: JobManifest) -> frozenset[str]:
     client: Any = server
     return hand_over(client, manifest, folder, link=True)
 

@@ -15,7 +15,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
@@ -327,7 +327,7 @@ async def test_a_source_takes_options_that_only_consumers_have(kafka: KafkaServe
 
     topic, group = await new_topic(kafka.bootstrap), new_group()
     options = ConsumerOptions(kafka={"group_instance_id": "one", "max_partition_fetch_bytes": 1 << 20, **SOON})
-    source = Source(group, kafka.bootstrap, options, [topic], (), Changes(nothing, nothing))
+    source = Source(group, kafka.bootstrap, options, [topic], (), Rebalance(nothing, nothing))
     async with asyncio.timeout(WITHIN_S):
         await source.start()
         assert source.partitions() == {TopicPartition(topic, 0)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duemq.dev.servers.process import Identity
+from duemq.dev.servers.process import ProcessIdentity
 from tests.e2e.server import BIN
 from tests.support.servers.real_servers import need_servers
 
@@ -23,9 +23,9 @@ def command(verb: str, folder: Path, *options: str) -> subprocess.CompletedProce
     return subprocess.run(arguments, capture_output=True, text=True, timeout=180)
 
 
-def processes(folder: Path) -> dict[str, Identity]:
+def processes(folder: Path) -> dict[str, ProcessIdentity]:
     kept = json.loads((folder / "cluster.json").read_text())["processes"]
-    return {name: Identity(**identity) for name, identity in kept.items()}
+    return {name: ProcessIdentity(**identity) for name, identity in kept.items()}
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from duemq.delay.api.internal_http import create_door
 from duemq.delay.api.peers import HttpPeers
 from duemq.delay.imports.copies import PART_BYTES, Copy, fetch_copy
 from duemq.delay.node_backend import NodeBackend
-from duemq.delay.reads.local_reader import Holder
+from duemq.delay.reads.local_reader import ShardHolder
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Unavailable
 from tests.support.http.http_site import served
@@ -62,7 +62,7 @@ class FakeShard:
 def node_of(shard: FakeShard) -> AbstractAsyncContextManager[str]:
     """The URL of a node with this one shard."""
     backend = SimpleNamespace(reader=None, why_not_ready=lambda: None)
-    holder = cast(Holder, SimpleNamespace(shards={0: shard}))
+    holder = cast(ShardHolder, SimpleNamespace(shards={0: shard}))
     return served(create_door(cast(NodeBackend, backend), CollectorRegistry(), TOKEN, routes(holder)))
 
 

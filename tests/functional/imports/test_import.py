@@ -25,7 +25,7 @@ from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, Here
-from duemq.storage.jobs.parent import Hanging, Job, lines_of
+from duemq.storage.jobs.parent import Job, Unresponsive, lines_of
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, hand_over, master_and_standby, outcome, pending
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed
@@ -444,7 +444,7 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
 
     async def hanging(job: Job) -> AsyncGenerator[bytes, None]:
         if any("/hangs/" in file["source"] for file in job["files"]):
-            raise Hanging("nothing could be read for 60 s")
+            raise Unresponsive("nothing could be read for 60 s")
         async for line in take_in(job):
             yield line
 
@@ -454,7 +454,7 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
         import_command = write_messages(world.shared / folder / f"{number}.parquet", drafts)
         await world.produce([Handed(import_command, drafts, gone=folder == "hangs")])
     await world.tick(node)
-    with pytest.raises(Hanging):
+    with pytest.raises(Unresponsive):
         await node.importer.step()
     assert await node.importer.step()
     await world.tick(node)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from duemq.model.errors import BadDelayFile, Rejected
 from duemq.model.rules import MAX_LABELS
 from duemq.model.timing import LAST_MS, WINDOW_MS
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
 from duemq.storage.imports.columns import OWN, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
@@ -233,7 +233,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 # --- the same rules as by HTTP ----------------------------------------------------------------------------------------
 
-GATE = Ingress(Limits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*")))
+GATE = Ingress(
+    MessageLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*"))
+)
 SAME = ImportLimits(max_payload_bytes=20, max_headers=3, max_headers_bytes=60, max_key_bytes=5, topics=("o*", "du*"))
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duemq.model.errors import BadDelayFile
-from duemq.storage.imports.source import Source
+from duemq.storage.imports.source import SourceFile
 
 SECRET = b"of somebody else"
 
@@ -62,7 +62,7 @@ SWAPS: list[Callable[[ImportFolder], None]] = [
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
 def test_swapped_before_it_is_looked_at(folder: ImportFolder, swap: Callable[[ImportFolder], None]) -> None:
     swap(folder)
-    with pytest.raises(BadDelayFile), Source.open(folder.file, [folder.allowed]):
+    with pytest.raises(BadDelayFile), SourceFile.open(folder.file, [folder.allowed]):
         pass
 
 
@@ -78,7 +78,7 @@ def test_swapped_between_the_look_and_the_opening(
         return opened(*args, **named)
 
     monkeypatch.setattr(os, "open", after_swap)
-    with pytest.raises(BadDelayFile), Source.open(folder.file, [folder.allowed]):
+    with pytest.raises(BadDelayFile), SourceFile.open(folder.file, [folder.allowed]):
         pass
     assert os.open is opened, "the swap took folder"
 
@@ -86,7 +86,7 @@ def test_swapped_between_the_look_and_the_opening(
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
 def test_swapped_while_it_is_open(folder: ImportFolder, swap: Callable[[ImportFolder], None]) -> None:
     """What was opened is what is read, linked and taken in."""
-    with Source.open(folder.file, [folder.allowed]) as source:
+    with SourceFile.open(folder.file, [folder.allowed]) as source:
         kept = folder.allowed / "kept"
         source.link(kept)
         swap(folder)
@@ -97,5 +97,5 @@ def test_swapped_while_it_is_open(folder: ImportFolder, swap: Callable[[ImportFo
 def test_a_link_within_the_allowed_folders_is_followed(folder: ImportFolder) -> None:
     link = folder.allowed / "latest.parquet"
     link.symlink_to(folder.file)
-    with Source.open(link, [folder.allowed]) as source:
+    with SourceFile.open(link, [folder.allowed]) as source:
         assert source.name == "latest.parquet" and source.path.read_bytes() == b"whole"

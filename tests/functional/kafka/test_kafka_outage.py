@@ -27,7 +27,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, own_log, values
 from tests.support.servers.real_servers import need_servers
@@ -151,7 +151,12 @@ async def test_a_message_that_no_broker_acknowledged_is_not_said_to_be_refused(k
             CollectorRegistry(),
         )  # fmt: skip
         app = create_app(
-            CommandGateway(backend), Ingress(Limits()), HttpSettings(), CollectorRegistry(), wall_clock, asyncio.Event()
+            CommandGateway(backend),
+            Ingress(MessageLimits()),
+            HttpSettings(),
+            CollectorRegistry(),
+            wall_clock,
+            asyncio.Event(),
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://duemq") as http:
             order = {"topic": topic, "deliver_after": "1h"}

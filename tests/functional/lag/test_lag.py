@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.retry.names import retry_topic
-from duemq.client.lag import LagReader, PartitionLag, Sampling, State
+from duemq.client.lag import GroupState, LagReader, PartitionLag, Sampling
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from tests.functional.consumer.new_member import join
@@ -59,7 +59,7 @@ async def test_a_plain_group_at_rest_and_behind(site: LagSite, reader: LagReader
         assert (found.state, found.members, found.offline) == ("Stable", 1, False)
     (of_topic,) = found.topics
     assert [(one.partition, one.state, one.commit, one.max, one.lag) for one in of_topic.partitions] == [
-        (0, State.OK, 10, 10, 0), (1, State.OK, 3, 7, 4),
+        (0, GroupState.OK, 10, 10, 0), (1, GroupState.OK, 3, 7, 4),
     ]  # fmt: skip
     assert all(one.inflight is one.available is one.inflight_ms is None for one in of_topic.partitions)
     assert (found.total.lag, found.total.inflight, found.total.available) == (4, None, None)
@@ -136,7 +136,7 @@ async def test_an_open_transaction_is_not_there_yet(site: LagSite, reader: LagRe
         await producer.abort_transaction()
     await site.commit(group, {(topic, 0): 99})
     one = await only(reader, group)
-    assert (one.state, one.lag, one.lag_ms) == (State.AHEAD, 0, 0)
+    assert (one.state, one.lag, one.lag_ms) == (GroupState.AHEAD, 0, 0)
 
 
 async def test_what_retention_removed_is_lost_and_no_lag(site: LagSite, reader: LagReader) -> None:
@@ -145,7 +145,14 @@ async def test_what_retention_removed_is_lost_and_no_lag(site: LagSite, reader: 
     await site.commit(group, {(topic, 0): (5, metadata_of(9))})
     await site.cut(topic, 12)
     one = await only(reader, group)
-    assert (one.state, one.start, one.lag, one.inflight, one.available, one.lost) == (State.REMOVED, 12, 8, 0, 8, 7)
+    assert (one.state, one.start, one.lag, one.inflight, one.available, one.lost) == (
+        GroupState.REMOVED,
+        12,
+        8,
+        0,
+        8,
+        7,
+    )
     await site.cut(topic, 20)
     one = await only(reader, group)
     assert (one.lag, one.lag_ms, one.lost) == (0, 0, 15)
@@ -157,13 +164,13 @@ async def test_a_partition_without_a_commit_says_so(site: LagSite, reader: LagRe
     await site.commit(group, {(topic, 0): (1, metadata_of(2))})
     (found,) = await reader.read([group])
     states = [one.state for one in found.topics[0].partitions]
-    assert states == [State.OK, State.NO_COMMIT, State.NO_COMMIT]
+    assert states == [GroupState.OK, GroupState.NO_COMMIT, GroupState.NO_COMMIT]
     assert found.topics[0].partitions[1].lag is found.topics[0].partitions[1].lag_ms is None
     total = found.total
     assert (total.partitions, total.unknown, total.lag, total.inflight, total.available) == (3, 2, 4, 1, 3)
     # Asked for by name a topic is shown that the group never read; else it is left out.
     (found,) = await reader.read([group], topics=[other])
-    assert [(one.topic, one.state) for one in found.topics[0].partitions] == [(other, State.NO_COMMIT)]
+    assert [(one.topic, one.state) for one in found.topics[0].partitions] == [(other, GroupState.NO_COMMIT)]
     assert (found.total.lag, found.total.unknown) == (None, 1)
     assert group not in [one.group for one in await reader.read(topics=[other])]
 
@@ -175,7 +182,7 @@ async def test_partitions_of_a_member_that_has_committed_nothing_are_there(site:
             while not consumer.assignment():
                 await consumer.getmany(timeout_ms=50)
         one = await only(reader, group)
-    assert (one.topic, one.state, one.commit) == (topic, State.NO_COMMIT, None)
+    assert (one.topic, one.state, one.commit) == (topic, GroupState.NO_COMMIT, None)
 
 
 async def test_a_group_of_the_newer_protocol(site: LagSite, reader: LagReader) -> None:
@@ -214,7 +221,7 @@ async def test_a_topic_that_was_deleted(site: LagSite, reader: LagReader) -> Non
     (found,) = await reader.read([group])
     rest = {one.topic: one.partitions[0] for one in found.topics}
     assert rest.pop(kept).lag == 1
-    assert [(one.state, one.lag) for one in rest.values()] in ([], [(State.GONE, None)])
+    assert [(one.state, one.lag) for one in rest.values()] in ([], [(GroupState.GONE, None)])
     assert found.total.lag == 1
 
 

@@ -12,13 +12,13 @@ import pytest
 from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import START
-from duemq.storage.backup.checkpoint import CheckpointFile, Manifest, describe, make_checkpoint
+from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, describe, make_checkpoint
 from duemq.storage.shard.keyspace import ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 1 << 20)  # small buffers: the store flushes now and then while it is written
-MANIFEST = Manifest("003-ab", 3, 7, 9, b"k" * 20, 8, (CheckpointFile("000008.sst", 5, "0" * 64),))
+MANIFEST = CheckpointManifest("003-ab", 3, 7, 9, b"k" * 20, 8, (CheckpointFile("000008.sst", 5, "0" * 64),))
 
 
 def write_entry(store: ShardStore, number: int) -> None:
@@ -71,14 +71,14 @@ def test_describing_a_checkpoint_does_not_change_it(tmp_path: Path) -> None:
 
 
 def test_a_manifest_survives_the_wire() -> None:
-    assert Manifest.decode(MANIFEST.encode()) == MANIFEST
+    assert CheckpointManifest.decode(MANIFEST.encode()) == MANIFEST
 
 
 @pytest.mark.parametrize("name", ["../id.key", "a/b", "/etc/passwd", "", ".", "..", ".hidden", "a\\b", "a\0b", "é"])
 def test_a_manifest_with_names_that_lead_elsewhere_is_refused(name: str) -> None:
     bad = replace(MANIFEST, files=(CheckpointFile(name, 5, "0" * 64),))
     with pytest.raises(CorruptStore):
-        Manifest.decode(bad.encode())
+        CheckpointManifest.decode(bad.encode())
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_manifest_with_names_that_lead_elsewhere_is_refused(name: str) -> None
 )
 def test_what_is_no_manifest_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CorruptStore):
-        Manifest.decode(orjson.dumps(orjson.loads(MANIFEST.encode()) | change))
+        CheckpointManifest.decode(orjson.dumps(orjson.loads(MANIFEST.encode()) | change))
     with pytest.raises(CorruptStore):
-        Manifest.decode(b"<html>")
+        CheckpointManifest.decode(b"<html>")
     with pytest.raises(CorruptStore):
-        Manifest.decode(replace(MANIFEST, files=MANIFEST.files * 2).encode())
+        CheckpointManifest.decode(replace(MANIFEST, files=MANIFEST.files * 2).encode())

@@ -15,7 +15,7 @@ import pytest
 from duemq.delay.recovery import replica_snapshot
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.backup.checkpoint import CheckpointFile, Manifest
+from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest
 from duemq.storage.backup.replica_swap import Partial, settle, settle_all
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
@@ -159,7 +159,7 @@ def test_delay_files_that_are_here_are_taken_and_not_fetched(tmp_path: Path) -> 
     held.parent.mkdir(parents=True)
     held.write_bytes(b"content")
     wanted = CheckpointFile("far/1800000/000007.parquet", 7, hashlib.sha256(b"content").hexdigest())
-    partial.begin(Manifest("id", 3, 0, 0, b"", 0, (wanted,)))
+    partial.begin(CheckpointManifest("id", 3, 0, 0, b"", 0, (wanted,)))
     taken = partial.folder / "files" / wanted.name
     taken.parent.mkdir(parents=True)
     taken.write_bytes(b"cont")  # of an earlier attempt, from a peer

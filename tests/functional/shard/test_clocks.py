@@ -33,8 +33,8 @@ from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader
-from duemq.proxy.request.ingress import Ingress, Limits
-from duemq.storage.data_folder import Folder, Identity
+from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.storage.data_folder import ClusterIdentity, Folder
 from duemq.web.settings import HttpSettings
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ async def running(
     path: Path, log: MemoryLog, clock: Callable[[], int], election: SingleElection | None = None, *,
     alone: bool = True, delay_files: TieringPolicy | None = None, compared: bool = True,
 ) -> AsyncIterator[Node]:  # fmt: skip
-    folder = Folder.open(path, 1, Identity("c", 1, b"s" * 32))
+    folder = Folder.open(path, 1, ClusterIdentity("c", 1, b"s" * 32))
 
     async def open_bus() -> MemoryBus:
         return ComparedBus(log, clock) if compared else MemoryBus(log)
@@ -227,7 +227,7 @@ class Proxy:
             RemoteReader(node.election, self.http), node.election, NoCluster(), self.watch, self.registry,
         )  # fmt: skip
         app = create_app(
-            CommandGateway(self.backend), Ingress(Limits(), self.backend.why_clock_out), HttpSettings(),
+            CommandGateway(self.backend), Ingress(MessageLimits(), self.backend.why_clock_out), HttpSettings(),
             self.registry, self.backend.clock, asyncio.Event(),
         )  # fmt: skip
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy")

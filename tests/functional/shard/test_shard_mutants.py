@@ -14,7 +14,7 @@ import pytest
 from duemq.bus.memory import MemoryBus
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import command_batch as batch
-from duemq.delay.core.command_batch import Batch, Lookups, View
+from duemq.delay.core.command_batch import CommandBatch, Lookups, View
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.master import Master
@@ -22,7 +22,7 @@ from duemq.delay.shard.replica import Replica
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry
-from duemq.model.plain import ByName, Place, command_of
+from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.model.record import Partition
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
@@ -111,9 +111,11 @@ def local_before_commit(patch: Patch) -> None:
 def decide_after_take(patch: Patch) -> None:
     """What is due is chosen first, the commands of the cycle are answered afterwards."""
     apply, take = Cycle.apply, Cycle.take
-    held: dict[int, Batch] = {}
+    held: dict[int, CommandBatch] = {}
 
-    def hold(self: Cycle, batch: Batch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
+    def hold(
+        self: Cycle, batch: CommandBatch, answers: Mapping[int, Answer] | None = None, view: View | None = None
+    ) -> None:
         if answers is None:
             held[id(self)] = batch
         else:
@@ -143,7 +145,7 @@ def count_from_reading(patch: Patch) -> None:
     """Relative times of plain records count from when a replica reads them, not from their append."""
     readings = count()
 
-    def command_of_now(frame: bytes, timestamp: int, place: Place) -> Any:
+    def command_of_now(frame: bytes, timestamp: int, place: RecordPosition) -> Any:
         return command_of(frame, timestamp + next(readings) % 2, place)
 
     patch.setattr(batch, "command_of", command_of_now)
@@ -153,7 +155,7 @@ def no_names_of_changes(patch: Patch) -> None:
     """Changes by name are answered without a look at the names of earlier cycles."""
     init = Lookups.__init__
 
-    def init_without(self: Lookups, view: View, commands: Batch) -> None:
+    def init_without(self: Lookups, view: View, commands: CommandBatch) -> None:
         init(self, view, commands)
         named = {other.name for other in commands.others.values() if isinstance(other, ByName)}
         self.names = {name: holder for name, holder in self.names.items() if name not in named}

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from duemq.model import plain
 from duemq.model.message import CLIENT_NAME, shard_of_name
 from duemq.model.plain import Malformed
-from duemq.pipeline.bulk_schedule.rules import REASON, Rules, judged, rejected
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
@@ -54,7 +54,7 @@ def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkS
     """Both ways: what is sent is read as it was meant, and what only these rules reject would not have been."""
     given = rows(3_000)
     frame = spark.createDataFrame(given, NAMED).coalesce(1).cache()
-    rules = Rules(LIMITS)
+    rules = BulkRules(LIMITS)
     by_row = {repr(row): row for row in given}
     sent = 0
     records = commands_of(frame, ALL, SHARDS, rules, NOW)
@@ -69,7 +69,7 @@ def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkS
     assert 500 < sent < len(given) and len(by_row) == len(given)
     # The rules of bulk schedule alone, without its lead: what they let pass and these do not.
     others = judged(frame, Columns("due", "body", topic="topic", key="key", headers="headers", labels="labels",
-                                   expires="expires"), Rules(LIMITS, lead_ms=-NOW), NOW)  # fmt: skip
+                                   expires="expires"), BulkRules(LIMITS, lead_ms=-NOW), NOW)  # fmt: skip
     others_reasons = [row[0] for row in others.select(OWN + REASON).collect()]
     own = {row: reason for row, reason, other in zip(map(repr, given), reasons, others_reasons, strict=True)
            if reason is not None and other is None}  # fmt: skip

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
-from duemq.pipeline.bulk_schedule.rules import Rules
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
@@ -40,7 +40,7 @@ def test_a_stage_that_no_node_takes_files_in_from_is_refused(spark: SparkSession
     frame = spark.createDataFrame([], "due bigint, body string")
     columns = Columns("due", "body", to="orders")
     with pytest.raises(BadInput, match=f"^{place} cannot be a stage: nodes take no files in from {place[:2]}"):
-        schedule(frame, columns, "job", Options(place), Server("http://127.0.0.1:9"), rules=Rules(), source="x")
+        schedule(frame, columns, "job", Options(place), Server("http://127.0.0.1:9"), rules=BulkRules(), source="x")
 
 
 def test_a_stage_in_a_store_is_named_as_an_object_is(spark: SparkSession) -> None:

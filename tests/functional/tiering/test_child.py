@@ -21,7 +21,7 @@ import pytest
 from duemq.model.errors import StoreFailed
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import ORPHANED
-from duemq.storage.jobs.parent import Hanging, lines_of
+from duemq.storage.jobs.parent import Unresponsive, lines_of
 
 INTAKE = "duemq.storage.imports.import_process"
 
@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_started_is_a_failure_to_try_again(monkeypatch:
 def test_a_process_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(Hanging, match="nothing could be read"):
+    with pytest.raises(Unresponsive, match="nothing could be read"):
         asyncio.run(lines_said_by("silent", 5.0))
 
 

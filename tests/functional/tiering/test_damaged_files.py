@@ -29,7 +29,7 @@ from duemq.model.message import CANCEL, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import Folder, Identity
+from duemq.storage.data_folder import ClusterIdentity, Folder
 from duemq.storage.delay_files.catalog import FOLDER
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tiering_work_in_thread")]
@@ -59,7 +59,7 @@ class Site:
     async def node(self, name: str, election: Election, peer: Node | None = None) -> AsyncIterator[Node]:
         self.registry = CollectorRegistry()  # of the latest node
         path = self.folder / name
-        folder = Folder.open(path, self.shards, Identity("site", self.shards, b"s" * 32))
+        folder = Folder.open(path, self.shards, ClusterIdentity("site", self.shards, b"s" * 32))
 
         async def open_bus() -> MemoryBus:
             return MemoryBus(self.log)

@@ -20,7 +20,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import LOWEST, make_key
 from duemq.model.ledger import START
 from duemq.model.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
-from duemq.model.plain import Place
+from duemq.model.plain import RecordPosition
 from duemq.model.record import Stored
 from duemq.model.row import row_of
 from duemq.model.timing import WINDOW_MS
@@ -131,7 +131,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     store.write([(ROW + key, row) for key, row in rows.items()], [], Position(START), {})
     frames = [change_frame(kind, key, WINDOW) for key in rows]
     commands = [Stored(offset, 0, frame) for offset, frame in enumerate(frames)]
-    left = understand(commands, Place(0, 1, IDS), None)
+    left = understand(commands, RecordPosition(0, 1, IDS), None)
     sizes = []
     while left.commands:
         done, view = await prefetch.read_for(left, store, whole=False)
@@ -139,9 +139,9 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
         some = [other.first_key for other in done.others.values() if isinstance(other, Change)]
         assert view.rows(some) == [rows[key] for key in some]
         sizes.append(len(done.commands))
-        left = understand(commands[sum(sizes) :], Place(0, 1, IDS), None)
+        left = understand(commands[sum(sizes) :], RecordPosition(0, 1, IDS), None)
     assert max(sizes) <= 20
-    whole, _ = await prefetch.read_for(understand(commands, Place(0, 1, IDS), None), store, whole=True)
+    whole, _ = await prefetch.read_for(understand(commands, RecordPosition(0, 1, IDS), None), store, whole=True)
     assert len(whole.commands) == 60
     store.close()
 

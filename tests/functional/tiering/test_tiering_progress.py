@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.delay.core.command_batch import Batch
+from duemq.delay.core.command_batch import CommandBatch
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard.master import Master
 from duemq.delay.tiering import prefetch
@@ -79,12 +79,12 @@ def test_random_schedule_with_tiny_row_groups(seed: int, tmp_path: Path, monkeyp
 
 def first_command_not_read(patch: pytest.MonkeyPatch) -> None:
     """A command that cannot be read whole waits for the next cycle, though it is the first of this one."""
-    before = Batch.before
+    before = CommandBatch.before
 
-    def before_unread(self: Batch, offset: int) -> Batch:
+    def before_unread(self: CommandBatch, offset: int) -> CommandBatch:
         return before(self, offset - (offset - 1 == self.commands[0].offset))
 
-    patch.setattr(Batch, "before", before_unread)
+    patch.setattr(CommandBatch, "before", before_unread)
 
 
 def bounded(patch: pytest.MonkeyPatch) -> None:

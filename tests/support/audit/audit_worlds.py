@@ -21,7 +21,7 @@ from duemq.model.ids import DIRECT
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, OutcomeCounts
 from duemq.pipeline.audit.job import Extent, Frames, Gathered
-from duemq.pipeline.audit.window import Window
+from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.sources import decode
 from tests.support.audit.audit_site import SHARDS
 
@@ -44,7 +44,7 @@ class World:
     entries: list[Record]
     deliveries: list[Record]
     letters: list[Record]
-    windows: dict[int, Window]
+    windows: dict[int, ShardWindow]
     used: set[Message] = field(default_factory=set)
     """Messages, by shard and offset, that a fault was put into."""
 

@@ -9,20 +9,20 @@ from typing import Any
 
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
 
 T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
 
 
-def changes(lost: list[TopicPartition]) -> Changes:
+def changes(lost: list[TopicPartition]) -> Rebalance:
     async def gained(_: Collection[TopicPartition]) -> None: ...
 
     async def lose(partitions: Collection[TopicPartition]) -> None:
         lost.extend(partitions)
 
-    return Changes(gained, lose)
+    return Rebalance(gained, lose)
 
 
 class Group:

@@ -18,8 +18,8 @@ from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
 from duemq.proxy.app import create_app
-from duemq.proxy.gateway.base import Gateway, Outcome, Page, Receipt
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 
 NOW = 1_795_255_200_000
@@ -38,9 +38,9 @@ class FakeGateway:
         self.error: Exception | None = None
         self.unreadable: Exception | None = None
         self.not_ready: str | None = None
-        self.outcome: Outcome | None = Outcome("m1", Answer.OK, NOW)
+        self.outcome: ChangeOutcome | None = ChangeOutcome("m1", Answer.OK, NOW)
         self.found: MessageState | None = STATE
-        self.pages = [Page([STATE], None)]
+        self.pages = [MessagePage([STATE], None)]
         self.sent: list[Draft] = []
         self.refused: dict[str, Rejected] = {}  # by topic
         self.mastered: list[int] = []
@@ -77,17 +77,17 @@ class FakeGateway:
 
     async def change(
         self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
-    ) -> list[Outcome]:
+    ) -> list[ChangeOutcome]:
         self.changes.append((kind, tuple(targets), due))
         self.times.append(times)
-        return [self.outcome or Outcome(target, Answer.UNKNOWN) for target in targets]
+        return [self.outcome or ChangeOutcome(target, Answer.UNKNOWN) for target in targets]
 
     async def state(self, target: str) -> MessageState | None:
         if self.unreadable:
             raise self.unreadable
         return self.found
 
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
         return self.pages[len(self.queries) - 1]
 
@@ -115,11 +115,15 @@ Ask = Callable[..., Coroutine[Any, Any, httpx.Response]]
 Scenario = Callable[[FakeGateway, Ask], Awaitable[None]]
 
 
-def app_over(gateway: FakeGateway, settings: HttpSettings | None = None, limits: Limits | None = None) -> ASGIApp:
+def app_over(
+    gateway: FakeGateway, settings: HttpSettings | None = None, limits: MessageLimits | None = None
+) -> ASGIApp:
     registry = CollectorRegistry()
     Gauge("duemq_pending", "Messages.", registry=registry).set(3)
     own = settings or HttpSettings()
-    return create_app(cast(Gateway, gateway), Ingress(limits or Limits()), own, registry, lambda: NOW, asyncio.Event())
+    return create_app(
+        cast(Gateway, gateway), Ingress(limits or MessageLimits()), own, registry, lambda: NOW, asyncio.Event()
+    )
 
 
 @asynccontextmanager
@@ -135,7 +139,7 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
                 web.should_exit = True
 
 
-def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: Limits | None = None) -> None:
+def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: MessageLimits | None = None) -> None:
     async def run() -> None:
         gateway = FakeGateway()
         transport = httpx.ASGITransport(app=app_over(gateway, settings, limits))

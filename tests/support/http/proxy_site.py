@@ -32,7 +32,7 @@ from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.data_folder import Folder
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.settings import HttpSettings
@@ -103,7 +103,10 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
                 "test", bus, IdCodec(node.folder.info.secret), Destinations(bus, 2), follower,
                 RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
-            gateway, ingress = CommandGateway(backend, answer_s=_ANSWER_S), Ingress(Limits(), backend.why_clock_out)
+            gateway, ingress = (
+                CommandGateway(backend, answer_s=_ANSWER_S),
+                Ingress(MessageLimits(), backend.why_clock_out),
+            )
             app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, importing(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")

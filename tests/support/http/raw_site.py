@@ -14,7 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.record import pack_record
 from duemq.proxy.app import FrontDoor, create_app
 from duemq.proxy.gateway.base import Gateway
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.connections import ConnectionLimits
 from duemq.web.server import Stop, listen_on, serve_http, url_of
 from duemq.web.settings import HttpSettings
@@ -82,7 +82,12 @@ async def site(limits: ConnectionLimits = PATIENT, settings: HttpSettings | None
     gateway = SlowGateway()
     cast(Any, gateway).bus, cast(Any, gateway).topic_lateness = bus, lambda topic: {"count": 0}
     door = create_app(
-        cast(Gateway, gateway), Ingress(Limits()), settings or HttpSettings(), CollectorRegistry(), lambda: 0, stop
+        cast(Gateway, gateway),
+        Ingress(MessageLimits()),
+        settings or HttpSettings(),
+        CollectorRegistry(),
+        lambda: 0,
+        stop,
     )
     listener = listen_on("127.0.0.1:0")
     url = url_of(listener)

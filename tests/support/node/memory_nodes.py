@@ -15,12 +15,12 @@ from duemq.delay.node import Node, NodeOptions, Peers
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.shard.shard import Shard
 from duemq.election.base import Member, NodeHealth
-from duemq.election.changes import Changes
+from duemq.election.changes import ChangeSignal
 from duemq.model.record import unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import Folder, Identity
+from duemq.storage.data_folder import ClusterIdentity, Folder
 
-IDENTITY = Identity("cluster", 1, b"s" * 32)
+IDENTITY = ClusterIdentity("cluster", 1, b"s" * 32)
 
 
 class ManualClock:
@@ -41,7 +41,7 @@ class ManualElection:
         self.others: list[Member] = []
         self.away = False  # the coordinator is out of reach
         self._owned: frozenset[int] = frozenset()
-        self._changes = Changes()
+        self._changes = ChangeSignal()
         self._joined = False
 
     def give(self, *shards: int) -> None:

@@ -10,7 +10,7 @@ from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.model.errors import Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import START
-from duemq.storage.backup.checkpoint import Manifest, make_checkpoint
+from duemq.storage.backup.checkpoint import CheckpointManifest, make_checkpoint
 from duemq.storage.shard.keyspace import ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -50,11 +50,11 @@ class Wire:
     def __init__(self, peer: Peer) -> None:
         self._server = peer.server
         self.sent: dict[str, int] = {}
-        self.manifest: Manifest | None = None
+        self.manifest: CheckpointManifest | None = None
         self.breaks_after: int | None = None
         self.damages = 0
 
-    async def begin(self, shard: int, held: str | None = None) -> Manifest:
+    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
         self.manifest = await self._server.begin(shard, held)
         return self.manifest
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from duemq.pipeline.bulk_schedule.job import Options, schedule
-from duemq.pipeline.cli.command import Lines
+from duemq.pipeline.cli.command import ProgressLines
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.sources.server import Server
 from duemq.pipeline.spark.session import running
@@ -53,7 +53,7 @@ def main(table: str, stage: str, url: str, job: str, step: str = "") -> None:
         frame = spark.read.parquet(table)
         read = frame.mapInArrow(passed_on, frame.schema) if step in ("writing", "failing") else frame
         done = schedule(
-            read, COLUMNS, job, Options(Path(stage)), Server(url), source="a table", teller=Lines(), fault=fault
+            read, COLUMNS, job, Options(Path(stage)), Server(url), source="a table", teller=ProgressLines(), fault=fault
         )  # fmt: skip
         done.ids.write.mode("overwrite").parquet(f"file://{stage}/ids-{job}")
         print(done.manifest.accepted, done.manifest.rejected, done.again)

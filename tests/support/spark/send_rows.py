@@ -10,7 +10,7 @@ from pyspark.sql import Row
 
 from duemq.model.ids import IdCodec
 from duemq.model.message import read_schedule
-from duemq.model.plain import Malformed, Place, command_of
+from duemq.model.plain import Malformed, RecordPosition, command_of
 from duemq.model.record import pack_record
 from duemq.model.row import read_row, row_of
 from tests.support.spark.bulk_rows import rows as bulk_rows
@@ -54,7 +54,7 @@ def read(
 ) -> dict[str, Any] | Malformed:
     """What the server reads in a record that the log appended at `NOW`."""
     packed = None if key is None else bytes(key)
-    command = command_of(pack_record(packed, tuple(headers), value), NOW, Place(shard, shards, IDS))
+    command = command_of(pack_record(packed, tuple(headers), value), NOW, RecordPosition(shard, shards, IDS))
     if isinstance(command, Malformed):
         return command
     assert isinstance(command, bytes)

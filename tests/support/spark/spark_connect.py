@@ -82,25 +82,25 @@ class ConnectServer:
 
 
 def cancel(spark: SparkSession, server: str, table: str) -> Any:
-    from duemq.pipeline.bulk_change import Server, Targets, mass_cancel
+    from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_cancel
 
     rows = spark.read.parquet(f"file://{table}")
-    return _plain(mass_cancel(rows, Targets("id"), Server(server, batch=7), connections=3))
+    return _plain(mass_cancel(rows, Targets("id"), ChangeClient(server, batch=7), connections=3))
 
 
 def move(spark: SparkSession, server: str, table: str, ids: str) -> Any:
-    from duemq.pipeline.bulk_change import Server, Targets, mass_move
+    from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_move
 
     rows, known = spark.read.parquet(f"file://{table}"), spark.read.parquet(f"file://{ids}")
-    return _plain(mass_move(rows, Targets("order", known), Server(server), "due_ms", by_ms=1))
+    return _plain(mass_move(rows, Targets("order", known), ChangeClient(server), "due_ms", by_ms=1))
 
 
 def judge(spark: SparkSession, table: str, now: str) -> Any:
-    from duemq.pipeline.bulk_schedule.rules import Rules, judged, reasons, rejected
+    from duemq.pipeline.bulk_schedule.rules import BulkRules, judged, reasons, rejected
     from duemq.pipeline.columns import Columns
 
     columns = Columns("due", ("name", "text"), to="orders", key="key", name="name")
-    frame = judged(spark.read.parquet(f"file://{table}"), columns, Rules(), int(now))
+    frame = judged(spark.read.parquet(f"file://{table}"), columns, BulkRules(), int(now))
     return {"reasons": _plain(reasons(frame)), "rejected": _plain(rejected(frame))}
 
 

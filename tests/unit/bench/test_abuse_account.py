@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from duemq.bench.clients.load import ACCEPTED, OPEN, Sent
+from duemq.bench.clients.load import ACCEPTED, OPEN, SentMessages
 from duemq.bench.clients.reader import Received
 from tests.abuse.account import Account
 from tests.abuse.base import Sizes
@@ -28,7 +28,7 @@ def account() -> Account:
     made.rss, made.peak_rss_bytes = [(1_000.0, 100 << 20), (1_900.0, 200 << 20)], 250 << 20
     made.visits = [(1_000.0, 2.0, True), (1_600.0, 3.0, True), (1_700.0, 5_000.0, False)]
     made.counts, made.exit_code = {"idle": {"tried": 5_000}}, 0
-    made.sent = Sent(
+    made.sent = SentMessages(
         DUES, np.full(len(DUES), ACCEPTED, np.int8), [], (DUES - 1_000).astype(np.float64), np.full(len(DUES), 4.0),
         np.ones(len(DUES), int), 0.0, 1_000.0, 0, 0, None,
     )  # fmt: skip

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
-from duemq.bench.clients.load import ACCEPTED, REJECTED, Job, Window, fill, send_singly, send_steadily
+from duemq.bench.clients.load import ACCEPTED, REJECTED, Job, SendWindow, fill, send_singly, send_steadily
 from duemq.bench.clients.reader import read
-from duemq.bench.harness.workers import Link
+from duemq.bench.harness.workers import WorkerLink
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -29,7 +29,7 @@ def record(seq: int, due: int) -> bytes:
     return orjson.dumps({"partition": 0, "payload": f'{{"seq":"{seq:012d}"}}', "headers": headers})
 
 
-class Unpiped(Link):
+class Unpiped(WorkerLink):
     """A link to nobody that can be waited upon."""
 
     def __init__(self, awaited: int = 0) -> None:
@@ -119,7 +119,9 @@ def test_the_sender_books_each_result() -> None:
     async def play() -> None:
         runner, url = await serve("/v1/messages:batch", "POST", batch)
         try:
-            sent = await fill(Unpiped(), Job(url, "t", 25, Window(5000, 5000), keep_every=10), batch=10, connections=2)
+            sent = await fill(
+                Unpiped(), Job(url, "t", 25, SendWindow(5000, 5000), keep_every=10), batch=10, connections=2
+            )
         finally:
             await runner.cleanup()
         assert (sent.accepted, sent.retries, sent.size.sum()) == (22, 1, 25)
@@ -148,7 +150,7 @@ def test_the_open_loop_waits_for_no_answer() -> None:
         runner, url = await serve("/v1/messages:batch", "POST", slow)
         try:
             sent = await asyncio.wait_for(
-                send_steadily(Unpiped(), Job(url, "t", 100, Window(1000, 2000)), rate=1000), 20
+                send_steadily(Unpiped(), Job(url, "t", 100, SendWindow(1000, 2000)), rate=1000), 20
             )
         finally:
             await runner.cleanup()
@@ -166,7 +168,7 @@ def test_single_posts_are_booked_one_by_one() -> None:
     async def play() -> None:
         runner, url = await serve("/v1/messages", "POST", one)
         try:
-            sent = await send_singly(Unpiped(), Job(url, "t", 7, Window(1, 2), keep_every=1), connections=3)
+            sent = await send_singly(Unpiped(), Job(url, "t", 7, SendWindow(1, 2), keep_every=1), connections=3)
         finally:
             await runner.cleanup()
         assert (sent.fate == ACCEPTED).all()

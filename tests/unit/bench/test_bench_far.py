@@ -19,7 +19,7 @@ from duemq.bench import command as bench
 from duemq.bench import command_far
 from duemq.bench.clients import import_files
 from duemq.bench.clients.cancels import CANCELLED, DELIVERED, PENDING, REFUSED, cancel_many
-from duemq.bench.clients.import_files import WINDOW_MS, Columns, Plan, write
+from duemq.bench.clients.import_files import WINDOW_MS, GeneratedColumns, Plan, write
 from duemq.bench.clients.lookups import get_singly
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
@@ -68,7 +68,7 @@ def test_commands_make_their_steps(
 
 
 def test_payloads_by_the_column_are_json_of_their_size() -> None:
-    rows = Columns(256, (1, 2)).make(41, 300)
+    rows = GeneratedColumns(256, (1, 2)).make(41, 300)
     texts = [row.tobytes().decode() for row in rows]
     assert rows.shape == (300, 256)
     assert [int(text[SEQUENCE]) for text in texts] == list(range(41, 341))
@@ -80,11 +80,11 @@ def test_payloads_by_the_column_are_json_of_their_size() -> None:
 
 @pytest.mark.parametrize("size", [20, 60, 146, 147, 3000, 200_000])
 def test_payloads_by_the_column_of_any_size_have_their_number(size: int) -> None:
-    rows = Columns(size, (1, 2)).make(7, 3)
+    rows = GeneratedColumns(size, (1, 2)).make(7, 3)
     assert rows.shape == (3, size)
     assert [int(row.tobytes()[SEQUENCE]) for row in rows] == [7, 8, 9]
     with pytest.raises(ValueError, match="sequence number"):
-        Columns(19, (1, 2))
+        GeneratedColumns(19, (1, 2))
 
 
 def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
@@ -137,18 +137,18 @@ def test_what_was_delivered_of_a_file_is_judged() -> None:
 
 
 def test_work_on_delay_files_is_seen(tmp_path: Path) -> None:
-    assert delay_files.look(None) == delay_files.look(tmp_path) == delay_files.Look(0, frozenset())
+    assert delay_files.look(None) == delay_files.look(tmp_path) == delay_files.DelayFileCounts(0, frozenset())
     window = tmp_path / "shards" / "000" / "far" / "1800000"
     window.mkdir(parents=True)
     (window / "000001.parquet").touch()
-    assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset())
+    assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset())
     linked = tmp_path / "shards" / "000.sealing" / "far" / "1800000"
     linked.mkdir(parents=True)
     (linked / "000001.parquet").touch()
-    assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset({"seal"}))
+    assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal"}))
     for name in ("load-0a0b.sst", "work-0a0b.dropped"):
         (window.parent / name).touch()
-        assert delay_files.look(tmp_path) == delay_files.Look(1, frozenset({"seal", "load"}))
+        assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal", "load"}))
         (window.parent / name).unlink()
 
 

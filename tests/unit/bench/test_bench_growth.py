@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 from duemq.bench.command_far import app
 from duemq.bench.harness.harness import Setup
 from duemq.bench.report import growth, markdown, report
-from duemq.bench.report.figures import Figure, Outcome, Result, Target, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, ScenarioResult, Target, vital
 from duemq.bench.report.plot import write_plot
 
 
-def pending(count: int, disk: float, *more: float) -> Result:
+def pending(count: int, disk: float, *more: float) -> ScenarioResult:
     outcomes = [
-        Outcome(
+        ScenarioOutcome(
             (
                 Figure("disk_ratio", "  by payload bytes", each, "x"),
                 Figure("cpu_us", "CPU", 1234.5, "us"),
@@ -24,17 +24,19 @@ def pending(count: int, disk: float, *more: float) -> Result:
         ).against({"disk_ratio": Target(0.6)})
         for each in (disk, *more)
     ]
-    return Result("pending", f"pending: {count:,}", {"count": count, "days": 60.0}, tuple(outcomes))
+    return ScenarioResult("pending", f"pending: {count:,}", {"count": count, "days": 60.0}, tuple(outcomes))
 
 
-def other() -> Result:
-    return Result("load", "load: a window", {"count": 3}, (Outcome((Figure("load_s", "took", 2.25, "s"),), ("busy",)),))
+def other() -> ScenarioResult:
+    return ScenarioResult(
+        "load", "load: a window", {"count": 3}, (ScenarioOutcome((Figure("load_s", "took", 2.25, "s"),), ("busy",)),)
+    )
 
 
 WHERE = report.machine(Setup(), "ext4")
 
 
-def scenarios(*results: Result) -> list[growth.Scenario]:
+def scenarios(*results: ScenarioResult) -> list[growth.Scenario]:
     found: list[growth.Scenario] = report.document(results, WHERE)["scenarios"]
     return found
 

@@ -15,7 +15,7 @@ from duemq.bench.plans import kafka, plan
 from duemq.bench.report.figures import Figure
 from duemq.bench.report.report import machine
 from duemq.bench.scenarios.ceiling import share
-from duemq.dev.servers.usage import Meter, Part, Usage, cpu_s, holder
+from duemq.dev.servers.usage import Meter, ProcessUsage, Usage, cpu_s, holder
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
@@ -45,10 +45,10 @@ def test_a_meter_adds_up_the_lives_of_a_process() -> None:
 
 def test_a_bill_is_split_by_role_and_memory_is_that_of_the_largest_node() -> None:
     bill = (
-        Part("broker", Usage(8.0, 900, 900)),
-        Part("node", Usage(1.0, 10, 30)),
-        Part("node", Usage(2.0, 20, 25)),
-        Part("proxy", Usage(4.0, 500, 500)),
+        ProcessUsage("broker", Usage(8.0, 900, 900)),
+        ProcessUsage("node", Usage(1.0, 10, 30)),
+        ProcessUsage("node", Usage(2.0, 20, 25)),
+        ProcessUsage("proxy", Usage(4.0, 500, 500)),
     )
     assert cpu_s(bill, "proxy", "node") == 7.0
     assert holder(bill) == Usage(0.0, 20, 30)

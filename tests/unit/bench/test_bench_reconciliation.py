@@ -7,7 +7,7 @@ import pytest
 
 from duemq.bench.clients import cancels
 from duemq.bench.clients.cancels import Answers
-from duemq.bench.clients.load import ACCEPTED, OPEN, REJECTED, Sent
+from duemq.bench.clients.load import ACCEPTED, OPEN, REJECTED, SentMessages
 from duemq.bench.clients.payloads import SEQUENCE, Payloads
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.reconciliation import out_of_order, spread, tally
@@ -15,9 +15,9 @@ from duemq.bench.scenarios.cancel_race import judge
 from duemq.model.ids import IdCodec
 
 
-def sent(dues: list[int], outcome: list[int]) -> Sent:
+def sent(dues: list[int], outcome: list[int]) -> SentMessages:
     nothing = np.zeros(0)
-    return Sent(
+    return SentMessages(
         dues=np.array(dues, np.int64),
         fate=np.array(outcome, np.int8),
         ids=[],

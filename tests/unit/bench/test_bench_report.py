@@ -15,7 +15,7 @@ from duemq.bench.command_far import app
 from duemq.bench.harness.harness import Setup
 from duemq.bench.plans import far, kafka, plan
 from duemq.bench.report import report
-from duemq.bench.report.figures import Figure, Outcome, Result, Target, Trace, vital
+from duemq.bench.report.figures import Figure, ScenarioOutcome, ScenarioResult, Target, Trace, vital
 from duemq.bench.report.plot import write_plot
 
 
@@ -25,16 +25,16 @@ def trace(seconds: float = 30.0) -> Trace:
     return Trace("lateness", "messages read/s", random.gamma(2.0, 2.0, 2000), at, np.ones(2000, np.int64))
 
 
-def result(*lost: int) -> Result:
+def result(*lost: int) -> ScenarioResult:
     outcomes = [
-        Outcome(
+        ScenarioOutcome(
             (Figure("late_p99", "lateness p99", 30.0 + 10 * run, "ms"), vital("lost", "accepted, never read", each)),
             ("the machine was <busy>",),
             trace(),
         ).against({"late_p99": Target(40)})
         for run, each in enumerate(lost)
     ]
-    return Result("steady", "steady: 5,000 msg/s", {"rate": 5000}, tuple(outcomes))
+    return ScenarioResult("steady", "steady: 5,000 msg/s", {"rate": 5000}, tuple(outcomes))
 
 
 def test_speed_is_judged_by_the_median_and_faults_by_the_worst_run() -> None:
@@ -53,7 +53,7 @@ def test_a_figure_that_was_not_taken_meets_no_target() -> None:
 
 def test_a_target_needs_its_figure() -> None:
     with pytest.raises(KeyError, match="late_p98"):
-        Outcome((Figure("late_p99", "", 1.0),)).against({"late_p98": Target(1)})
+        ScenarioOutcome((Figure("late_p99", "", 1.0),)).against({"late_p98": Target(1)})
 
 
 def test_series_keep_every_message() -> None:
@@ -73,7 +73,7 @@ def test_tables_name_misses() -> None:
 
 
 def test_json_is_complete_and_valid_without_a_value(tmp_path: Path) -> None:
-    odd = Result("drain", "drain", {"count": 1}, (Outcome((Figure("last_s", "last", math.nan, "s"),)),))
+    odd = ScenarioResult("drain", "drain", {"count": 1}, (ScenarioOutcome((Figure("last_s", "last", math.nan, "s"),)),))
     report.write_json(tmp_path / "b.json", [result(0, 0), odd], report.machine(Setup(), "ext4"))
     written = orjson.loads((tmp_path / "b.json").read_bytes())
     steady, drain = written["scenarios"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from duemq.bench.system.server import Server
+from duemq.bench.system.server import EmbeddedServer
 from duemq.bench.system.system import SiteError
 
 
-class Stub(Server):
+class Stub(EmbeddedServer):
     """A process that says something, and does nothing."""
 
     def begin(self, folder: Path, code: str) -> "Stub":

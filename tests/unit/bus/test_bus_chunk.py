@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.bus.embedded.chunk import MAX_BYTES, MAX_FRAMES, Chunk, cut, pack_chunk, read_head, take, unpack_chunk
-from duemq.bus.embedded.tail import FRAME_OVERHEAD_BYTES, Tail, TailCache
+from duemq.bus.embedded.tail import FRAME_OVERHEAD_BYTES, RecentChunks, TailCache
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(0, 2**40))
@@ -73,7 +73,7 @@ def test_the_tails_of_all_partitions_share_one_bound() -> None:
     size = 100
     held = size + FRAME_OVERHEAD_BYTES
     cache = TailCache(10 * held)
-    one, two = Tail(0), Tail(50)
+    one, two = RecentChunks(0), RecentChunks(50)
     for at in range(200):
         cache.add(one, Chunk(at, 1, 0, [bytes(size)], size))
     assert (one.first, two.first) == (190, 50)

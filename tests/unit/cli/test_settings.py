@@ -16,7 +16,7 @@ from duemq.cli.wiring.parts import import_policy, node_options
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.node import purge_trigger
 from duemq.model.errors import BadConfig
-from duemq.proxy.request.ingress import Limits
+from duemq.proxy.request.ingress import MessageLimits
 from duemq.storage.imports.object_store import ObjectStore
 
 TOP = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ def test_the_table_of_the_docs_has_every_key_and_its_default() -> None:
 
 
 def test_the_limits_of_the_gate_are_the_same_by_default() -> None:
-    assert Settings().ingress_limits() == Limits()
+    assert Settings().ingress_limits() == MessageLimits()
 
 
 def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

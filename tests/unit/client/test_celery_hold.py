@@ -16,10 +16,10 @@ from kombu.exceptions import OperationalError
 
 from duemq.client.celery import NotHeld, hold_of, install
 from duemq.client.celery.envelope import Envelope
-from duemq.client.celery.outlet import BrokerOutlet
+from duemq.client.celery.outlet import CeleryOutlet
 from duemq.client.http.errors import BadWhen, Unavailable
 from duemq.client.http.values import Record
-from duemq.client.relay.deferred import Holder
+from duemq.client.relay.deferred import DeferredQueue
 from tests.support.servers.fake_duemq import FakeDuemq
 
 
@@ -27,7 +27,7 @@ from tests.support.servers.fake_duemq import FakeDuemq
 def duemq(monkeypatch: pytest.MonkeyPatch) -> FakeDuemq:
     server = FakeDuemq()
     server.now = int(time.time() * 1000)
-    monkeypatch.setattr(Holder, "client", property(lambda self: server))
+    monkeypatch.setattr(DeferredQueue, "client", property(lambda self: server))
     return server
 
 
@@ -49,7 +49,7 @@ def in_queue(app: Celery) -> list[Any]:
 
 def relay(app: Celery, duemq: FakeDuemq, seconds: float) -> None:
     duemq.advance(seconds)
-    outlet = BrokerOutlet(app)
+    outlet = CeleryOutlet(app)
     page = duemq.records("celery", after=None, consumer="r", max=1000, wait=0)
     for record in page.records:
         outlet.publish(record)
@@ -119,7 +119,7 @@ def test_expired_at_the_relay(app: Celery, duemq: FakeDuemq) -> None:
     late = Envelope(
         **{name: getattr(past, name) for name in Envelope.__slots__} | {"expires": datetime(2020, 1, 1, tzinfo=UTC)}
     )
-    outlet = BrokerOutlet(app)
+    outlet = CeleryOutlet(app)
     outlet.publish(Record("celery", 0, 0, 0, None, late.encode(), {}))
     outlet.close()
     (message,) = in_queue(app)

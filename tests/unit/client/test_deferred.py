@@ -8,7 +8,7 @@ import pytest
 
 from duemq.client.http.errors import NameConflict, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import CancelReport
-from duemq.client.relay.deferred import REPEATS, RETRIES_ASKED, Held, Holder
+from duemq.client.relay.deferred import REPEATS, RETRIES_ASKED, DeferredQueue, Held
 from tests.support.servers.fake_duemq import FakeDuemq
 
 DELAY_FILE = 9_000_000
@@ -20,33 +20,35 @@ def duemq() -> FakeDuemq:
 
 
 @pytest.fixture
-def holder(duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch) -> Holder:
-    monkeypatch.setattr(Holder, "client", property(lambda self: duemq))
-    return Holder("http://duemq.test", None, 1.0, "jobs")
+def holder(duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch) -> DeferredQueue:
+    monkeypatch.setattr(DeferredQueue, "client", property(lambda self: duemq))
+    return DeferredQueue("http://duemq.test", None, 1.0, "jobs")
 
 
-def test_a_lost_answer_is_repeated_and_held_once(duemq: FakeDuemq, holder: Holder) -> None:
+def test_a_lost_answer_is_repeated_and_held_once(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     duemq.lost = 2
     holder.hold(Held("a", 0, DELAY_FILE, b"x", [0.0, 0.0]))
     assert duemq.of("jobs").pending == [b"x"] and duemq.calls == ["send"] * 3
 
 
 @pytest.mark.parametrize("error", [Unreachable("no", outcome_unknown=False), Unavailable("no")])
-def test_what_cannot_be_held_is_an_error_after_the_last_try(duemq: FakeDuemq, holder: Holder, error: Exception) -> None:
+def test_what_cannot_be_held_is_an_error_after_the_last_try(
+    duemq: FakeDuemq, holder: DeferredQueue, error: Exception
+) -> None:
     duemq.away["send"] = error
     with pytest.raises(type(error)):
         holder.hold(Held("a", 0, DELAY_FILE, b"x", [0.0, 0.0]))
     assert duemq.calls == ["send"] * 3
 
 
-def test_a_refusal_is_not_repeated(duemq: FakeDuemq, holder: Holder) -> None:
+def test_a_refusal_is_not_repeated(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     duemq.away["send"] = RejectedError("delay_too_long", "too far")
     with pytest.raises(RejectedError):
         holder.hold(Held("a", 0, DELAY_FILE, b"x", [0.0, 0.0]))
     assert duemq.calls == ["send"]
 
 
-def test_one_id_with_other_contents_is_another_message_up_to_a_limit(duemq: FakeDuemq, holder: Holder) -> None:
+def test_one_id_with_other_contents_is_another_message_up_to_a_limit(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     for n in range(REPEATS):
         holder.hold(Held("a", 0, DELAY_FILE, b"%d" % n))
         holder.hold(Held("a", 0, DELAY_FILE, b"%d" % n))
@@ -56,7 +58,7 @@ def test_one_id_with_other_contents_is_another_message_up_to_a_limit(duemq: Fake
     assert holder.cancel(["a"]) == {"a"} and duemq.of("jobs").pending == []
 
 
-def test_a_cancel_asks_for_one_name_and_its_repeat_only(duemq: FakeDuemq, holder: Holder) -> None:
+def test_a_cancel_asks_for_one_name_and_its_repeat_only(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     holder.hold(Held("a", 0, DELAY_FILE, b"x"))
     asked: list[list[str]] = []
     real = duemq.cancel_many
@@ -71,7 +73,7 @@ def test_a_cancel_asks_for_one_name_and_its_repeat_only(duemq: FakeDuemq, holder
 
 
 @pytest.mark.parametrize("retries", [1, 2, RETRIES_ASKED - 1, RETRIES_ASKED, 3 * RETRIES_ASKED])
-def test_the_cancel_of_a_retry(duemq: FakeDuemq, holder: Holder, retries: int) -> None:
+def test_the_cancel_of_a_retry(duemq: FakeDuemq, holder: DeferredQueue, retries: int) -> None:
     for n in range(retries):
         holder.hold(Held("a", n, duemq.now, b"past"))
     holder.hold(Held("a", retries, DELAY_FILE, b"waiting"))
@@ -80,17 +82,17 @@ def test_the_cancel_of_a_retry(duemq: FakeDuemq, holder: Holder, retries: int) -
     assert duemq.of("jobs").pending == [b"other"]
 
 
-def test_the_cancel_of_a_retry_whose_first_runs_were_not_held(duemq: FakeDuemq, holder: Holder) -> None:
+def test_the_cancel_of_a_retry_whose_first_runs_were_not_held(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     holder.hold(Held("a", 3, DELAY_FILE, b"waiting"))
     assert holder.cancel(["a"]) == {"a"}
 
 
-def test_a_cancel_that_comes_too_late_wins_nothing(duemq: FakeDuemq, holder: Holder) -> None:
+def test_a_cancel_that_comes_too_late_wins_nothing(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     holder.hold(Held("a", 0, duemq.now, b"x"))
     assert holder.cancel(["a"]) == set()
 
 
-def test_ids_that_are_no_names(duemq: FakeDuemq, holder: Holder) -> None:
+def test_ids_that_are_no_names(duemq: FakeDuemq, holder: DeferredQueue) -> None:
     ids = ["with space", "ü", "x" * 300, "", "jobs:a", "x" * 299]
     for id_ in ids:
         holder.hold(Held(id_, 0, DELAY_FILE, id_.encode()))
@@ -100,7 +102,7 @@ def test_ids_that_are_no_names(duemq: FakeDuemq, holder: Holder) -> None:
     assert holder.cancel(ids) == set(ids)
 
 
-def test_many_and_those_that_failed(duemq: FakeDuemq, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_and_those_that_failed(duemq: FakeDuemq, holder: DeferredQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     real = duemq.send
 
     def send(topic: str, payload: bytes, **options: Any) -> Any:
@@ -116,4 +118,4 @@ def test_many_and_those_that_failed(duemq: FakeDuemq, holder: Holder, monkeypatc
 
 def test_a_url_that_is_none_is_said_at_once() -> None:
     with pytest.raises(ValueError, match="not the URL"):
-        Holder("ftp://x", None, 1.0, "jobs")
+        DeferredQueue("ftp://x", None, 1.0, "jobs")

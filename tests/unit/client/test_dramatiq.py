@@ -10,10 +10,10 @@ import pytest
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import BrokerConnectionError
 
-from duemq.client.dramatiq import BrokerOutlet, Hold, NotHeld, hold_of, install
+from duemq.client.dramatiq import DramatiqDeferral, DramatiqOutlet, NotHeld, hold_of, install
 from duemq.client.http.errors import BadWhen, Unavailable
 from duemq.client.http.values import Record
-from duemq.client.relay.deferred import Holder
+from duemq.client.relay.deferred import DeferredQueue
 from duemq.client.relay.relay import NotPublishable
 from tests.support.servers.fake_duemq import FakeDuemq
 
@@ -22,7 +22,7 @@ from tests.support.servers.fake_duemq import FakeDuemq
 def duemq(monkeypatch: pytest.MonkeyPatch) -> FakeDuemq:
     server = FakeDuemq()
     server.now = int(time.time() * 1000)
-    monkeypatch.setattr(Holder, "client", property(lambda self: server))
+    monkeypatch.setattr(DeferredQueue, "client", property(lambda self: server))
     monkeypatch.setattr("duemq.client.dramatiq.PAUSES_S", (0.0,))
     return server
 
@@ -62,7 +62,7 @@ def run(broker: Any) -> None:
 def relayed(duemq: FakeDuemq, broker: Any, seconds: float) -> None:
     """What came due in so many seconds goes to the broker."""
     duemq.advance(seconds)
-    outlet = BrokerOutlet(broker)
+    outlet = DramatiqOutlet(broker)
     page = duemq.records("dramatiq", after=None, consumer="r", max=1000, wait=0)
     for record in page.records:
         outlet.publish(record)
@@ -139,11 +139,11 @@ def test_fallback_and_retries_go_to_the_broker_where_duemq_is_away(
 
 def test_what_is_no_message_is_said_so(broker: Any) -> None:
     with pytest.raises(NotPublishable):
-        BrokerOutlet(broker).publish(Record("dramatiq", 0, 0, 0, None, b"{}", {}))
+        DramatiqOutlet(broker).publish(Record("dramatiq", 0, 0, 0, None, b"{}", {}))
 
 
 def test_installed_once(broker: Any) -> None:
-    assert isinstance(hold_of(broker), Hold)
+    assert isinstance(hold_of(broker), DramatiqDeferral)
     with pytest.raises(ValueError, match="already"):
         install(broker)
     with pytest.raises(ValueError, match="install"):

@@ -22,7 +22,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.client.consumer.kafka.source import Place, Source
+from duemq.client.consumer.kafka.source import FetchPosition, Source
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.errors import Rejected, Unavailable
 from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes, with_source
@@ -144,22 +144,22 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     async def use(source: Source) -> None:
         source._starts.known |= {"t", "long ago"}
         source._changes.doubt()
-        assert not await source.save({T0: Place(3, 5)}), "nobody knows yet which log this is"
+        assert not await source.save({T0: FetchPosition(3, 5)}), "nobody knows yet which log this is"
         assert await source._identity.compare()
-        assert await source.save({T0: Place(3, 5), RETRY: Place(1, 1)})
+        assert await source.save({T0: FetchPosition(3, 5), RETRY: FetchPosition(1, 1)})
         assert kafka.commits == {
             T0: OffsetAndMetadata(3, "duemq pull=5 of=00000000"),
             RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
         }
         source._parking.park({T0: 9})  # its log may be another one by now
-        assert not await source.save({T0: Place(9, 9), T1: Place(4, 4)})
+        assert not await source.save({T0: FetchPosition(9, 9), T1: FetchPosition(4, 4)})
         assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
         kafka.fails = [IllegalGenerationError()]
-        assert not await source.save({T1: Place(5, 5)})
+        assert not await source.save({T1: FetchPosition(5, 5)})
         kafka.fails = [UnknownTopicOrPartitionError()]  # aiokafka's own commit would wait until it is there again
-        assert not await source.save({T1: Place(5, 5)})
+        assert not await source.save({T1: FetchPosition(5, 5)})
         kafka.numbers = set()
-        assert not await source.save({T1: Place(5, 5)}), "a topic that is gone"
+        assert not await source.save({T1: FetchPosition(5, 5)}), "a topic that is gone"
         assert kafka.commits[T1].offset == 4
 
     with_source(kafka, use)
@@ -171,7 +171,7 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
     kafka = Group()
 
     async def use(source: Source) -> None:
-        assert await source.save({RETRY: Place(1, 2)})
+        assert await source.save({RETRY: FetchPosition(1, 2)})
         assert kafka.commits == {RETRY: OffsetAndMetadata(1, "duemq pull=2")}
         kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
         await source._look()
@@ -218,7 +218,7 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
 
     async def use(source: Source) -> None:
         assert await source._identity.compare()
-        assert await source.save({T0: Place(15, 15), T1: Place(15, 15)})
+        assert await source.save({T0: FetchPosition(15, 15), T1: FetchPosition(15, 15)})
         kafka.id <<= 40
         kafka.getmany = getmany
         assert await source.pull(0, 1) == {}
@@ -271,13 +271,13 @@ def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move(
         stored = list[bool]()
 
         async def leave(_: object) -> None:
-            stored.append(await source.save({T0: Place(15, 15)}))
+            stored.append(await source.save({T0: FetchPosition(15, 15)}))
 
         source._changes._lost = leave
         await source._changes.on_partitions_revoked([T0, T1, RETRY])
         assert stored == [False] and not kafka.commits
         await source._changes.on_partitions_assigned([T0])
-        assert await source._compare() and await source.save({T0: Place(3, 3)})
+        assert await source._compare() and await source.save({T0: FetchPosition(3, 3)})
 
     with_source(kafka, use)
 

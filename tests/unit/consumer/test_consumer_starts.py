@@ -15,7 +15,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.client.consumer.kafka.parking import ANEW, Parking
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
 from duemq.client.consumer.options import ConsumerOptions
 from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes
@@ -65,7 +65,7 @@ def test_a_group_does_not_begin_for_partitions_that_moved_meanwhile() -> None:
     assert not kafka.commits
 
 
-def parking_of(kafka: Group, turned: Changes) -> Parking:
+def parking_of(kafka: Group, turned: Rebalance) -> Parking:
     starts = starts_of(kafka)
 
     async def store(offsets: Mapping[TopicPartition, int], turn: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
-from duemq.client.consumer.kafka.source import Place
+from duemq.client.consumer.kafka.source import FetchPosition
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Policy, Wait
 from tests.unit.consumer.test_consumer_values import Odd, Plain
@@ -26,7 +26,7 @@ class Log:
     def __init__(self, sizes: Mapping[TopicPartition, int], headers: Mapping[int, object] | None = None) -> None:
         self.left = {each: [record_of(each, offset, headers or {}) for offset in range(n)] for each, n in sizes.items()}
         self.held: frozenset[TopicPartition] = frozenset()
-        self.saved: dict[TopicPartition, Place] = {}
+        self.saved: dict[TopicPartition, FetchPosition] = {}
         self.silent: set[str] = set()
         self.away = False
         self.calls: list[str] = []
@@ -56,7 +56,7 @@ class Log:
     async def position(self, partition: TopicPartition) -> int | None:
         return None
 
-    async def save(self, places: Mapping[TopicPartition, Place]) -> bool:
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         await self._answer("save")
         if self.away:
             return False
@@ -137,7 +137,7 @@ async def test_a_stop_ends_whatever_is_away(silent: str) -> None:
         back.silent = True
     assert log.calls[-1] == "leave"
     if silent == "leave":
-        assert log.saved == {TOPIC: Place(3, 3)}
+        assert log.saved == {TOPIC: FetchPosition(3, 3)}
 
 
 async def seen_by_nobody(message: Message) -> None: ...
@@ -156,7 +156,7 @@ async def test_what_cannot_be_sent_back_is_let_go_by_a_stop() -> None:
         await until(lambda: consumer.in_hand == 3)
         await asyncio.sleep(0)
     assert consumer.in_hand == 0 and consumer.counts["orders", "retried"] == 0
-    assert log.saved.get(TOPIC, Place(0, 3)).commit == 0
+    assert log.saved.get(TOPIC, FetchPosition(0, 3)).commit == 0
 
 
 @pytest.mark.usefixtures("hurried")
@@ -205,7 +205,7 @@ async def test_a_stop_waits_for_partitions_that_just_go(fails: bool) -> None:
         gate.set()
         await stopping
         await rebalance
-    assert consumer.in_hand == 0 and log.saved == {TOPIC: Place(2, 2)}
+    assert consumer.in_hand == 0 and log.saved == {TOPIC: FetchPosition(2, 2)}
     assert len(back.sent) == (2 if fails else 0)
 
 
@@ -412,7 +412,7 @@ async def test_a_consumer_that_pauses_pulls_nothing_and_stays_in_its_group() -> 
         assert "pull" not in log.calls and consumer.in_hand == 1_000
         away = False
         await until(lambda: consumer.counts["orders", "done"] == 1_500)
-    assert not consumer.paused and not back.sent and log.saved == {TOPIC: Place(1_500, 1_500)}
+    assert not consumer.paused and not back.sent and log.saved == {TOPIC: FetchPosition(1_500, 1_500)}
 
 
 async def test_no_more_than_what_may_be_in_hand_is_done_while_offsets_cannot_be_stored() -> None:
@@ -431,7 +431,7 @@ async def test_no_more_than_what_may_be_in_hand_is_done_while_offsets_cannot_be_
         assert log.calls.count("save") <= 1, "it asks once a second, and not as fast as it can"
         log.away = False
         await until(lambda: consumer.counts["orders", "done"] == 5_000)
-    assert log.saved == {TOPIC: Place(5_000, 5_000)}
+    assert log.saved == {TOPIC: FetchPosition(5_000, 5_000)}
 
 
 async def test_a_message_that_takes_long_keeps_those_behind_it_from_being_stored_and_not_from_being_done() -> None:
@@ -445,4 +445,4 @@ async def test_a_message_that_takes_long_keeps_those_behind_it_from_being_stored
     async with working(consumer, log):
         await until(lambda: consumer.counts["orders", "done"] == 1_999)
         over.set()
-    assert log.saved == {TOPIC: Place(2_000, 2_000)}
+    assert log.saved == {TOPIC: FetchPosition(2_000, 2_000)}

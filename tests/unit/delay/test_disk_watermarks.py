@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from duemq.delay.core.disk_watermarks import NEVER, Level, Watermarks
+from duemq.delay.core.disk_watermarks import NEVER, Watermark, Watermarks
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.layout import decode_member, encode_member
 from duemq.election.zookeeper.session import Znode
@@ -25,7 +25,7 @@ def percent(used: float, whole: int = 100_000 * MIB) -> DiskUse:
 
 
 def test_a_mark_is_reached_at_its_percentage_and_left_one_percent_below() -> None:
-    marks, level = Watermarks(), Level.FREE
+    marks, level = Watermarks(), Watermark.FREE
     seen = []
     for used in (74.9, 75, 74.5, 74, 73.9, 84.9, 85, 84, 83.9, 95, 89.1, 88.9, 83.9, 90, 10):
         level = marks.level(percent(used), level)
@@ -35,9 +35,9 @@ def test_a_mark_is_reached_at_its_percentage_and_left_one_percent_below() -> Non
 
 def test_a_disk_with_less_than_the_reserve_is_full_at_any_percentage() -> None:
     marks = Watermarks(min_free_bytes=256 * MIB)
-    assert marks.level(DiskUse(0, 255 * MIB), Level.FREE) is Level.REFUSE
-    assert marks.level(DiskUse(0, 256 * MIB), Level.REFUSE) is Level.FREE
-    assert NEVER.level(DiskUse(100, 0), Level.FREE) is Level.FREE
+    assert marks.level(DiskUse(0, 255 * MIB), Watermark.FREE) is Watermark.REFUSE
+    assert marks.level(DiskUse(0, 256 * MIB), Watermark.REFUSE) is Watermark.FREE
+    assert NEVER.level(DiskUse(100, 0), Watermark.FREE) is Watermark.FREE
 
 
 def test_refused_senders_are_told_the_figure_the_mark_and_the_folder() -> None:

@@ -10,7 +10,7 @@ import pytest
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
-from duemq.model.plain import Malformed, Place, command_of
+from duemq.model.plain import Malformed, RecordPosition, command_of
 from duemq.model.record import Stored, pack_record
 from duemq.model.timing import WINDOW_MS
 
@@ -70,7 +70,7 @@ def test_what_is_no_object_is_refused(raw: bytes) -> None:
 
 def meant(frame: bytes, shard: int, shards: int | None) -> object:
     stored = Stored(7, 1_000, frame)
-    return command_of(stored.frame, stored.timestamp, Place(shard, shards, IdCodec(b"s" * 32)))
+    return command_of(stored.frame, stored.timestamp, RecordPosition(shard, shards, IdCodec(b"s" * 32)))
 
 
 def test_a_file_belongs_to_the_shard_of_its_content() -> None:

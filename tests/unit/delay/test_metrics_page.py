@@ -23,7 +23,7 @@ import duemq.bus.base
 import duemq.bus.kafka.topics.topics
 import duemq.cluster.destinations
 from duemq.cli.wiring import parts
-from duemq.delay.core.disk_watermarks import Level
+from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.metrics import (
     DEAD_REASONS,
@@ -101,7 +101,7 @@ def node_metrics(now: int = 0) -> tuple[CollectorRegistry, Observer, list[int]]:
     registry, clock = CollectorRegistry(), [now]
     observer = Observer(registry)
     shard = ShardGauges(0, True, 0, 0, None, 0, {}, 0, 0, TieringCounts(), False)
-    disk = DiskGauges(1, DiskUse(30, 10), Level(0))
+    disk = DiskGauges(1, DiskUse(30, 10), Watermark(0))
     registry.register(NodeCollector(observer, lambda: [shard], lambda: disk, lambda: clock[0]))
     return registry, observer, clock
 

@@ -17,7 +17,7 @@ from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.cluster.shard_reader import Found, MessageState, Named, Query, Status
+from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart, Status
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
@@ -25,7 +25,7 @@ from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
 from duemq.model.message import CANCEL, MOVE, Draft, read_change, shard_of_name
 from duemq.model.row import direct_frame
-from duemq.proxy.gateway.base import Outcome, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
@@ -85,8 +85,8 @@ class Cluster:
     async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
         return None
 
-    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, Found]:
-        return {shard: Found([], None) for shard in after}
+    async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
+        return {shard: SearchPart([], None) for shard in after}
 
     def members(self) -> Sequence[Member]:
         return [Member("a", "http://a", health=self.health)]
@@ -229,7 +229,7 @@ def test_each_is_moved_to_its_own_time_and_of_many_the_times_are_looked_up_where
         (receipt,) = await site.receipts(later())
         site.gateway = CommandGateway(site.backend, site.selection, answer_s=5.0)
 
-        async def moved(times: bool) -> list[Outcome]:
+        async def moved(times: bool) -> list[ChangeOutcome]:
             first = await site.bus.end_offset(BUFFER, 0)
             targets = ["nobody", *[receipt.id] * 17]
             moving = asyncio.create_task(site.gateway.change(MOVE, targets, range(100, 118), times=times))

@@ -15,7 +15,7 @@ from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Un
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.message import CANCEL, Draft, shard_of_name
-from duemq.proxy.gateway.base import Outcome, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.unit.gateway.test_gateway import NOW, SHARDS, Site, at_site, later
 from tests.unit.gateway.test_gateway_imports import FILES
@@ -92,7 +92,7 @@ def test_a_shard_that_stops_after_the_append_leaves_nothing_refused() -> None:
         site.follower.progress[shard].fail(Unavailable("it is stopped"))
         (answer,) = await sending
         assert isinstance(answer, Rejected) and answer.code == "outcome_unknown" and "it is stopped" in answer.detail
-        assert await cancelling == [Outcome(receipt.id, None)], "it is on record"
+        assert await cancelling == [ChangeOutcome(receipt.id, None)], "it is on record"
         with pytest.raises(Unavailable) as refused:
             await site.gateway.change(CANCEL, [receipt.id])
         assert not isinstance(refused.value, OutcomeUnknown), "nothing was appended"

@@ -12,7 +12,7 @@ import pytest
 
 from duemq.cluster.codec import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
 from duemq.cluster.paging import merge, shortened
-from duemq.cluster.shard_reader import Found, MessageState, Query
+from duemq.cluster.shard_reader import MessageState, Query, SearchPart
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import make_key
@@ -161,7 +161,7 @@ def state(number: int) -> MessageState:
 
 
 def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() -> None:
-    found = {shard: Found([(make_key(shard, 0, 0), state(shard))], KEY if shard else None) for shard in range(3)}
+    found = {shard: SearchPart([(make_key(shard, 0, 0), state(shard))], KEY if shard else None) for shard in range(3)}
 
     def answer(request: httpx.Request) -> httpx.Response:
         nodes.asked.append(request.url.host)
@@ -185,7 +185,7 @@ def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() 
 
 
 def test_values_come_back_as_they_were() -> None:
-    for found in (Found([(KEY, state(1)), (KEY, state(2))], KEY), Found([], None)):
+    for found in (SearchPart([(KEY, state(1)), (KEY, state(2))], KEY), SearchPart([], None)):
         assert found_from_json(orjson.loads(orjson.dumps(found_to_json(found)))) == found
     query = Query("t", "dead", "k", "l", 1, 2, 3, "c")
     assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
@@ -194,7 +194,7 @@ def test_values_come_back_as_they_were() -> None:
 def test_what_is_surely_not_on_the_page_is_left_out_and_the_page_is_the_same() -> None:
     dues = {0: [1, 4, 5, 9], 1: [2, 3, 4, 4, 8], 2: [4, 7]}
     found = {
-        shard: Found([(make_key(due, at, 0), state(due)) for at, due in enumerate(of)], None)
+        shard: SearchPart([(make_key(due, at, 0), state(due)) for at, due in enumerate(of)], None)
         for shard, of in dues.items()
     }
     for limit in range(1, 12):

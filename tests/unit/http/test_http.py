@@ -11,7 +11,7 @@ from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
-from duemq.proxy.gateway.base import Outcome, Page
+from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from tests.support.http.http_site import (
     FORM,
     NOW,
@@ -151,14 +151,14 @@ def test_a_cancel_tells_what_the_ledger_says() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         won = {"id": "m1", "status": "cancelled", "cancelled_at": NOW_TEXT, "cancelled_at_ms": NOW}
         for answer in (Answer.OK, Answer.CANCELLED_BEFORE):
-            gateway.outcome = Outcome("m1", answer, NOW)
+            gateway.outcome = ChangeOutcome("m1", answer, NOW)
             assert (await ask("DELETE", "/v1/messages/m1")).json() == won
-        gateway.outcome = Outcome("m1", Answer.DELIVERED, NOW)
+        gateway.outcome = ChangeOutcome("m1", Answer.DELIVERED, NOW)
         late = refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_delivered")
         assert (late["delivered_at"], late["delivered_at_ms"]) == (NOW_TEXT, NOW)
-        gateway.outcome = Outcome("m1", Answer.DEAD, NOW)
+        gateway.outcome = ChangeOutcome("m1", Answer.DEAD, NOW)
         assert refused(await ask("DELETE", "/v1/messages/m1"), 409, "already_dead")["dead_at_ms"] == NOW
-        gateway.outcome = Outcome("m1", None)
+        gateway.outcome = ChangeOutcome("m1", None)
         pending = await ask("DELETE", "/v1/messages/order-17")
         assert (pending.status_code, pending.json()["status"]) == (202, "pending")
         assert str(pending.url.join(pending.headers["Location"])) == "http://duemq/v1/messages/m1"
@@ -180,11 +180,11 @@ def test_move_deliver_now_and_redrive_answer_with_the_state() -> None:
             (DELIVER_NOW, ("m1",), 0),
             (REDRIVE, ("m1",), 0),
         ]
-        gateway.outcome = Outcome("m1", Answer.NOT_DEAD)
+        gateway.outcome = ChangeOutcome("m1", Answer.NOT_DEAD)
         refused(await ask("POST", "/v1/dlq/m1:redrive"), 400, "bad_field")
         gateway.found = MessageState("m1", "delivered", "orders", NOW, delivered_at=NOW)
         refused(await ask("POST", "/v1/dlq/m1:redrive"), 409, "already_delivered")
-        gateway.outcome = Outcome("m1", Answer.CANCELLED_BEFORE, NOW)
+        gateway.outcome = ChangeOutcome("m1", Answer.CANCELLED_BEFORE, NOW)
         refused(await ask("PATCH", "/v1/messages/m1", json={"delay_level": 1}), 409, "already_cancelled")
 
     with_app(scenario)
@@ -201,7 +201,7 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
             "unknown": 1,
             "pending": 0,
         }
-        gateway.pages = [Page([], "next"), Page([STATE], None)]
+        gateway.pages = [MessagePage([], "next"), MessagePage([STATE], None)]
         answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}})).json()
         assert answer["results"] == [{"id": "m1", "status": "cancelled"}]
         assert gateway.queries[1].cursor == "next"
@@ -216,7 +216,7 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
         assert gateway.times[-1]
         cancelled = {"cancelled_at": NOW_TEXT, "cancelled_at_ms": NOW}
         assert answer["results"] == [{"id": "m1", "status": "cancelled", **cancelled}]
-        gateway.outcome = Outcome("m1", Answer.DELIVERED, NOW)
+        gateway.outcome = ChangeOutcome("m1", Answer.DELIVERED, NOW)
         gateway.pages.append(gateway.pages[1])
         answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}, "times": True})).json()
         assert answer["results"][0]["delivered_at_ms"] == NOW
@@ -226,7 +226,7 @@ def test_cancelling_many_keeps_the_order_asked() -> None:
 
 def test_a_cancel_by_filter_counts_all_and_names_the_first() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
-        gateway.pages = [Page([STATE] * 1000, "next") for _ in range(12)] + [Page([STATE], None)]
+        gateway.pages = [MessagePage([STATE] * 1000, "next") for _ in range(12)] + [MessagePage([STATE], None)]
         answer = (await ask("POST", "/v1/messages:cancel", json={"filter": {"topic": "orders"}})).json()
         assert len(answer["results"]) == 10_000 and answer["truncated"]
         assert answer["counts"]["cancelled"] == 12_001 == sum(len(targets) for _, targets, _ in gateway.changes)
@@ -236,9 +236,9 @@ def test_a_cancel_by_filter_counts_all_and_names_the_first() -> None:
 
 def test_a_cancel_by_filter_stops_when_nobody_waits_for_it() -> None:
     class Endless(FakeGateway):
-        async def find(self, query: Query) -> Page:
+        async def find(self, query: Query) -> MessagePage:
             self.queries.append(query)
-            return Page([STATE], "next")
+            return MessagePage([STATE], "next")
 
     gateway = Endless()
     app = app_over(gateway)
@@ -279,13 +279,13 @@ def test_moving_many_answers_each_in_order() -> None:
         statuses = {"already_delivered": 0, "already_cancelled": 0, "already_dead": 0, "pending": 0}
         assert answer["counts"] == statuses | {"moved": 3, "unknown": 1, "rejected": 5}
         assert gateway.times == [False]
-        gateway.outcome = Outcome("m1", Answer.CANCELLED_BEFORE, NOW)
+        gateway.outcome = ChangeOutcome("m1", Answer.CANCELLED_BEFORE, NOW)
         body = {"moves": [{"id": "m1", "deliver_at": NOW}]}
         answer = (await ask("POST", "/v1/messages:move", json=body)).json()
         assert answer["results"] == [{"id": "m1", "status": "already_cancelled"}]
         answer = (await ask("POST", "/v1/messages:move", json=body | {"times": True})).json()
         assert answer["results"][0]["cancelled_at_ms"] == NOW
-        gateway.outcome = Outcome("m1", None)
+        gateway.outcome = ChangeOutcome("m1", None)
         assert (await ask("POST", "/v1/messages:move", json=body)).json()["counts"]["pending"] == 1
         wrongs: list[dict[str, Any]] = [{}, {"moves": {}}, {"moves": [], "times": "yes"}]
         for wrong in wrongs:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from duemq.model.errors import DiskFull, Unavailable
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
@@ -27,7 +27,7 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
         refused(await ask("POST", "/v1/messages", content=endless(), headers=TEXT), 413, "payload_too_large")
         refused(await ask("POST", "/v1/messages:batch", content=endless(), headers=JSON), 413, "batch_too_large")
 
-    with_app(scenario, limits=Limits(max_payload_bytes=100, max_batch_bytes=5000))
+    with_app(scenario, limits=MessageLimits(max_payload_bytes=100, max_batch_bytes=5000))
 
 
 def test_a_server_that_cannot_says_when_to_come_back_and_never_that_it_did() -> None:
@@ -83,7 +83,7 @@ def test_an_api_key_opens_v1() -> None:
 def test_only_http_is_served() -> None:
     app = create_app(
         cast(Gateway, SimpleNamespace()),
-        Ingress(Limits()),
+        Ingress(MessageLimits()),
         HttpSettings(),
         CollectorRegistry(),
         lambda: 0,

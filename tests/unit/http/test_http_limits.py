@@ -10,11 +10,11 @@ from duemq.client.http.values import Limits as Told
 from duemq.model.timing import TimePolicy
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.sources.server import limits_of, message_limits
-from duemq.proxy.request.ingress import Limits
+from duemq.proxy.request.ingress import MessageLimits
 from duemq.storage.imports.row_rules import ImportLimits
 from tests.support.http.http_site import Ask, FakeGateway, with_app
 
-OWN = Limits(10, 2, 30, 4, 50, 6000, ("orders.*", "mails"), TimePolicy(max_delay_ms=7_000_000))
+OWN = MessageLimits(10, 2, 30, 4, 50, 6000, ("orders.*", "mails"), TimePolicy(max_delay_ms=7_000_000))
 
 
 def test_a_server_tells_the_limits_that_it_judges_by() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, LogFailed, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.timing import TimePolicy
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from tests.support.http.http_site import NOW, ORDER, Ask, FakeGateway, refused, with_app
 
 KEY = {"Idempotency-Key": "k"}
@@ -24,7 +24,7 @@ class Later:
         draft = Ingress.draft
         self._patch.setattr(Ingress, "draft", lambda gate, item, now: draft(gate, item, now + ms))
 
-    def with_limits(self, limits: Limits) -> None:
+    def with_limits(self, limits: MessageLimits) -> None:
         other = Ingress(limits)
         self._patch.setattr(Ingress, "draft", lambda gate, item, now: _DRAFT(other, item, now))
 
@@ -40,11 +40,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 @pytest.mark.parametrize(
     ("message", "limits", "code"),
     [
-        ({"topic": "orders", "deliver_at": NOW + 500, "expires_at": NOW + 1500}, Limits(), "bad_time"),
-        ({"topic": "orders", "deliver_at": NOW + 500}, Limits(time=TimePolicy(past_due="reject")), "past_due"),
+        ({"topic": "orders", "deliver_at": NOW + 500, "expires_at": NOW + 1500}, MessageLimits(), "bad_time"),
+        ({"topic": "orders", "deliver_at": NOW + 500}, MessageLimits(time=TimePolicy(past_due="reject")), "past_due"),
     ],
 )
-def test_a_repeat_is_answered_after_its_time(message: dict[str, Any], limits: Limits, code: str, later: Later) -> None:
+def test_a_repeat_is_answered_after_its_time(
+    message: dict[str, Any], limits: MessageLimits, code: str, later: Later
+) -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         batch = {"messages": [message | {"name": "n2"}, message | {"idempotency_key": "k2"}]}
         posted = await ask("POST", "/v1/messages", json=message, headers=KEY)
@@ -76,9 +78,14 @@ def test_a_repeat_is_answered_after_its_time(message: dict[str, Any], limits: Li
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(topics=("mail",)), Limits(max_payload_bytes=0), Limits(time=TimePolicy(max_delay_ms=1))]
+    "limits",
+    [
+        MessageLimits(topics=("mail",)),
+        MessageLimits(max_payload_bytes=0),
+        MessageLimits(time=TimePolicy(max_delay_ms=1)),
+    ],
 )
-def test_a_repeat_is_answered_whatever_the_limits_are_now(limits: Limits, later: Later) -> None:
+def test_a_repeat_is_answered_whatever_the_limits_are_now(limits: MessageLimits, later: Later) -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         assert (await ask("PUT", "/v1/messages/n", json=ORDER)).status_code == 201
         later.with_limits(limits)

@@ -10,7 +10,7 @@ import orjson
 
 from duemq.proxy.api.openapi import NOWHERE, describe
 from duemq.proxy.api.table import ENDPOINTS
-from duemq.proxy.request.ingress import FIELDS, Ingress, Limits
+from duemq.proxy.request.ingress import FIELDS, Ingress, MessageLimits
 from duemq.web.problem import CODES, MEDIA_TYPE
 
 DOCUMENT = orjson.loads(orjson.dumps(describe(ENDPOINTS)))
@@ -48,7 +48,7 @@ def test_every_code_is_answered_somewhere_but_those_kept_for_later() -> None:
 
 def test_the_message_has_the_fields_that_are_accepted_and_its_examples_are() -> None:
     assert DOCUMENT["components"]["schemas"]["Message"]["properties"].keys() == FIELDS
-    ingress = Ingress(Limits())
+    ingress = Ingress(MessageLimits())
     for endpoint in ENDPOINTS:
         if endpoint.raw_body:
             for example in endpoint.examples.values():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Endpoint
 from duemq.proxy.api.table import ENDPOINTS
-from duemq.proxy.gateway.base import Outcome
+from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.unread import Border
 from duemq.web.problem import CODES
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
@@ -162,7 +162,7 @@ def test_a_key_in_quotes_is_the_key_and_two_keys_are_none() -> None:
 
 def test_a_location_holds_behind_a_prefix() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
-        gateway.outcome = Outcome("m1", None)
+        gateway.outcome = ChangeOutcome("m1", None)
         for method, path, body in (
             ("DELETE", "messages/order:17", None), ("POST", "messages/order-17:deliver-now", None),
             ("POST", "dlq/m1:redrive", None), ("PATCH", "messages/m1", {"deliver_after": 1}),

@@ -18,7 +18,7 @@ from duemq.model.errors import Rejected
 from duemq.model.record import Stored, pack_record
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
-from duemq.proxy.request.ingress import Ingress, Limits
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.web.settings import HttpSettings
@@ -40,7 +40,7 @@ class Site:
         )
         settings = HttpSettings(max_wait_s=60)
         self.app = create_app(
-            cast(Gateway, gateway), Ingress(Limits()), settings, CollectorRegistry(), lambda: 0, self.closing
+            cast(Gateway, gateway), Ingress(MessageLimits()), settings, CollectorRegistry(), lambda: 0, self.closing
         )
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://duemq")
 

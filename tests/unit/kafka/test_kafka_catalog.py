@@ -11,9 +11,9 @@ import pytest
 from aiokafka import errors
 
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, DestinationRefused
-from duemq.bus.kafka.fetch.ends import Ends
+from duemq.bus.kafka.fetch.ends import LogEnds
 from duemq.bus.kafka.fetch.reader import Reader
-from duemq.bus.kafka.fetch.runs import Chunk
+from duemq.bus.kafka.fetch.runs import RunPart
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics import catalog as catalog_module
@@ -228,12 +228,12 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
 
 def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() -> None:
     async def test() -> None:
-        ends = Ends()
+        ends = LogEnds()
         reader, asked = Reader(cast(Wire, None), ends.set), list[int]()
         old, new = [Stored(0, 1, b"old"), Stored(1, 1, b"older")], [Stored(0, 2, b"new"), Stored(1, 2, b"newer")]
-        chunks = [Chunk(0, 2, each, 8) for each in (old, new)]
+        chunks = [RunPart(0, 2, each, 8) for each in (old, new)]
 
-        async def fetch(partition: Partition, offset: int, wait_ms: int) -> Chunk:
+        async def fetch(partition: Partition, offset: int, wait_ms: int) -> RunPart:
             asked.append(offset)
             ends.set(partition, 2)
             return chunks.pop(0)

@@ -12,7 +12,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 
 from duemq.bus.kafka.client import mend_timeouts
-from duemq.client.consumer.kafka.rebalance import Changes
+from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.publisher import Returns
@@ -65,7 +65,7 @@ def test_each_request_of_a_connection_that_went_away_times_out() -> None:
 async def consume() -> None:
     async def nothing(_: Any) -> None: ...
 
-    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Changes(nothing, nothing))
+    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
     try:
         await source._kafka._client.send(1, None)
     finally:

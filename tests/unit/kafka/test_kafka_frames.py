@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from duemq.bus.base import Appended
 from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
 from duemq.bus.kafka.fetch.records import decode
-from duemq.bus.kafka.fetch.runs import Chunk, Run
+from duemq.bus.kafka.fetch.runs import Run, RunPart
 from duemq.bus.kafka.produce.batches import appended, batches_of, too_large
 from duemq.model.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
 from duemq.model.record import Record, Stored, pack_record, unpack_record
@@ -75,8 +75,8 @@ def test_where_the_frames_of_several_batches_landed() -> None:
     assert too_large([b"1234"], 4) is None
 
 
-def chunk(first: int, end: int, *offsets: int) -> Chunk:
-    return Chunk(first, end, [Stored(offset, 0, b"0123456789") for offset in offsets], 10 * len(offsets))
+def chunk(first: int, end: int, *offsets: int) -> RunPart:
+    return RunPart(first, end, [Stored(offset, 0, b"0123456789") for offset in offsets], 10 * len(offsets))
 
 
 def test_a_run_of_chunks_is_read_from_anywhere_and_dropped_from_its_start() -> None:

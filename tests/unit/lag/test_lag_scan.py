@@ -13,11 +13,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.work.tags import TagFilter
-from duemq.client.lag.brokers import Fetched, Group, Topics
+from duemq.client.lag.brokers import ConsumerGroup, FetchedValues, Topics
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.sampling import Sampling, counted
 from duemq.client.lag.scan import Scan
-from duemq.client.lag.values import Ends, PartitionLag, Place, Seen, State
+from duemq.client.lag.values import GroupState, OffsetAndTime, PartitionEnds, PartitionLag, Seen
 from duemq.model.errors import LogFailed
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -46,21 +46,21 @@ class FakeBrokers:
         self.crowded = False
         self.asked: list[dict[TopicPartition, int]] = []
 
-    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
         self.asked.append(dict(wanted))
         assert len(self.asked) < 1000
         found = {}
         for number, (where, offset) in enumerate(wanted.items()):
             start = self.starts.get(where, 0)
             if offset < start:
-                found[where] = Fetched(errors.OffsetOutOfRangeError, start, [], b"")
+                found[where] = FetchedValues(errors.OffsetOutOfRangeError, start, [], b"")
             elif where in self.errors:
-                found[where] = Fetched(self.errors[where], -1, [], b"")
+                found[where] = FetchedValues(self.errors[where], -1, [], b"")
             elif self.crowded and number:
-                found[where] = Fetched(None, start, [], b"")
+                found[where] = FetchedValues(None, start, [], b"")
             else:
                 raw = next((raw for base, raw in self.logs[where] if base + last_of(raw) >= offset), b"")
-                found[where] = Fetched(None, start, [], raw)
+                found[where] = FetchedValues(None, start, [], raw)
         return found
 
 
@@ -174,20 +174,22 @@ def test_a_small_span_is_drawn_as_a_whole() -> None:
 class FakeCluster(FakeBrokers):
     """With one group, `g`, and partitions that are there, have no leader, are hidden, or are gone."""
 
-    async def describe(self, groups: list[str]) -> dict[str, Group]:
-        return {group: Group("Empty", 0, frozenset()) for group in groups}
+    async def describe(self, groups: list[str]) -> dict[str, ConsumerGroup]:
+        return {group: ConsumerGroup("Empty", 0, frozenset()) for group in groups}
 
-    async def commits(self, groups: list[str]) -> dict[str, dict[TopicPartition, Place]]:
+    async def commits(self, groups: list[str]) -> dict[str, dict[TopicPartition, OffsetAndTime]]:
         topics = ("orders", "orders"), ("hidden", "gone")
-        places = {TopicPartition(topic, number): Place(1, 2) for names in topics for number, topic in enumerate(names)}
+        places = {
+            TopicPartition(topic, number): OffsetAndTime(1, 2) for names in topics for number, topic in enumerate(names)
+        }
         return dict.fromkeys(groups, places)
 
     async def topics(self, names: set[str]) -> Topics:
         assert names == {"orders", "hidden", "gone"}
         return Topics({HERE: 1, THERE: 1}, frozenset({TopicPartition("orders", 2)}), frozenset({"hidden"}))
 
-    async def ends(self, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
-        return dict.fromkeys(partitions, Ends(0, 11))
+    async def ends(self, partitions: set[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
+        return dict.fromkeys(partitions, PartitionEnds(0, 11))
 
 
 def read_by(brokers: FakeCluster, tags: str | None) -> dict[tuple[str, int], PartitionLag]:
@@ -202,8 +204,8 @@ def test_partitions_that_cannot_be_read_leave_the_others_readable() -> None:
     brokers.errors[THERE] = errors.TopicAuthorizationFailedError
     found = read_by(brokers, None)
     assert {place: one.state for place, one in found.items()} == {
-        ("orders", 0): State.OK, ("orders", 1): State.UNREADABLE, ("orders", 2): State.UNREADABLE,
-        ("hidden", 0): State.UNREADABLE, ("gone", 1): State.GONE,
+        ("orders", 0): GroupState.OK, ("orders", 1): GroupState.UNREADABLE, ("orders", 2): GroupState.UNREADABLE,
+        ("hidden", 0): GroupState.UNREADABLE, ("gone", 1): GroupState.GONE,
     }  # fmt: skip
     one = found["orders", 0]
     assert (one.lag, one.inflight, one.available, one.lag_ms, one.available_ms) == (10, 1, 9, 999, 998)
@@ -212,7 +214,9 @@ def test_partitions_that_cannot_be_read_leave_the_others_readable() -> None:
 
 def test_what_becomes_unreadable_while_it_is_counted_is_not_told() -> None:
     class Late(FakeCluster):
-        async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+        async def fetch(
+            self, wanted: Mapping[TopicPartition, int], max_bytes: int
+        ) -> dict[TopicPartition, FetchedValues]:
             if max_bytes > 100_000:  # now all are read, to be counted
                 self.errors[THERE] = errors.TopicAuthorizationFailedError
             return await super().fetch(wanted, max_bytes)

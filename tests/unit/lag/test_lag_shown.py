@@ -10,19 +10,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.cli.operate.lag_table import age_text, echo_lag
-from duemq.client.lag import Estimate, GroupLag, LagReader, PartitionLag, State
+from duemq.client.lag import Estimate, GroupLag, GroupState, LagReader, PartitionLag
 from duemq.client.lag.document import document
 from duemq.client.lag.metrics import LagMetrics, keep_reading
 from duemq.client.lag.values import by_topic
 from duemq.model.errors import BadConfig, DuemqError, Rejected, Unavailable
 
 ORDERS = PartitionLag(
-    "orders", 0, State.OK, 0, 2500, 500, 900, 2000, 400, 1600, 7_260_000, 7_260_000, 61_000,
+    "orders", 0, GroupState.OK, 0, 2500, 500, 900, 2000, 400, 1600, 7_260_000, 7_260_000, 61_000,
     matching=Estimate(1200, 1100, 1310, 400, False),
 )  # fmt: skip
-NEW = PartitionLag("orders", 1, State.NO_COMMIT, 0, 7)
-RETRIES = PartitionLag("retry.billing", 0, State.REMOVED, 4, 9, 2, None, 5, lag_ms=340, lost=2)
-MAIL = PartitionLag("mail", 0, State.OK, 0, 3, 3, 3, 0, 0, 0, 0, 0, 0)
+NEW = PartitionLag("orders", 1, GroupState.NO_COMMIT, 0, 7)
+RETRIES = PartitionLag("retry.billing", 0, GroupState.REMOVED, 4, 9, 2, None, 5, lag_ms=340, lost=2)
+MAIL = PartitionLag("mail", 0, GroupState.OK, 0, 3, 3, 3, 0, 0, 0, 0, 0, 0)
 GROUPS = [
     GroupLag("billing", "Stable", 2, by_topic("billing", [ORDERS, NEW, RETRIES, MAIL])),
     GroupLag("old", "Empty", 0, ()),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.message import CANCEL, MAX_HEADERS, MOVE, Change, read_schedule, shard_of_name
-from duemq.model.plain import ByName, Malformed, Place, command_of, dead_letter, read_record
+from duemq.model.plain import ByName, Malformed, RecordPosition, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
@@ -19,7 +19,7 @@ IDS = IdCodec(b"k" * 32)
 AT = 1_700_000_000_000
 SHARDS = 4
 NAME_SHARD = shard_of_name(b"n:order-42", SHARDS)
-PLACE = Place(NAME_SHARD, SHARDS, IDS)
+PLACE = RecordPosition(NAME_SHARD, SHARDS, IDS)
 ID = IDS.issue(NAME_SHARD, AT + 5, 77)
 TARGET = ("duemq-topic", b"orders")
 

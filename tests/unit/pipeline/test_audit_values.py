@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from duemq.model.ledger import OutcomeCounts
-from duemq.pipeline.audit.job import OUTCOMES, Result
+from duemq.pipeline.audit.job import OUTCOMES, AuditResult
 from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict
-from duemq.pipeline.audit.window import Window
+from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.sources.ranges import TopicRange
 
-WINDOW = Window(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, OutcomeCounts(20), 20)
+WINDOW = ShardWindow(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, OutcomeCounts(20), 20)
 
 
-def result(**more: Any) -> Result:
+def result(**more: Any) -> AuditResult:
     hours = {hour * 3_600_000: Spread(5, *[10**hour] * 5) for hour in range(5)}
     whole = Spread(25, 100, 10_000, 10_000, 10_000, 10_000)
     late = Late(whole, {"a<b": whole}, {0: whole}, hours, [(10**hour, 5) for hour in range(5)])
@@ -24,7 +24,7 @@ def result(**more: Any) -> Result:
         "shown": [], "late": late, "shards": [WINDOW], "notes": ["a & b"],
         "ranges": [TopicRange("orders", {0: 1}, {0: 9}, {0: 0})],
     }  # fmt: skip
-    return Result(**plain | more)
+    return AuditResult(**plain | more)
 
 
 def test_the_page_says_it_at_a_glance() -> None:

@@ -10,23 +10,23 @@ import pytest
 
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.forecast.capacity import MEASURED, Capacity, capacity_of
-from duemq.pipeline.forecast.job import OTHERS, Bar, Forecast, HotSecond, LateMinute, Topic
+from duemq.pipeline.forecast.job import OTHERS, Forecast, HotSecond, LateMinute, SizeBar, TopicForecast
 from duemq.pipeline.forecast.page import page
 from duemq.pipeline.forecast.words import duration, sentences
 
 START = 1_830_297_600_000  # 2028-01-01T00:00:00Z
 
 
-def forecast(bars: tuple[Bar, ...] = (), late: tuple[LateMinute, ...] = (), counted: int = 0) -> Forecast:
+def forecast(bars: tuple[SizeBar, ...] = (), late: tuple[LateMinute, ...] = (), counted: int = 0) -> Forecast:
     return Forecast(
         "backups/x", START - 1_000, START, START + 86_400_000, Capacity(10.0, "as given"), counted + 3, counted, 2, 3,
-        (Topic("a<b", counted, 25, START),), (HotSecond(START, 25, 1_500, (("a<b", 25),)),), len(late), late,
+        (TopicForecast("a<b", counted, 25, START),), (HotSecond(START, 25, 1_500, (("a<b", 25),)),), len(late), late,
         max((one.late_ms for one in late), default=0), 60_000, bars,
     )  # fmt: skip
 
 
 LATE = (LateMinute(START, 900, 25, 300, 30_000, True),)
-BARS = (Bar(START, {"a<b": 800, OTHERS: 100}, 25, 30_000), Bar(START + 600_000, {"a<b": 30}, 3, 0))
+BARS = (SizeBar(START, {"a<b": 800, OTHERS: 100}, 25, 30_000), SizeBar(START + 600_000, {"a<b": 30}, 3, 0))
 
 
 def test_the_first_sentence_answers() -> None:

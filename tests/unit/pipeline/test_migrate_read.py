@@ -14,7 +14,7 @@ import pytest
 from duemq.pipeline.migrate.celery import CeleryOptions
 from duemq.pipeline.migrate.rabbitmq import RabbitOptions
 from duemq.pipeline.migrate.rocketmq import RocketOptions
-from duemq.pipeline.migrate.rows import Pending, Rejected, _rows
+from duemq.pipeline.migrate.rows import PendingRow, RejectedRow, _rows
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "imports"
 TAKEN = 1_795_326_100_000
@@ -26,7 +26,7 @@ def documents(name: str) -> list[Any]:
 
 
 def rejected(read: Any, document: Any) -> str:
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(RejectedRow) as caught:
         read(document)
     return str(caught.value)
 
@@ -38,7 +38,7 @@ def test_what_rabbitmqs_plug_in_holds() -> None:
         "content-type": b"application/json", "correlation-id": b"c-1", "message-id": b"m-1", "customer": b"17",
         "score": b"1.5", "tries": b"3", "vip": b"true",
     }  # fmt: skip
-    assert second == Pending(1_795_497_429_898, "reminders.us", b"\x00\x01\xff\x80") and first.expires_ms is None
+    assert second == PendingRow(1_795_497_429_898, "reminders.us", b"\x00\x01\xff\x80") and first.expires_ms is None
     assert (third.payload.decode(), third.expires_ms) == ("grüß", third.due_ms + 3_600_000)
 
 
@@ -46,7 +46,7 @@ def test_what_rabbitmqs_queues_hold() -> None:
     by_ttl, by_delay, none = documents("rabbitmq_get_waiting.json")
     read = RabbitOptions("orders").read
     stamp = 1_795_255_200_000
-    assert read(by_ttl) == Pending(stamp + 604_800_000, "orders", b"by ttl", headers=(("a", b"b"),))
+    assert read(by_ttl) == PendingRow(stamp + 604_800_000, "orders", b"by ttl", headers=(("a", b"b"),))
     assert (read(by_delay).due_ms, read(by_delay).payload) == (stamp + 5000, b"\x00\xff")
     assert "no x-delay, no expiration, and no --ttl" in rejected(read, none)
     assert "say --taken-at" in rejected(RabbitOptions("orders", ttl_ms=5).read, none)
@@ -64,7 +64,7 @@ def test_what_rocketmqs_timer_holds() -> None:
     at, after, soon, taken, back = documents("rocketmq_timer.jsonl")
     read = RocketOptions(TAKEN).read
     first = read(at)
-    assert first == Pending(
+    assert first == PendingRow(
         1_795_412_500_218, "orders", b'{"order": 17}', b"order-17", (("customer", b"17"),), ("reminder",), None,
         "FD000000000000000000000000000002263A1DBD16A66D5E5D530000", first.twin,
     )  # fmt: skip

@@ -15,10 +15,10 @@ from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import read_key
 from duemq.model.message import CANCEL, COMMAND_BODY, MOVE, Change, read_name, read_schedule
-from duemq.model.plain import ByName, Malformed, Place, command_of
+from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
 from duemq.model.record import pack_record
 from duemq.model.row import read_row, row_of
-from duemq.pipeline.sources.plain_records import Meaning, metadata, read
+from duemq.pipeline.sources.plain_records import RecordMeaning, metadata, read
 
 AT = 1_700_000_000_000  # 2023-11-14T22:13:20Z
 SHARD = 3
@@ -207,38 +207,38 @@ def test_which_records_are_repeats(what: str, pairs: Pairs, key: bytes | None, s
 
 def by_the_server_fingerprint(pairs: Pairs, key: bytes | None, at: int = AT) -> bytes | None:
     """That of a schedule with a name."""
-    meant = command_of(pack_record(key, pairs, b"v"), at, Place(SHARD, None, IDS))
+    meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, None, IDS))
     fields = read_schedule(meant) if isinstance(meant, bytes) else None
     return read_name(meant, fields)[1] if isinstance(meant, bytes) and fields is not None and fields[6] else None
 
 
-def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> Meaning:
+def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> RecordMeaning:
     """What the server makes of a record, in the words of the audit's reader."""
-    meant = command_of(pack_record(key, pairs, b"v"), at, Place(SHARD, shards, IDS))
+    meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, shards, IDS))
     kinds = {CANCEL: "cancel", MOVE: "move"}
     match meant:
         case Malformed():
-            return Meaning("malformed", reason=meant.reason)
+            return RecordMeaning("malformed", reason=meant.reason)
         case ImportCommand():
-            return Meaning(
+            return RecordMeaning(
                 "import", path=meant.path, sha256=meant.sha256, size=meant.size, window=meant.window, rows=meant.rows
             )
         case ByName():
-            return Meaning(kinds[meant.kind], due=meant.due or None, name=meant.name.decode())
+            return RecordMeaning(kinds[meant.kind], due=meant.due or None, name=meant.name.decode())
         case Change():
-            return Meaning(kinds[meant.kind], meant.due or None, None, None, None, *read_key(meant.first_key))
+            return RecordMeaning(kinds[meant.kind], meant.due or None, None, None, None, *read_key(meant.first_key))
     fields = read_schedule(meant)
     assert fields is not None
     row = read_row(row_of(meant, IDS.issue_bytes(SHARD, fields[1], 1), fields))
     name = read_name(meant, fields)[0].decode() if fields[6] else None
     assert meant[COMMAND_BODY] == 1
-    return Meaning(
+    return RecordMeaning(
         "schedule", row.due, row.expires, row.topic, name, key=row.key, labels="\n".join(row.labels).encode(),
         headers=row.headers,
     )  # fmt: skip
 
 
-def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> Meaning:
+def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> RecordMeaning:
     return read(key, pairs, at, SHARD)
 
 
@@ -246,7 +246,7 @@ def by_the_audit(pairs: Pairs, key: bytes | None, at: int = AT) -> Meaning:
 @pytest.mark.parametrize(("pairs", "said"), RECORDS)
 def test_what_a_record_means(reader: Any, pairs: Pairs, said: Said) -> None:
     own_key: dict[str, Any] = {"key": b"of the record"} if said["kind"] == "schedule" else {}
-    expected = Meaning(**(own_key | said))
+    expected = RecordMeaning(**(own_key | said))
     assert reader(pairs, b"of the record")._replace(reason="", fingerprint=None) == expected
     if own_key:
         assert reader(pairs, None).key == said.get("key")
@@ -264,7 +264,7 @@ def test_the_table_has_each_header_and_each_kind() -> None:
 @pytest.mark.parametrize("id_", [IDS.issue_bytes(SHARD ^ 1, AT, 3), IDS.issue_bytes(DIRECT, AT, 3), b"B" * 32])
 def test_ids_of_other_shards_may_be_names(id_: bytes) -> None:
     """The server knows by its secret that it never was a name, and refuses it; without it nobody can tell."""
-    assert by_the_audit((("duemq-cancel", id_),), None) == Meaning("cancel", name=f"n:{id_.decode()}")
+    assert by_the_audit((("duemq-cancel", id_),), None) == RecordMeaning("cancel", name=f"n:{id_.decode()}")
 
 
 def test_keys_and_headers_have_limits() -> None:

@@ -10,12 +10,12 @@ from duemq.model.message import Draft, fingerprint, schedule_frame
 from duemq.model.record import unpack_headers
 from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
-from duemq.proxy.request.ingress import Ingress, Limits, check_idempotency_key, check_name
+from duemq.proxy.request.ingress import Ingress, MessageLimits, check_idempotency_key, check_name
 from duemq.proxy.request.json_body import parse_json
 
 NOW = 1_795_255_200_123
 MIB = 1 << 20
-GATE = Ingress(Limits())
+GATE = Ingress(MessageLimits())
 BAD_FIELDS: list[tuple[str, str, list[object]]] = [
     ("payload", "payload_too_large", ["x" * (MIB + 1), "é" * (MIB // 2 + 1)]),
     ("payload", "bad_field", [7, None, True, {}]),
@@ -124,14 +124,14 @@ def test_missing_topic_and_no_object() -> None:
 
 
 def test_limits_are_named() -> None:
-    gate = Ingress(Limits(max_payload_bytes=3, time=TimePolicy(max_delay_ms=1000)))
+    gate = Ingress(MessageLimits(max_payload_bytes=3, time=TimePolicy(max_delay_ms=1000)))
     assert gate.draft(message(payload="abc"), NOW).payload == b"abc"
     assert refusal(message(payload="abcd"), gate).detail == "the payload has 4 bytes, the limit is 3"
     assert "1s (1000 ms)" in refusal(message(deliver_after=1001), gate).detail
 
 
 def test_restricted_topics() -> None:
-    gate = Ingress(Limits(topics=("orders.*", "mail")))
+    gate = Ingress(MessageLimits(topics=("orders.*", "mail")))
     for topic in ("orders.eu", "mail", "mail"):
         assert gate.draft({"topic": topic}, NOW).topic == topic
     for topic in ("orders", "mail2", "xmail", "MAIL"):
@@ -139,7 +139,7 @@ def test_restricted_topics() -> None:
 
 
 def test_whatever_passes_fits_the_envelope() -> None:
-    gate = Ingress(Limits(max_key_bytes=60 << 10))
+    gate = Ingress(MessageLimits(max_key_bytes=60 << 10))
     draft = gate.draft(
         {
             "topic": "t" * 249,
@@ -209,7 +209,7 @@ def test_when_to_move_to() -> None:
 
 
 def test_batches() -> None:
-    gate = Ingress(Limits(max_batch_items=2))
+    gate = Ingress(MessageLimits(max_batch_items=2))
     assert gate.batch({"messages": [1, 2]}) == [1, 2]
     bad: list[tuple[dict[str, Any], str]] = [
         ({"messages": [1, 2, 3]}, "batch_too_large"),

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import FolderRefused
-from duemq.storage.data_folder import VERSION, Folder, Identity, disk_bytes, read_info
+from duemq.storage.data_folder import VERSION, ClusterIdentity, Folder, disk_bytes, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_whose_making_was_cut_short_is_made_anew(tmp_path: Path, monkey
     Folder.open(tmp_path).close()
 
 
-CLUSTER = Identity("c1", 4, b"s" * 32)
+CLUSTER = ClusterIdentity("c1", 4, b"s" * 32)
 
 
 def test_a_folder_of_a_cluster_takes_its_identity_and_keeps_it(tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_a_folder_of_a_cluster_takes_its_identity_and_keeps_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (Identity("c2", 4, b"s" * 32), "belongs to cluster c1"),
-        (Identity("c1", 5, b"s" * 32), "its cluster has 5"),
-        (Identity("c1", 4, b"t" * 32), "not the secret"),
+        (ClusterIdentity("c2", 4, b"s" * 32), "belongs to cluster c1"),
+        (ClusterIdentity("c1", 5, b"s" * 32), "its cluster has 5"),
+        (ClusterIdentity("c1", 4, b"t" * 32), "not the secret"),
     ],
 )
-def test_a_folder_of_another_cluster_is_refused(other: Identity, words: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_cluster_is_refused(other: ClusterIdentity, words: str, tmp_path: Path) -> None:
     Folder.open(tmp_path, identity=CLUSTER).close()
     with pytest.raises(FolderRefused, match=words):
         Folder.open(tmp_path, identity=other)
