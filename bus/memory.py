@@ -75,19 +75,19 @@ class MemoryLog:
 class MemoryBus:
     """One process's view of a log.
 
-    `fault` is called with "before_write", "after_write" and "after_sync", as in the embedded bus: if it raises, the bus
-    has failed, with the batches in the log unless it was before the write. `refuse` sees the batches of every append
-    and commit: what it raises goes to the caller alone, nothing is written and the bus stays as it is.
+    `failpoint` is called with "before_write", "after_write" and "after_sync", as in the embedded bus: if it raises, the
+    bus has failed, with the batches in the log unless it was before the write. `refuse` sees the batches of every
+    append and commit: what it raises goes to the caller alone, nothing is written and the bus stays as it is.
     """
 
     def __init__(
         self,
         log: MemoryLog,
         *,
-        fault: Callable[[str], None] | None = None,
+        failpoint: Callable[[str], None] | None = None,
         refuse: Callable[[Batches], None] | None = None,
     ) -> None:
-        self._log, self._fault, self._refuse = log, fault, refuse
+        self._log, self._failpoint, self._refuse = log, failpoint, refuse
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         log.buses.add(self)
@@ -241,8 +241,8 @@ class MemoryBus:
         return landed
 
     def _step(self, name: str) -> None:
-        if self._fault is not None:
-            self._fault(name)
+        if self._failpoint is not None:
+            self._failpoint(name)
 
     def _check(self) -> None:
         if self._ended is not None:

@@ -1,4 +1,4 @@
-%% Writes what RabbitMQ's plug-in for delayed messages holds on this node as JSON lines, for `duemq spark import rabbitmq`.
+%% Writes what RabbitMQ's plug-in for delayed messages holds on this node as JSON lines, for `duemq spark migrate rabbitmq`.
 %%
 %%   rabbitmqctl eval "$(cat rabbitmq_delayed.erl)"
 %%

@@ -58,7 +58,7 @@ class SentMessages:
     """
 
     dues: npt.NDArray[np.int64]
-    fate: npt.NDArray[np.int8]
+    outcome: npt.NDArray[np.int8]
     ids: list[str]
     answered_ms: npt.NDArray[np.float64]
     wait_ms: npt.NDArray[np.float64]
@@ -72,7 +72,7 @@ class SentMessages:
     @property
     def accepted(self) -> int:
         """Messages the server said yes to."""
-        return int(np.count_nonzero(self.fate == ACCEPTED))
+        return int(np.count_nonzero(self.outcome == ACCEPTED))
 
     @property
     def seconds(self) -> float:
@@ -95,7 +95,7 @@ class _Sender:
     payloads: Payloads = field(init=False)
     random: np.random.Generator = field(init=False)
     dues: npt.NDArray[np.int64] = field(init=False)
-    fate: npt.NDArray[np.int8] = field(init=False)
+    outcome: npt.NDArray[np.int8] = field(init=False)
     ids: list[str] = field(default_factory=list)
     requests: list[tuple[float, float, int]] = field(default_factory=list)
     done: int = 0
@@ -107,7 +107,7 @@ class _Sender:
         self.payloads = Payloads(self.job.payload_bytes, self.job.seed)
         self.random = np.random.default_rng(self.job.seed + 1)
         self.dues = np.zeros(self.job.count, np.int64)
-        self.fate = np.full(self.job.count, OPEN, np.int8)
+        self.outcome = np.full(self.job.count, OPEN, np.int8)
         every = self.job.keep_every
         self.ids = [""] * (-(-self.job.count // every) if every else 0)
 
@@ -145,7 +145,7 @@ class _Sender:
         ended = now_ms()
         self.requests.append((ended, ended - began, count))
         if answer.status >= 300:
-            self.fate[first : first + count] = REJECTED
+            self.outcome[first : first + count] = REJECTED
             self._note(f"HTTP {answer.status} {text[:200].decode(errors='replace')}")
             return
         self._book(orjson.loads(text), first, count)
@@ -154,11 +154,11 @@ class _Sender:
 
     def _book(self, said: dict[str, Any], first: int, count: int) -> None:
         results = said.get("results", [said])
-        self.fate[first : first + count] = ACCEPTED
+        self.outcome[first : first + count] = ACCEPTED
         every = self.job.keep_every
         for seq, receipt in enumerate(results, first):
             if "error" in receipt:
-                self.fate[seq] = REJECTED
+                self.outcome[seq] = REJECTED
                 self._note(str(receipt["error"])[:200])
             elif every and seq % every == 0:
                 self.ids[seq // every] = receipt["id"]
@@ -171,7 +171,7 @@ class _Sender:
         ended = float(columns[:, 0].max()) if len(columns) else now_ms()
         return SentMessages(
             dues=self.dues,
-            fate=self.fate,
+            outcome=self.outcome,
             ids=self.ids,
             answered_ms=columns[:, 0],
             wait_ms=columns[:, 1],

@@ -59,12 +59,12 @@ def tally(sent: SentMessages, received: Received) -> Tally:
     asked = sent.dues[seq]
     first = np.sort(np.unique(seq, return_index=True)[1])
     return Tally(
-        accepted=int(np.count_nonzero(sent.fate == ACCEPTED)),
+        accepted=int(np.count_nonzero(sent.outcome == ACCEPTED)),
         received=len(received.seq),
-        lost=int(np.count_nonzero((sent.fate == ACCEPTED) & (times == 0))),
+        lost=int(np.count_nonzero((sent.outcome == ACCEPTED) & (times == 0))),
         duplicate=int(np.maximum(times - 1, 0).sum()),
         early=int(np.count_nonzero(at < asked)),
-        unasked=int(np.count_nonzero(~ours)) + int(np.count_nonzero(sent.fate[seq] == REJECTED)),
+        unasked=int(np.count_nonzero(~ours)) + int(np.count_nonzero(sent.outcome[seq] == REJECTED)),
         wrong_due=int(np.count_nonzero(due != asked)),
         lateness_ms=at[first] - asked[first],
         at_ms=at[first],

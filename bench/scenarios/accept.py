@@ -41,7 +41,7 @@ def _outcome(stage: Harness, before: Bill | None, sent: SentMessages, text: str)
     figures = (
         Figure("rate", "accepted", sent.rate, "msg/s"),
         *parts.wait_figures(sent, text),
-        vital("refused", "refused or without an answer", len(sent.fate) - sent.accepted),
+        vital("refused", "refused or without an answer", len(sent.outcome) - sent.accepted),
         vital("missing", f"of {len(sent.ids):,} looked up after kill -9, not there", stage.missing(sent.ids)),
         *cost,
     )

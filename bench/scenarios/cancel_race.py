@@ -39,7 +39,7 @@ class Verdict:
 
 def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
     """Hold answers against deliveries. Only a cancelled message may be missing, and it must be."""
-    accepted = sent.fate == ACCEPTED
+    accepted = sent.outcome == ACCEPTED
     seen = np.bincount(received.seq, minlength=len(sent.dues)) > 0
     word = answers.word
     cancelled, delivered = accepted & (word == cancels.CANCELLED), accepted & (word == cancels.DELIVERED)

@@ -101,7 +101,7 @@ class FullFlow:
 def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
     """What went wrong on the way in, and whether the machine was quiet."""
     said = []
-    refused, lost_answers = int(np.count_nonzero(sent.fate == REJECTED)), int(np.count_nonzero(sent.fate == OPEN))
+    refused, lost_answers = int(np.count_nonzero(sent.outcome == REJECTED)), int(np.count_nonzero(sent.outcome == OPEN))
     if refused or lost_answers:
         said.append(f"{refused:,} messages refused, {lost_answers:,} without an answer; the first: {sent.problem}")
     if sent.retries:

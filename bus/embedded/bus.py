@@ -48,7 +48,12 @@ class EmbeddedBus:
     """
 
     def __init__(
-        self, folder: Path, db: Rdict, buffer_bytes: int, clock: Callable[[], int], fault: Callable[[str], None] | None
+        self,
+        folder: Path,
+        db: Rdict,
+        buffer_bytes: int,
+        clock: Callable[[], int],
+        failpoint: Callable[[str], None] | None,
     ) -> None:
         self._folder, self._db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
@@ -56,7 +61,7 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = History(db)
         self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._ended, fault)
+        self._commits = GroupCommit(db, self._begin, self._publish, self._ended, failpoint)
         self._subscriptions = Subscriptions(self._commits.check)
         self._closing = asyncio.Lock()
         self._closed = False
@@ -68,7 +73,7 @@ class EmbeddedBus:
         *,
         buffer_bytes: int = TAIL_BYTES,
         clock: Callable[[], int] = wall_clock,
-        fault: Callable[[str], None] | None = None,
+        failpoint: Callable[[str], None] | None = None,
     ) -> EmbeddedBus:
         """The log in this folder, made if it is not there.
 
@@ -78,7 +83,7 @@ class EmbeddedBus:
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translated(f"reading the log in {folder}"):
-                return cls(folder, db, buffer_bytes, clock, fault)
+                return cls(folder, db, buffer_bytes, clock, failpoint)
         except BaseException:
             db.close()
             raise

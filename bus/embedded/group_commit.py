@@ -72,7 +72,7 @@ class CommitGroup:
 class GroupCommit:
     """`begin` makes an empty group, `publish` shows a durable one to readers, `ended` is called once it failed.
 
-    `fault` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
+    `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class GroupCommit:
         begin: Callable[[], CommitGroup],
         publish: Callable[[CommitGroup], None],
         ended: Callable[[], None],
-        fault: Callable[[str], None] | None,
+        failpoint: Callable[[str], None] | None,
     ) -> None:
         self._db, self._begin, self._publish, self._ended = db, begin, publish, ended
-        self._fault = fault
+        self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
         self._busy = False
@@ -206,5 +206,5 @@ class GroupCommit:
         self._ended()
 
     def _step(self, name: str) -> None:
-        if self._fault is not None:
-            self._fault(name)
+        if self._failpoint is not None:
+            self._failpoint(name)

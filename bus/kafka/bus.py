@@ -52,8 +52,8 @@ _SOON_S, _PATIENCE = 0.005, 100
 class KafkaBus:
     """Made by `open`. It gets over brokers that go away and come back by itself; `trouble` says when they are away."""
 
-    def __init__(self, options: KafkaOptions, clock: Callable[[], int], fault: Failpoint = no_failpoint) -> None:
-        self._options, self._clock, self._fault = options, clock, fault
+    def __init__(self, options: KafkaOptions, clock: Callable[[], int], failpoint: Failpoint = no_failpoint) -> None:
+        self._options, self._clock, self._failpoint = options, clock, failpoint
         self._ended: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
@@ -80,10 +80,10 @@ class KafkaBus:
 
     @classmethod
     async def open(
-        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, fault: Failpoint = no_failpoint
+        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, failpoint: Failpoint = no_failpoint
     ) -> KafkaBus:
         """Raises BadConfig where the brokers refuse us or a setting cannot work, Unavailable where they are away."""
-        bus = cls(options, clock, fault)
+        bus = cls(options, clock, failpoint)
         await bus._wire.open()
         try:
             await bus._appender.open()
@@ -127,7 +127,7 @@ class KafkaBus:
                 await older.replaced()
             made = KafkaCommitter(
                 name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed,
-                self._decisions[name], self._fault,
+                self._decisions[name], self._failpoint,
             )  # fmt: skip
             self._committers[name] = made
             await made.open()

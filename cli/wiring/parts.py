@@ -215,14 +215,14 @@ def _deadly(die_at: str) -> Failpoint:
     step, _, number = die_at.partition(":")
     left = int(number)
 
-    def fault(at: str) -> None:
+    def failpoint(at: str) -> None:
         nonlocal left
         if at == step:
             left -= 1
             if left <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    return fault
+    return failpoint
 
 
 def registry() -> CollectorRegistry:

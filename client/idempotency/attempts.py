@@ -73,8 +73,10 @@ class _Unrecorded:
 class Attempts:
     """`result` gives JSON."""
 
-    def __init__(self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], fault: Failpoint) -> None:
-        self._store, self._terms, self._cache, self._clock, self._fault = store, terms, cache, clock, fault
+    def __init__(
+        self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
+    ) -> None:
+        self._store, self._terms, self._cache, self._clock, self._failpoint = store, terms, cache, clock, failpoint
         self._running: dict[bytes, asyncio.Event] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._unrecorded: dict[bytes, _Unrecorded] = {}
@@ -105,7 +107,7 @@ class Attempts:
         if isinstance(begun, Done):
             self._cache.put(key, begun.result, now + self._terms.keep_ms)
             return begun.result
-        self._fault("begun")
+        self._failpoint("begun")
         try:
             value = await work()
         except BaseException as error:
@@ -115,7 +117,7 @@ class Attempts:
             if isinstance(error, InDoubt) or not (isinstance(error, Exception) or _is_stray(error)):
                 raise
             raise InDoubt(f"{key!r} ended with {error!r}, and whether it took effect is not known") from error
-        self._fault("worked")
+        self._failpoint("worked")
         return await self._record(key, _Unrecorded(claim.owner, _as_json(key, value)))
 
     def _without_effect(self, error: BaseException) -> bool:
@@ -179,7 +181,7 @@ class Attempts:
             )  # fmt: skip
             raise
         self._unrecorded.pop(key, None)
-        self._fault("finished")
+        self._failpoint("finished")
         if recorded:
             self._cache.put(key, done.result, self._clock() + terms.keep_ms)
         else:

@@ -66,7 +66,7 @@ def once(
     cached_bytes: int = 16 << 20,
     store_timeout: timedelta = timedelta(seconds=10),
     clock: Callable[[], int] = _now_ms,
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
 ) -> Callable[[Handler[Message]], Handler[Message]]:
     """A decorator for `async def handler(message)`. Its result has to be JSON (orjson's), for it is kept.
 
@@ -110,7 +110,7 @@ def once(
         if not iscoroutinefunction(handler):
             raise Rejected("bad_handler", f"{handler!r} is not `async def`; it may call asyncio.to_thread", "handler")
         within = _own_scope(store, handler) if scope is None else scope
-        attempts = Attempts(store, terms, Cache(cached, cached_bytes), clock, fault)
+        attempts = Attempts(store, terms, Cache(cached, cached_bytes), clock, failpoint)
 
         @wraps(handler)
         async def only_once(message: Message) -> Any:

@@ -62,12 +62,13 @@ class _Sweep(NamedTuple):
 
 
 class RocksStore:
-    """Opened with `open`. `fault` is the seam for tests: called with the name of each step, in the store's thread."""
+    """Opened with `open`. `failpoint` is the seam for tests: called with the name of each step, in the store's
+    thread."""
 
     shared = False
 
-    def __init__(self, folder: Path, db: Rdict, session: int, fault: Failpoint) -> None:
-        self._folder, self._db, self._session, self._fault = folder, db, session, fault
+    def __init__(self, folder: Path, db: Rdict, session: int, failpoint: Failpoint) -> None:
+        self._folder, self._db, self._session, self._failpoint = folder, db, session, failpoint
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Request | _Sweep] = []
         self._busy, self._idle = False, asyncio.Event()
@@ -82,11 +83,11 @@ class RocksStore:
         self._worker.start()
 
     @classmethod
-    async def open(cls, folder: Path | str, fault: Failpoint = no_failpoint) -> RocksStore:
+    async def open(cls, folder: Path | str, failpoint: Failpoint = no_failpoint) -> RocksStore:
         """Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or StoreFailed."""
         path = Path(folder)
         db, session = await asyncio.to_thread(open_folder, path)
-        return cls(path, db, session, fault)
+        return cls(path, db, session, failpoint)
 
     async def begin(
         self,
@@ -234,7 +235,7 @@ class RocksStore:
         while not self._ending.wait(self._pause_s):
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             try:
-                self._fault("before_reopen")
+                self._failpoint("before_reopen")
                 self._db = reopen_folder(self._folder, self._session)
             except SessionOver as error:
                 self._tell(self._never, error)
@@ -266,11 +267,11 @@ class RocksStore:
             if after is not row:
                 stage_row(batch, key, after, self._session)
         if not batch.is_empty():
-            self._fault("before_write")
+            self._failpoint("before_write")
             self._db.write(batch)
-            self._fault("after_write")
+            self._failpoint("after_write")
             self._db.flush_wal(True)
-            self._fault("after_sync")
+            self._failpoint("after_sync")
         for at, request in enumerate(group):
             if isinstance(request, _Sweep):
                 answers[at] = self._sweep(request.now_ms)

@@ -145,7 +145,7 @@ async def fetch(
     shard: int,
     into: Path,
     progress: Callable[[int, int], None],
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
 ) -> CheckpointManifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
@@ -154,14 +154,14 @@ async def fetch(
     (the same or another one may do), DiskFull or StoreFailed where this disk does, CorruptStore where what arrives is
     not what was sent.
     """
-    partial = Partial(into, fault)
+    partial = Partial(into, failpoint)
     await asyncio.to_thread(settle, into)
     held = await asyncio.to_thread(partial.manifest)
     manifest = await source.begin(shard, held.id if held else None)
     if manifest.shard != shard:
         raise Unavailable(f"the peer sent a snapshot of shard {manifest.shard} in place of shard {shard}")
     await asyncio.to_thread(partial.begin, manifest)
-    transfer = _Transfer(source, manifest, partial, progress, fault)
+    transfer = _Transfer(source, manifest, partial, progress, failpoint)
     for file in manifest.files:
         await transfer.fetch(file)
     await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
@@ -183,16 +183,16 @@ class _Transfer:
         manifest: CheckpointManifest,
         partial: Partial,
         progress: Callable[[int, int], None],
-        fault: Failpoint,
+        failpoint: Failpoint,
     ) -> None:
         self._source, self._manifest, self._partial = source, manifest, partial
-        self._progress, self._fault = progress, fault
+        self._progress, self._failpoint = progress, failpoint
         self.done = self.fetched = 0
 
     async def fetch(self, wanted: CheckpointFile) -> None:
         if await asyncio.to_thread(self._partial.take, wanted):
             self._report(wanted.size)
-            self._fault("file")
+            self._failpoint("file")
             return
         for _ in range(2):
             before = self.done
@@ -201,7 +201,7 @@ class _Transfer:
                 self._report(file.size)
                 await self._fill(file)
                 if await asyncio.to_thread(file.finish):
-                    self._fault("file")
+                    self._failpoint("file")
                     return
             finally:
                 await asyncio.to_thread(file.close)
@@ -225,7 +225,7 @@ class _Transfer:
             await asyncio.to_thread(file.add, part)
             self.fetched += len(part)
             self._report(len(part))
-            self._fault("part")
+            self._failpoint("part")
 
     def _report(self, grown: int) -> None:
         self.done += grown

@@ -39,7 +39,9 @@ def has_ends(store: ShardStore, end_horizon: int) -> bool:
     return next(store.range(ENDED_IN, ENDED_IN + U64.pack(end_horizon)), None) is not None
 
 
-def purge_before(store: ShardStore, horizon: int, end_horizon: int, fault: Failpoint = no_failpoint) -> Iterator[None]:
+def purge_before(
+    store: ShardStore, horizon: int, end_horizon: int, failpoint: Failpoint = no_failpoint
+) -> Iterator[None]:
     """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and that of
     messages that were cancelled or died before `end_horizon` ms, whenever they were due.
 
@@ -49,16 +51,16 @@ def purge_before(store: ShardStore, horizon: int, end_horizon: int, fault: Failp
     """
     end = first_key_at(horizon)
     yield from _purge_ended(store, end_horizon)
-    fault("ends")
+    failpoint("ends")
     yield from _purge_names(store, horizon)
-    fault("names")
+    failpoint("names")
     yield from _purge_moves(store, end)
-    fault("moves")
+    failpoint("moves")
     yield from _purge_imports(store, horizon)
-    fault("imports")
+    failpoint("imports")
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
-        fault("range")
+        failpoint("range")
     store.purge_ends(horizon)
     yield
     boundary = None
@@ -70,7 +72,7 @@ def purge_before(store: ShardStore, horizon: int, end_horizon: int, fault: Failp
             yield
     if boundary is not None:
         store.drop(APPLIED, b"", boundary)
-    fault("index")
+    failpoint("index")
 
 
 def _purge_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:

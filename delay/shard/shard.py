@@ -403,7 +403,7 @@ class Shard:
         """Whether there is history that is forgotten and not dropped yet."""
         return not self.rebuilding and self._horizons != self._purged
 
-    async def clean(self, fault: Failpoint = no_failpoint) -> bool:
+    async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
         """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
         if self.rebuilding:
             return False
@@ -411,13 +411,13 @@ class Shard:
         horizon, end_horizon = horizons
         if horizons == self._purged and not keeps_ended(store, horizon) and not has_ends(store, end_horizon):
             return False
-        for _ in purge_before(store, horizon, end_horizon, fault):
+        for _ in purge_before(store, horizon, end_horizon, failpoint):
             await asyncio.sleep(0)
             if self.rebuilding or self.store is not store:
                 return False  # a peer's has or will have all of it still
-        fault("dropped")
+        failpoint("dropped")
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
-        fault("compacted")
+        failpoint("compacted")
         if self.store is store:
             self._purged = horizons
         return True

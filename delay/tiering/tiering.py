@@ -56,13 +56,13 @@ class TieringWorker:
         policy: TieringPolicy,
         clock: Callable[[], int],
         turn: asyncio.Lock,
-        fault: Failpoint = no_failpoint,
+        failpoint: Failpoint = no_failpoint,
         work: Work = in_process,
         counts: TieringCounts | None = None,
     ) -> None:
         """`work`: what does the work in place of another process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
-        self._clock, self._turn, self._fault, self._work = clock, turn, fault, work
+        self._clock, self._turn, self._failpoint, self._work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
         self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._wanted = asyncio.Event()
@@ -128,11 +128,11 @@ class TieringWorker:
                 async with self._resting(store):
                     await in_thread(make_checkpoint, store, checkpoint, delay_files=False)
                 journal.mark()
-                self._fault("checkpoint")
+                self._failpoint("checkpoint")
                 files = [(window, str(path)) for window, path in paths.items()]
                 job = {"work": "seal", "shard": self._shard, "checkpoint": str(checkpoint), "windows": files}
                 written = _files_of(await self._work(job), numbers)
-                self._fault("written")
+                self._failpoint("written")
                 found = await _found(store, written, journal)
                 async with self._resting(store):
                     for sealed in written:
@@ -142,10 +142,10 @@ class TieringWorker:
                             continue
                         commit_seal(store, sealed, watched, found[sealed])
                         done.append(sealed)
-                        self._fault("committed")
+                        self._failpoint("committed")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
-                self._fault("flushed")
+                self._failpoint("flushed")
             finally:
                 kept = {sealed.about.window for sealed in done}
                 remove(path for window, path in paths.items() if window not in kept)
@@ -165,22 +165,22 @@ class TieringWorker:
                 async with self._resting(store):
                     begin_load(store, windows)
                     await in_thread(store.flush)
-                self._fault("begun")
+                self._failpoint("begun")
                 before = {window: list(store.delay_files.of(window)) for window in windows}
                 files = [described(store.path, sealed) for window in windows for sealed in before[window]]
                 (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
-                self._fault("sst")
+                self._failpoint("sst")
                 async with self._resting(store):
                     if count:
                         await in_thread(store.ingest, sst)
-                    self._fault("ingested")
+                    self._failpoint("ingested")
                     for window in windows:
                         if store.delay_files.of(window) == before[window]:
                             gone += commit_load(store, window, journal.end(window), again=window in again)
-                            self._fault("loaded")
+                            self._failpoint("loaded")
                     await in_thread(store.flush)
                 remove(gone)
-                self._fault("unlinked")
+                self._failpoint("unlinked")
             finally:
                 sst.unlink(missing_ok=True)
         self._loaded.set()
@@ -201,7 +201,7 @@ class TieringWorker:
         async with self._watching(store, windows) as journal, self._dropped(store, left) as dropped:
             try:
                 journal.mark()
-                self._fault("listed")
+                self._failpoint("listed")
                 before = {window: list(delay_files.of(window)) for window in windows}
                 jobs = [
                     (window, str(path), [described(store.path, sealed) for sealed in before[window]])
@@ -209,7 +209,7 @@ class TieringWorker:
                 ]
                 job = self._job("rewrite", dropped) | {"shard": self._shard, "windows": jobs}
                 written = _files_of(await self._work(job) if left else [], numbers)
-                self._fault("rewritten")
+                self._failpoint("rewritten")
                 found = await _found(store, written, journal)
                 fresh = {sealed.about.window: sealed for sealed in written}
                 async with self._resting(store):
@@ -219,12 +219,12 @@ class TieringWorker:
                         sealed, watched = fresh.get(window), journal.end(window)
                         gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())
                         done.add(window)
-                        self._fault("replaced")
+                        self._failpoint("replaced")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
-                self._fault("settled")
+                self._failpoint("settled")
                 remove(gone)
-                self._fault("removed")
+                self._failpoint("removed")
             finally:
                 remove(path for window, path in paths.items() if window not in done)
         self._counts.rewritten += len(windows)

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from duemq.model.failpoint import Failpoint
 from duemq.model.import_command import MAX_FILES
 from duemq.pipeline.bulk_schedule import files
+from duemq.pipeline.bulk_schedule.deadline import WriteDeadline
 from duemq.pipeline.bulk_schedule.files import WrittenFile, sums
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
-from duemq.pipeline.bulk_schedule.pace import Pace
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected, repeated_names
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import JobFailed
@@ -59,13 +59,13 @@ class Attempt:
     rejects: Path | str | None
     strict: bool
     teller: Teller
-    fault: Failpoint
+    failpoint: Failpoint
     clock: Callable[[], int]
 
     def written(self) -> JobManifest:
         """Write the files of an attempt; what its manifest is to say. Raises JobFailed, RowsRejected."""
         with repeated_names(self.frame, self.columns) as repeated:
-            self.fault("names")
+            self.failpoint("names")
             return self._written(repeated)
 
     def _written(self, repeated: DataFrame | None) -> JobManifest:
@@ -73,11 +73,11 @@ class Attempt:
         began, attempt = self.clock(), folder.new_attempt()
         told = judged(self.frame, self.columns, rules, began, repeated)
         before, behind = Observation(), Observation()
-        pace = Pace(teller, began, rules.lead_ms - rules.server_lead_ms - _MARGIN_MS, self.clock)
+        pace = WriteDeadline(teller, began, rules.lead_ms - rules.server_lead_ms - _MARGIN_MS, self.clock)
         with step(spark, pace, "sorting and writing delay files"):
             observed = told.observe(before, *_sums(told))
             files.write(files.messages(observed, self.columns, folder.job, behind), folder.stage.uri(attempt))
-        self.fault("written")
+        self.failpoint("written")
         with step(spark, teller, "checking what was written"):
             found = files.looked_at(spark, folder.stage, attempt)
         if len(found) > MAX_FILES:
@@ -142,7 +142,7 @@ class Attempt:
             since, again = time.monotonic(), Observation()
             with step(spark, teller, "writing the rejected rows"):
                 rejected(told.observe(again, *_sums(told))).write.parquet(folder)
-            self.fault("rejects")
+            self.failpoint("rejects")
             stays = self.clock() + nearest_ms
             if all(file.window >= stays for file in found if file not in late):
                 rows = spark.read.parquet(folder).count()

@@ -72,7 +72,7 @@ def schedule(
     rules: BulkRules | None = None,
     source: str | None = None,
     teller: Teller | None = None,
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Scheduled:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
@@ -90,12 +90,12 @@ def schedule(
         folder.check()
         rules = rules or BulkRules.of(server.limits())
         attempt = Attempt(
-            frame, columns, folder, rules, about, options.rejects, options.strict, teller, fault, clock
+            frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint, clock
         )  # fmt: skip
         manifest = attempt.written()
-        fault("before_manifest")
+        failpoint("before_manifest")
         manifest = folder.settle(manifest)
-        fault("manifest")
+        failpoint("manifest")
     else:
         teller.says(f"job {job} was written before: {manifest.accepted:,} rows in {len(manifest.files):,} files")
     if manifest.print != printed:
@@ -105,9 +105,9 @@ def schedule(
         )
     imports = folder.imports()
     if imports is None:
-        imports = _imported(manifest, folder, options, server, teller, fault)
+        imports = _imported(manifest, folder, options, server, teller, failpoint)
         folder.done(imports)
-        fault("done")
+        failpoint("done")
     folder.clean(manifest)
     forgotten = sum(file.rows for file in manifest.files if imports[file.path] is None)
     return Scheduled(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
@@ -118,13 +118,13 @@ def _rows_of(frame: DataFrame) -> str:
 
 
 def _imported(
-    manifest: JobManifest, folder: JobFolder, options: Options, server: Server, teller: Teller, fault: Failpoint
+    manifest: JobManifest, folder: JobFolder, options: Options, server: Server, teller: Teller, failpoint: Failpoint
 ) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")
-        forgotten = hand_over(client, manifest, folder, link=options.link, fault=fault)
+        forgotten = hand_over(client, manifest, folder, link=options.link, failpoint=failpoint)
         teller.step(f"waiting until {manifest.accepted:,} messages are imported")
-        found = imported(client, manifest, folder, teller, forgotten, fault)
+        found = imported(client, manifest, folder, teller, forgotten, failpoint)
     rows = sum(file.rows for file in manifest.files if file.path in forgotten)
     teller.says(f"{manifest.accepted - rows:,} messages imported")
     if rows:

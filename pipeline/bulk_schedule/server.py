@@ -32,7 +32,7 @@ def hand_over(
     folder: JobFolder,
     *,
     link: bool,
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> frozenset[str]:
     """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
@@ -46,15 +46,15 @@ def hand_over(
     missing = [file for file in manifest.files if not _is_in(known, file)]
     if not missing:
         folder.handed(clock())
-        fault("handed_over")
+        failpoint("handed_over")
         return frozenset()
     over = [file for file in missing if file.sha256 not in known and _may_be_forgotten(file, clock())]
     handed_at = folder.handed_at()
     # All files of a job come into the log together: one that the server knows says so of all.
     if handed_at is not None or any(file.sha256 in known for file in manifest.files):
-        _give(client, manifest, [file for file in missing if file not in over], folder, link, fault)
+        _give(client, manifest, [file for file in missing if file not in over], folder, link, failpoint)
         folder.handed(clock())
-        fault("handed_over")
+        failpoint("handed_over")
         return frozenset(file.path for file in over)
     if len(over) == len(manifest.files):
         raise JobFailed(
@@ -62,15 +62,20 @@ def hand_over(
             f"whether its {manifest.accepted:,} rows were scheduled cannot be known any more. Look for them in their "
             "topics before you do anything about them: to schedule them again might send them twice"
         )
-    _give(client, manifest, missing, folder, link, fault)
-    fault("accepted")
+    _give(client, manifest, missing, folder, link, failpoint)
+    failpoint("accepted")
     folder.handed(clock())
-    fault("handed_over")
+    failpoint("handed_over")
     return frozenset()
 
 
 def _give(
-    client: Client, manifest: JobManifest, missing: list[WrittenFile], folder: JobFolder, link: bool, fault: Failpoint
+    client: Client,
+    manifest: JobManifest,
+    missing: list[WrittenFile],
+    folder: JobFolder,
+    link: bool,
+    failpoint: Failpoint,
 ) -> None:
     if not missing:
         return
@@ -86,7 +91,7 @@ def _give(
         }
         for file in missing
     ]  # fmt: skip
-    fault("before_hand_over")
+    failpoint("before_hand_over")
     try:
         patiently(lambda: client.import_files(said, link=link))
     except BatchTooLarge as error:
@@ -115,7 +120,7 @@ def imported(
     folder: JobFolder,
     teller: Teller,
     forgotten: frozenset[str] = frozenset(),
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
 ) -> dict[str, str | None]:
     """Wait until each file is imported or refused; the id of each one's import, by its path, and None of those that
     are forgotten.
@@ -123,7 +128,7 @@ def imported(
     Raises JobFailed where some were refused, which says what is scheduled and what is not.
     """
     files = [file for file in manifest.files if file.path not in forgotten]
-    fault("waiting")
+    failpoint("waiting")
     since = time.monotonic()
     while True:
         # A number, whatever the files are: the nodes that answer have the same files to take in.

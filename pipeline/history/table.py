@@ -39,7 +39,7 @@ class HistoryTable:
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, fault: Failpoint = no_failpoint, *, format: str | None = None
+        self, spark: SparkSession, path: str, failpoint: Failpoint = no_failpoint, *, format: str | None = None
     ) -> None:
         try:
             java: Any = spark._jvm
@@ -57,7 +57,7 @@ class HistoryTable:
         if None not in (format, present) and format != present:
             raise BadInput(f"{self.path} is a table in the format {present}, not {format}: name another folder")
         self.format: str = present or format or "parquet"
-        self._tables = FORMATS[self.format](spark, self.path, fault)
+        self._tables = FORMATS[self.format](spark, self.path, failpoint)
 
     def _at(self, *parts: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path("/".join((self.path, *parts)))

@@ -47,9 +47,9 @@ class Made:
 class Backups:
     """Held by this process until it is closed."""
 
-    def __init__(self, path: Path, fault: Failpoint = no_failpoint) -> None:
+    def __init__(self, path: Path, failpoint: Failpoint = no_failpoint) -> None:
         """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
-        self.path, self._fault = path, fault
+        self.path, self._failpoint = path, failpoint
         with translated(path):
             make_folder(path)
             self._lock = os.open(path, os.O_RDONLY)
@@ -80,25 +80,25 @@ class Backups:
         partial = self.path / PARTIAL
         with _told(self.path, at_rest):
             partial.mkdir(mode=0o700, exist_ok=True)
-            self._fault("begun")
+            self._failpoint("begun")
             sources = dict(_sources(info.path, at_rest))
             shards = tuple(HeldShard.read(path) for path in _shards(at_rest))
             taking = _Taking(partial, previous, sources, progress)
             for name in sources:
                 taking.take(name)
-                self._fault("file")
+                self._failpoint("file")
             _remove_others(partial, sources)
-            self._fault("copied")
+            self._failpoint("copied")
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync_folder(folder)
-            self._fault("durable")
+            self._failpoint("durable")
             backup = Backup(now, info.cluster, shards, tuple(taking.files))
             write_durably(partial / BACKUP, backup.encode())
-            self._fault("described")
+            self._failpoint("described")
             path = self._free_name(now)
             partial.rename(path)
             sync_folder(self.path)
-        self._fault("in_place")
+        self._failpoint("in_place")
         return Made(path, backup, taking.linked_bytes, taking.linked_files)
 
     def keep(self, most: int) -> list[str]:
@@ -111,7 +111,7 @@ class Backups:
                 # Out of the list first, durably: what is half removed must not pass for a backup.
                 (self.path / name).rename(removed)
                 sync_folder(self.path)
-                self._fault("removing")
+                self._failpoint("removing")
                 shutil.rmtree(removed)
         return gone
 

@@ -71,8 +71,8 @@ class PartialFile:
 class Partial:
     """What has been fetched for the replica in the folder `into`, which nobody may have open."""
 
-    def __init__(self, into: Path, fault: Failpoint = no_failpoint) -> None:
-        self.into, self._fault = into, fault
+    def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
+        self.into, self._failpoint = into, failpoint
         self.folder = _beside(into, ".partial")
         self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
         self._held: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
@@ -99,7 +99,7 @@ class Partial:
             sync_folder(self._files)
             write_durably(self._manifest, manifest.encode())
             sync_folder(self.into.parent)
-        self._fault("begun")
+        self._failpoint("begun")
 
     def take(self, wanted: CheckpointFile) -> bool:
         """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
@@ -138,31 +138,31 @@ class Partial:
         with translated(self.folder):
             for folder in (self._files, *(path for path in self._files.rglob("*") if path.is_dir())):
                 sync_folder(folder)
-            self._fault("durable")
+            self._failpoint("durable")
             self._files.rename(_beside(self.into, ".ready"))
             sync_folder(self.into.parent)
-        self._fault("ready")
-        settle(self.into, self._fault)
+        self._failpoint("ready")
+        settle(self.into, self._failpoint)
 
     def discard(self) -> None:
         """Forget what was fetched so far."""
         _remove(self.folder)
 
 
-def settle(into: Path, fault: Failpoint = no_failpoint) -> None:
+def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
     """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
     ready, old = _beside(into, ".ready"), _beside(into, ".old")
     with translated(into):
         if ready.exists():
             _remove(_beside(into, ".partial"))
-            fault("emptied")
+            failpoint("emptied")
             if into.exists():
                 _remove(old)
                 into.rename(old)
-                fault("aside")
+                failpoint("aside")
             ready.rename(into)
             sync_folder(into.parent)
-            fault("in_place")
+            failpoint("in_place")
         elif old.exists() and not into.exists():
             old.rename(into)
         _remove(old)

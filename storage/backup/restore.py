@@ -21,7 +21,7 @@ from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_du
 _LAST = META  # a folder without it is no data folder
 
 
-def restore(path: Path, data: Path, progress: Progress, fault: Failpoint = no_failpoint) -> Backup:
+def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = no_failpoint) -> Backup:
     """Put the backup at `path` into the folder `data`, which must be new, empty or the rest of a restore cut short.
 
     Every file is checked as it is copied. May be called again after any error or crash, also with another backup.
@@ -35,27 +35,27 @@ def restore(path: Path, data: Path, progress: Progress, fault: Failpoint = no_fa
         try:
             _refuse_full(data)  # a server may have begun on it just now
             write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
-            fault("begun")
+            failpoint("begun")
             bar = ProgressBar(progress, backup.total_bytes)
             for file in backup.files:
                 if file.name != _LAST:
                     _put(path, data, file, bar)
-                    fault("file")
+                    failpoint("file")
             _remove_others(data, backup)
             for folder in (data, *(path for path in data.rglob("*") if path.is_dir())):
                 sync_folder(folder)
-            fault("durable")
+            failpoint("durable")
             _refuse_other_state(data, backup)
             for file in backup.files:
                 if file.name == _LAST:
                     _put(path, data, file, bar)
             sync_folder(data)
-            fault("named")
+            failpoint("named")
             (data / RESTORE).unlink()
             sync_folder(data)
         finally:
             os.close(lock)
-    fault("in_place")
+    failpoint("in_place")
     return backup
 
 

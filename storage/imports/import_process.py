@@ -71,7 +71,7 @@ class _Places:
     store: ObjectStore
 
 
-def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Failpoint = no_failpoint) -> None:
+def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
     """Do a job, and tell of each file."""
     limits = ImportLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
     folders, store = [Path(folder) for folder in job["folders"]], ObjectStore(**job.get("store", {}))
@@ -84,7 +84,7 @@ def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], fault: Failpo
         if bucket in away and not Path(file["target"]).exists():
             tell({"reason": away[bucket], "final": False, "away": True, "skipped": True})
             continue
-        answer = _answer(file, limits, places, progress, fault)
+        answer = _answer(file, limits, places, progress, failpoint)
         if "away" in answer:
             away[bucket] = answer["reason"]
         tell(answer)
@@ -106,14 +106,14 @@ def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Pr
 
 
 def _answer(
-    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, fault: Failpoint
+    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, failpoint: Failpoint
 ) -> Answer:
     target = Path(file["target"])
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
         found = kept(target, file["window"], file["sha256"], limits, progress.rows, progress.alive)
         if found is None:
-            found = _taken_in(file, target, limits, places, progress, fault)
+            found = _taken_in(file, target, limits, places, progress, failpoint)
         if (wrong := _not_as_said(file, found)) is not None:
             target.unlink(missing_ok=True)
             return {"reason": cut(wrong), "final": True}
@@ -132,12 +132,17 @@ def _answer(
 
 
 def _taken_in(
-    file: Mapping[str, Any], target: Path, limits: ImportLimits, places: _Places, progress: _Progress, fault: Failpoint
+    file: Mapping[str, Any],
+    target: Path,
+    limits: ImportLimits,
+    places: _Places,
+    progress: _Progress,
+    failpoint: Failpoint,
 ) -> Intake:
     source, window, size = file["source"], file["window"], file["size"]
     take = partial(
         take_in, target=target, window=window, limits=limits, size=size, progress=progress.rows, alive=progress.alive,
-        fault=fault,
+        failpoint=failpoint,
     )  # fmt: skip
     if not is_object(source):
         return take(Path(source), folders=places.folders, link=file["link"])

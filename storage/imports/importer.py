@@ -121,7 +121,7 @@ def take_in(
     link: bool = False,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
-    fault: Failpoint = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
 ) -> Intake:
     """Validate a file of this window, write it anew, sync it, and give it its name last.
 
@@ -139,14 +139,14 @@ def take_in(
         try:
             with SourceFile.open(path, folders, name) as source:
                 intake = _taken_in(source, temporary, partial(ImportRules, limits, window), size, link, progress, alive)
-            fault("written")
+            failpoint("written")
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-            fault("synced")
+            failpoint("synced")
             temporary.rename(target)
             temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
             sync_folder(target.parent)
-            fault("named")
+            failpoint("named")
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

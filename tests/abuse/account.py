@@ -86,7 +86,7 @@ class Account:
         visits = [(took, ok) for at, took, ok in self.visits if (at >= self.abused_from) == abused]
         return Phase(
             messages=int(np.count_nonzero(of(sent.dues))),
-            accepted=int(np.count_nonzero(sent.fate[of(sent.dues)] == ACCEPTED)),
+            accepted=int(np.count_nonzero(sent.outcome[of(sent.dues)] == ACCEPTED)),
             answered=spread(sent.wait_ms[of(sent.answered_ms)]),
             committed=spread((kept.at - kept.due)[of(kept.due)].astype(np.float64)),
             read=spread((received.at - received.due)[of(received.due)]),
@@ -114,7 +114,7 @@ class Account:
         counts = tally(self.sent, self.received)
         yield Check("each is read once, and not early", _found(counts), _exact(counts), True)
         times = np.bincount(self.kept.seq, minlength=count)
-        lost, doubled = np.count_nonzero((self.sent.fate == ACCEPTED) & (times == 0)), np.count_nonzero(times > 1)
+        lost, doubled = np.count_nonzero((self.sent.outcome == ACCEPTED) & (times == 0)), np.count_nonzero(times > 1)
         yield Check("each is in its topic once", f"{lost} missing, {doubled} twice", lost == doubled == 0, True)
         for text, late in (("by the records' times", phase.committed), ("as it is read", phase.read)):
             yield Check(f"p99 lateness below 100 ms, {text}", f"{late.p99:,.0f} ms", late.p99 < MAX_P99_MS, False)

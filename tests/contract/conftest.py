@@ -75,7 +75,7 @@ class MemoryPlug(_InHand):
 
     async def open(self, fault: Callable[[str], None] | None = None) -> Bus:
         await self.close()
-        self._bus = MemoryBus(self._log, fault=fault)
+        self._bus = MemoryBus(self._log, failpoint=fault)
         return self._bus
 
     async def close(self) -> None:
@@ -93,7 +93,9 @@ class EmbeddedPlug(_InHand):
 
     async def open(self, fault: Callable[[str], None] | None = None) -> Bus:
         await self.close()
-        self._bus = await EmbeddedBus.open(self._folder, buffer_bytes=self._tail_bytes, clock=self.clock, fault=fault)
+        self._bus = await EmbeddedBus.open(
+            self._folder, buffer_bytes=self._tail_bytes, clock=self.clock, failpoint=fault
+        )
         return self._bus
 
     async def close(self) -> None:

@@ -207,7 +207,7 @@ def test_a_crash_at_every_step_repeats_and_loses_nothing(
         before = len(left)
         table = HistoryTable(spark, str(tmp_path), fault, format=format)
         with pytest.raises(JobFailed, match="crash"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("duemq.pipeline.history.stream.Writer", CrashingWriter)
+            patch.setattr("duemq.pipeline.history.stream.HistoryWriter", CrashingWriter)
             run(spark, table, LogSource(world.bootstrap, most=None), Silent(), threading.Event(), once=True)
         assert len(left) == before - 1
     assert fill_table(spark, world, tmp_path).deliveries == 0, "the batch is in the table, and was to be run again"

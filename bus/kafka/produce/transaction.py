@@ -59,9 +59,9 @@ class KafkaCommitter:
         clock: Callable[[], int],
         committed: Committed,
         decisions: Decisions,
-        fault: Failpoint = no_failpoint,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
-        self.name, self._fault = name, fault
+        self.name, self._failpoint = name, failpoint
         self._options, self._catalog, self._own = options, catalog, own
         self._clock, self._committed = clock, committed
         self._turn = asyncio.Lock()
@@ -144,7 +144,7 @@ class KafkaCommitter:
         made = await self._prepare(batches, stamp)
         await self._hanging.look(made, self._own)
         producer = self._producer
-        self._fault("before_commit")
+        self._failpoint("before_commit")
         await producer.begin_transaction()
         try:
             before = self._clock()
@@ -155,13 +155,13 @@ class KafkaCommitter:
             await self._abort()
             raise translated(self.name, error, self._catalog.forget) from error
         found = {where: appended(landed[where], stamp) for where in made}
-        self._fault("in_transaction")
+        self._failpoint("in_transaction")
         try:
             await self._within(producer.commit_transaction())
         except (KafkaError, AssertionError) as error:
             raise translated(self.name, error, self._catalog.forget) from error
         self._hanging.last = frozenset(made)
-        self._fault("after_commit")
+        self._failpoint("after_commit")
         self._committed(found, before, after)
         return found
 

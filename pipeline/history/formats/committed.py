@@ -64,8 +64,8 @@ class Log(Protocol):
 class Committed:
     """See `Format`. `path` is a URI, `logs` those of the kinds."""
 
-    def __init__(self, spark: SparkSession, path: str, fault: Failpoint, logs: Mapping[str, Log]) -> None:
-        self._spark, self._path, self._fault, self._logs = spark, path, fault, logs
+    def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint, logs: Mapping[str, Log]) -> None:
+        self._spark, self._path, self._failpoint, self._logs = spark, path, failpoint, logs
         java: Any = spark._jvm
         self._java = java
 
@@ -84,11 +84,11 @@ class Committed:
         if self.has(kind, number):
             return
         added = self._write(kind, f"{number:010d}", rows)
-        self._fault(f"written {kind}")
+        self._failpoint(f"written {kind}")
         with self._alone():
             if added and not self.has(kind, number):
                 self._logs[kind].commit(number, added, ())
-        self._fault(f"committed {kind}")
+        self._failpoint(f"committed {kind}")
 
     def read(self, kind: str) -> DataFrame:
         return self._read(kind, self._logs[kind].files())
@@ -97,10 +97,10 @@ class Committed:
         log, before, after = self._logs[kind], 0, 0
         for group in groups(log.files(), below_bytes):
             added = self._write(kind, "joined", self._read(kind, group), below_bytes)
-            self._fault(f"joined {kind}")
+            self._failpoint(f"joined {kind}")
             with self._alone():
                 log.commit(None, added, group)
-            self._fault(f"compacted {kind}")
+            self._failpoint(f"compacted {kind}")
             before, after = before + len(group), after + len(added)
         with self._alone():
             log.forget()

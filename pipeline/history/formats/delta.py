@@ -23,10 +23,10 @@ _CLASS: Final = "io.delta.kernel.defaults.engine.DefaultEngine"
 _BY: Final = "duemq"
 
 
-def delta(spark: SparkSession, path: str, fault: Failpoint) -> Committed:
+def delta(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
     """The format. Raises BadInput where Spark does not have its package."""
     need(spark, "Delta", _CLASS, PACKAGE)
-    return Committed(spark, path, fault, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
+    return Committed(spark, path, failpoint, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
 
 
 class DeltaLog:

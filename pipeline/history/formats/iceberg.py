@@ -28,10 +28,10 @@ _PROPERTIES: Final = {
 }
 
 
-def iceberg(spark: SparkSession, path: str, fault: Failpoint) -> Committed:
+def iceberg(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
     """The format. Raises BadInput where Spark does not have its package."""
     need(spark, "Iceberg", _CLASS, PACKAGE)
-    return Committed(spark, path, fault, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
+    return Committed(spark, path, failpoint, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
 
 
 class IcebergLog:

@@ -36,8 +36,8 @@ _ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # a fol
 class Parquet:
     """See `Format`. `path` is a URI."""
 
-    def __init__(self, spark: SparkSession, path: str, fault: Failpoint) -> None:
-        self._spark, self._path, self._fault = spark, path, fault
+    def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint) -> None:
+        self._spark, self._path, self._failpoint = spark, path, failpoint
         java: Any = spark._jvm
         self._java = java
         self._files: Any = self._at().getFileSystem(spark._jsc.hadoopConfiguration())
@@ -79,11 +79,11 @@ class Parquet:
         staging = f"{below}/{kind}-{batches.name}-{uuid.uuid4().hex}"
         with writing(rows.sparkSession, file_bytes):
             arranged(kind, rows).write.partitionBy("date").parquet(f"{self._path}/{staging}")
-        self._fault(f"written {kind}")
+        self._failpoint(f"written {kind}")
         if any(status.isDirectory() for status in self._files.listStatus(self._at(staging))):
             self._files.mkdirs(self._at(kind))
             self._rename(self._at(staging), self._at(kind, batches.name))
-        self._fault(f"committed {kind}")
+        self._failpoint(f"committed {kind}")
         self._files.delete(self._at(staging), True)
 
     def _rename(self, old: Any, new: Any) -> None:

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import attempt, files, rules
+from duemq.pipeline.bulk_schedule.deadline import WriteDeadline
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
-from duemq.pipeline.bulk_schedule.pace import Pace
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, repeated_names
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
@@ -93,7 +93,7 @@ def test_shuffle_partitions_are_set_for_one_machine_only() -> None:
 
 def test_that_writing_takes_longer_than_the_lead_is_told_once_and_early() -> None:
     told, now = Sentences(), [0]
-    pace = Pace(told, 0, 600_000, lambda: now[0])
+    pace = WriteDeadline(told, 0, 600_000, lambda: now[0])
     for done, at in ((1, 30_000), (2, 40_000), (3, 60_000), (4, 80_000)):
         now[0] = at
         pace.share(done, 30)

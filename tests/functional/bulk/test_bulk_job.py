@@ -121,7 +121,7 @@ def test_of_two_drivers_the_first_one_s_manifest_counts(spark: SparkSession, sit
         if step == "before_manifest" and not both:
             both.append(schedule(frame, COLUMNS, "two", Options(stage), Server(url)))
 
-    second = schedule(frame, COLUMNS, "two", Options(stage), Server(url), fault=meanwhile)
+    second = schedule(frame, COLUMNS, "two", Options(stage), Server(url), failpoint=meanwhile)
     assert second.manifest == both[0].manifest
     assert [path.name for path in (stage / "two").iterdir() if path.is_dir()] == [second.manifest.attempt]
     assert second.ids.count() == 60
@@ -151,7 +151,7 @@ def test_rows_that_change_places_with_rejected_ones_stop_the_job(spark: SparkSes
             java.System.setProperty("duemq.test.bad", "-5")
 
     with pytest.raises(JobFailed, match="the source changed while it was read"):
-        schedule(frame, COLUMNS, "places", Options(stage), Server(url), source="s", fault=change)
+        schedule(frame, COLUMNS, "places", Options(stage), Server(url), source="s", failpoint=change)
     assert list((stage / "places").iterdir()) == []
 
 
@@ -189,7 +189,7 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
                 path.unlink()
 
     with pytest.raises(JobFailed, match="is not there any more"):
-        schedule(gone, COLUMNS, "gone", Options(stage), Server(url), fault=remove)
+        schedule(gone, COLUMNS, "gone", Options(stage), Server(url), failpoint=remove)
     with Client(url) as client:
         assert not [one for one in client.imports() if "/gone/" in one.path]
 
@@ -208,7 +208,7 @@ def test_rows_whose_window_has_come_too_near_while_they_were_written_are_rejecte
             now[0] = start - 60_000 + (WINDOW_MS if step == "rejects" else 0)
 
     done = schedule(
-        frame, COLUMNS, "slow", Options(stage), Server(url), clock=lambda: now[0], teller=told, fault=later
+        frame, COLUMNS, "slow", Options(stage), Server(url), clock=lambda: now[0], teller=told, failpoint=later
     )  # fmt: skip
     kept = frame.where(F.col("due") >= start + 2 * WINDOW_MS)
     assert done.manifest.accepted == kept.count() == 20
@@ -221,7 +221,7 @@ def test_rows_whose_window_has_come_too_near_while_they_were_written_are_rejecte
     now[0] = int(time.time() * 1000)
     with pytest.raises(RowsRejected, match="40 of 60 rows"):
         schedule(
-            frame, COLUMNS, "strictly", Options(stage, strict=True), Server(url), clock=lambda: now[0], fault=later
+            frame, COLUMNS, "strictly", Options(stage, strict=True), Server(url), clock=lambda: now[0], failpoint=later
         )  # fmt: skip
 
 

@@ -240,7 +240,7 @@ def test_a_driver_that_dies_after_the_hand_over_is_succeeded(spark: SparkSession
 
     frame, told, before = rows(spark, 30, prefix=step), Sentences(), site.pending()
     with pytest.raises(RuntimeError, match="the driver died"):
-        schedule(frame, COLUMNS, f"died-{step}", Options(site.stage), site.server, fault=die)
+        schedule(frame, COLUMNS, f"died-{step}", Options(site.stage), site.server, failpoint=die)
     folder = JobFolder(site.stage, f"died-{step}")
     assert (folder.handed_at() is None) == (step == "accepted") and folder.imports() is None
     done = schedule(frame, COLUMNS, f"died-{step}", Options(site.stage), site.server, teller=told)

@@ -50,7 +50,7 @@ async def work(folder: Path, url: str, at_most_once: bool, now: int, fault: Fail
     else:
         store = await RocksStore.open(folder / "store", fault)
 
-    @once(store, scope="worker", at_most_once=at_most_once, clock=lambda: now, fault=fault)
+    @once(store, scope="worker", at_most_once=at_most_once, clock=lambda: now, failpoint=fault)
     async def handle(mail: Mail) -> str:
         note(folder, "effects", mail.id)
         return f"result of {mail.id}"

@@ -31,7 +31,7 @@ def test_what_is_taken_in(tmp_path: Path) -> None:
     rows = [message(at) for at in range(10_000)] + [FULL | {"due_ms": WINDOW + 9_999, "expires_ms": LAST_MS}]
     path = file_of(tmp_path / "a.parquet", rows)
     target, seen, steps = tmp_path / "shard" / "far" / "000001.parquet", list[int](), list[str]()
-    found = take_in(path, target, WINDOW, ImportLimits(), progress=seen.append, fault=steps.append)
+    found = take_in(path, target, WINDOW, ImportLimits(), progress=seen.append, failpoint=steps.append)
     sha256, content = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, target))
     assert found == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, path.stat().st_size, sha256, content)
     assert inspect(path, ImportLimits()) == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, found.size, sha256)
@@ -188,7 +188,7 @@ def test_a_crash_leaves_no_half_file(tmp_path: Path, step: str, link: bool) -> N
             raise Crash
 
     with pytest.raises(Crash):
-        take_in(path, target, WINDOW, LIMITS, link=link, fault=crash)
+        take_in(path, target, WINDOW, LIMITS, link=link, failpoint=crash)
     assert target.exists() == (step == "named")
     target.with_suffix(".new").write_bytes(b"of a process that was killed")
     take_in(path, target, WINDOW, LIMITS, link=link)
@@ -204,7 +204,7 @@ def test_a_failing_disk_is_not_the_files_fault(tmp_path: Path, number: int, kind
         raise OSError(number, "the disk")
 
     with pytest.raises(kind):
-        take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, fault=fails)
+        take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, failpoint=fails)
     assert [*tmp_path.iterdir()] == [path]
 
 

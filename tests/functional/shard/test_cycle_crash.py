@@ -60,7 +60,7 @@ class Process:
             if name in armed:
                 raise Killed(name)
 
-        bus = await EmbeddedBus.open(folder / "log", clock=lambda: now, fault=step)
+        bus = await EmbeddedBus.open(folder / "log", clock=lambda: now, failpoint=step)
         for topic in (*INTERNAL, TOPIC):
             await bus.create_topic(topic, 1)
         store = ShardStore(folder / "shard", Memory(1 << 20, 1 << 20))

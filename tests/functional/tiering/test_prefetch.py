@@ -84,7 +84,7 @@ def no_reading_here() -> Iterator[list[str]]:
 
 async def test_several_windows_are_sealed_at_once(node: SimNode) -> None:
     steps: list[str] = []
-    node.delay_files._fault = steps.append
+    node.delay_files._failpoint = steps.append
     await node.delay_files.step()
     assert steps == ["checkpoint", "written", "committed", "committed", "committed", "flushed"]
     assert len(files_in(node)) == 3

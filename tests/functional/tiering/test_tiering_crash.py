@@ -70,7 +70,7 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
 
             base = (START // WINDOW_MS + 10 * (number + 1)) * WINDOW_MS
             await prepare(node, work, base)
-            node.delay_files._fault = step
+            node.delay_files._failpoint = step
             if number < len(STEPS[work]):
                 with pytest.raises(Killed):
                     await node.delay_files.step()
@@ -79,7 +79,7 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
                 world.check(node)
             else:
                 await node.delay_files.step()
-                node.delay_files._fault = lambda name: None
+                node.delay_files._failpoint = lambda name: None
             assert steps == STEPS[work][: number + 1]
             while await node.delay_files.step():
                 pass

@@ -125,7 +125,7 @@ class SimNode:
         self._open()
 
     def _open(self) -> None:
-        self.bus = NodeBus(self.world.log, fault=self._step)
+        self.bus = NodeBus(self.world.log, failpoint=self._step)
         self.store = ShardStore(self.path, self.world.memory, self.world.ids)
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
         self.store._db.set_options({"disable_auto_compactions": "true"})

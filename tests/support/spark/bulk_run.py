@@ -53,7 +53,8 @@ def main(table: str, stage: str, url: str, job: str, step: str = "") -> None:
         frame = spark.read.parquet(table)
         read = frame.mapInArrow(passed_on, frame.schema) if step in ("writing", "failing") else frame
         done = schedule(
-            read, COLUMNS, job, Options(Path(stage)), Server(url), source="a table", teller=ProgressLines(), fault=fault
+            read, COLUMNS, job, Options(Path(stage)), Server(url), source="a table", teller=ProgressLines(),
+            failpoint=fault
         )  # fmt: skip
         done.ids.write.mode("overwrite").parquet(f"file://{stage}/ids-{job}")
         print(done.manifest.accepted, done.manifest.rejected, done.again)

@@ -53,7 +53,7 @@ def test_a_good_run_holds_and_its_figures_are_told_apart(tmp_path: Path) -> None
 
 def outcome(made: Account, seq: int, what: int) -> None:
     assert made.sent is not None
-    made.sent.fate[seq] = what
+    made.sent.outcome[seq] = what
 
 
 def unread(made: Account) -> None:

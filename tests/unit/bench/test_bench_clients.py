@@ -125,7 +125,7 @@ def test_the_sender_books_each_result() -> None:
         finally:
             await runner.cleanup()
         assert (sent.accepted, sent.retries, sent.size.sum()) == (22, 1, 25)
-        assert [sent.fate[seq] for seq in (0, 10, 20)] == [REJECTED] * 3
+        assert [sent.outcome[seq] for seq in (0, 10, 20)] == [REJECTED] * 3
         assert set(sent.dues.tolist()) == {5000}
         assert len(sent.ids) == 3
         assert sent.problem is not None and "bad_topic" in sent.problem
@@ -171,7 +171,7 @@ def test_single_posts_are_booked_one_by_one() -> None:
             sent = await send_singly(Unpiped(), Job(url, "t", 7, SendWindow(1, 2), keep_every=1), connections=3)
         finally:
             await runner.cleanup()
-        assert (sent.fate == ACCEPTED).all()
+        assert (sent.outcome == ACCEPTED).all()
         assert [int(each) for each in sent.ids] == list(range(7))
 
     asyncio.run(play())

@@ -19,7 +19,7 @@ def sent(dues: list[int], outcome: list[int]) -> SentMessages:
     nothing = np.zeros(0)
     return SentMessages(
         dues=np.array(dues, np.int64),
-        fate=np.array(outcome, np.int8),
+        outcome=np.array(outcome, np.int8),
         ids=[],
         answered_ms=nothing,
         wait_ms=nothing,

@@ -37,7 +37,7 @@ def with_bus(folder: Path, scenario: Scenario, fault: Callable[[str], None] | No
     """Runs it on a bus that has a topic `t` with two partitions and keeps no tail."""
 
     async def run() -> None:
-        bus = await EmbeddedBus.open(folder, buffer_bytes=0, fault=fault)
+        bus = await EmbeddedBus.open(folder, buffer_bytes=0, failpoint=fault)
         try:
             await bus.create_topic("t", 2)
             await scenario(bus)

@@ -12,7 +12,7 @@ from duemq.pipeline.spark.progress import Teller
 _LEAST_TASKS: Final = 3  # that say how long the others take
 
 
-class Pace:
+class WriteDeadline:
     """A Teller that passes on what it is told, and once says so where the tasks done so far show that writing takes
     longer than `lead_ms` from `began` (epoch ms) leaves. `clock`: epoch ms.
 
