@@ -30,7 +30,8 @@ OLD_NAMES = {
 """Names in the code, as patterns of whole names, and what is said now."""
 
 OLD_MACHINE_NAMES = (
-    r"/v1/adoptions", r"\bduemq adopt\b", r"(?<!bench\.)\bfar\.(adopt|seal|load|rewrite|s3)_", r"\bgather_ms\b", r"\btail_bytes\b",
+    r"/v1/adoptions", r"\bduemq adopt\b",
+    r"(?<!bench\.)\bfar\.(adopt|seal|load|rewrite|s3)_", r"\bgather_ms\b", r"\btail_bytes\b",
     r"\bhistory_retention\b", r"\bmin_history\b", r"\bclean_(at|mode|percent)\b", r"\bduemq_adoptions_total\b",
     r"\bduemq_far_", r"\bduemq_cleanings_total\b", r"\bduemq_target_refused\b", r"\[far\]", r"\bduemq spark import\b",
 )  # fmt: skip
