@@ -22,7 +22,7 @@ from duemq.cli.settings import variables
 from duemq.delay.settings import DeliverySettings, NodeSettings
 from duemq.election.settings import ZooKeeperSettings
 from duemq.model.errors import BadConfig
-from duemq.model.settings import Section, host_and_port, no_switch
+from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
@@ -30,12 +30,6 @@ from duemq.storage.settings import DelayFileSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key"))
-
-
-class TestingSettings(Section):
-    """Faults on order, for the chaos suite. `die_at`: STEP:N, kill -9 of itself at a step of the N-th cycle."""
-
-    die_at: Annotated[str, Field(pattern=r"^((before_commit|in_transaction|after_commit):[1-9]\d{0,8})?$")] = ""
 
 
 class Settings(BaseSettings):
@@ -65,7 +59,6 @@ class Settings(BaseSettings):
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
     node: NodeSettings = NodeSettings()
     proxy: ProxySettings = ProxySettings()
-    testing: TestingSettings = TestingSettings()
     http: HttpSettings = HttpSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)

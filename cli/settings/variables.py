@@ -12,7 +12,7 @@ PREFIX = "DUEMQ_"
 DELIMITER = "__"
 CONFIG = "DUEMQ_CONFIG"
 STRICT = "DUEMQ_STRICT_ENV"
-_NOT_SETTINGS = frozenset(("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", "DUEMQ_TEST_CLOCK", CONFIG, STRICT))
+_NOT_SETTINGS = frozenset(("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", CONFIG, STRICT))
 
 # Kubernetes sets these in each pod, for each service of its namespace whose name begins with `duemq`.
 _SERVICE = re.compile(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,8 +45,10 @@ from duemq.web.connections import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
-_TEST_CLOCK = "DUEMQ_TEST_CLOCK"
-_LOOK_EVERY_S = 0.05
+FAILPOINT: Failpoint = no_failpoint
+WALL_CLOCK: Callable[[], int] = wall_clock
+"""Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does."""
+
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
 _TRANSACTION_S = 1e-6  # see Linger: at 10,000 messages/s in and out a shard makes 50 a second
 
@@ -205,24 +205,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
-    return await KafkaBus.open(kafka_options(settings), clock, _deadly(settings.testing.die_at))
-
-
-def _deadly(die_at: str) -> Failpoint:
-    """What kills this process, as SIGKILL does, at a step of its N-th cycle: STEP:N. Empty = nothing."""
-    if not die_at:
-        return no_failpoint
-    step, _, number = die_at.partition(":")
-    left = int(number)
-
-    def failpoint(at: str) -> None:
-        nonlocal left
-        if at == step:
-            left -= 1
-            if left <= 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return failpoint
+    return await KafkaBus.open(kafka_options(settings), clock, FAILPOINT)
 
 
 def registry() -> CollectorRegistry:
@@ -236,28 +219,11 @@ def registry() -> CollectorRegistry:
 
 def guarded_clock(settings: Settings) -> GuardedClock:
     """The clock of a process among others, whose own may be wrong."""
-    return GuardedClock(_wall(), _steady, settings.node.max_clock_offset_ms)
+    return GuardedClock(WALL_CLOCK, _steady, settings.node.max_clock_offset_ms)
 
 
 def _steady() -> int:
     return time.clock_gettime_ns(_STEADY) // 1_000_000
-
-
-def _wall() -> Callable[[], int]:
-    """The wall clock; with the variable DUEMQ_TEST_CLOCK one that is wrong by as many ms as the file it names says."""
-    named = os.environ.get(_TEST_CLOCK)
-    if not named:
-        return wall_clock
-    path, looked_at, offset = Path(named), -1.0, 0
-
-    def wrong() -> int:
-        nonlocal looked_at, offset
-        if time.monotonic() - looked_at > _LOOK_EVERY_S:
-            looked_at = time.monotonic()
-            offset = int(path.read_text() or 0) if path.exists() else 0
-        return wall_clock() + offset
-
-    return wrong
 
 
 def check_cluster(settings: Settings) -> None:

@@ -12,14 +12,14 @@ import httpx
 from duemq.dev.servers.ports import HOST
 from duemq.dev.servers.process import Process
 
-_START = "import sys; from duemq.cli.main import main; sys.exit(main())"
+PROGRAM = (sys.executable, "-P", "-c", "import sys; from duemq.cli.main import main; sys.exit(main())")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 
 
 class DuemqProcess:
     """`settings` (by `section.key`) and `environment` may be changed; both hold from the next `start` on.
 
-    `kind`: `node`, `proxy` or `serve`. `data`: its folder; a proxy keeps nothing.
+    `kind`: `node`, `proxy` or `serve`. `data`: its folder; a proxy keeps nothing. `program`: what is run as `duemq`.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class DuemqProcess:
         self.url = f"http://{HOST}:{port}"
         self._folder = folder
         self.settings, self.environment = dict(settings), dict(environment or {})
+        self.program = PROGRAM
         self.process = Process(name, self._command(), folder / "logs" / f"{name}.log", environment=self._variables())
 
     @property
@@ -74,7 +75,7 @@ class DuemqProcess:
             own += ["--name", self.name]
         for key, value in self.settings.items():
             own += ["--set", f"{key}={value}"]
-        return [sys.executable, "-P", "-c", _START, self.kind, *own]
+        return [*self.program, self.kind, *own]
 
     def _variables(self) -> dict[str, str]:
         """Ours, without the settings that somebody has made for a duemq of their own."""

@@ -15,11 +15,11 @@ from tests.chaos.network.network import Network
 from tests.chaos.pace import SLOW
 from tests.chaos.shape import Shape
 from tests.chaos.topics import make_topic
+from tests.support.node import hooks
 from tests.support.servers.kafka_rights import AUTHORIZER, deny_creating
 from tests.support.servers.real_servers import need_servers
 
 SESSION_MS = int(4_000 * SLOW)
-_CLOCK = "DUEMQ_TEST_CLOCK"
 
 
 def _of_brokers(shape: Shape) -> dict[str, str]:
@@ -56,7 +56,8 @@ class ChaosCluster(LocalCluster):
         )  # fmt: skip
         self.zookeeper.tick_ms = int(self.zookeeper.tick_ms * SLOW)  # bounds the sessions
         for process in (*self.nodes, *self.proxies):
-            process.environment[_CLOCK] = str(folder / f"{process.name}.clock")
+            process.program = hooks.PROGRAM
+            process.environment[hooks.CLOCK] = str(folder / f"{process.name}.clock")
             if shape.rights:
                 process.settings |= {
                     "kafka.bootstrap": self.kafka.secure_bootstrap, "kafka.protocol": "SASL_SSL",
@@ -117,18 +118,6 @@ def start_what_is_down(cluster: LocalCluster) -> None:
         process.wait_until_ready()
 
 
-@contextmanager
-def settings_of(process: DuemqProcess, **changed: str) -> Iterator[None]:
-    """Further settings, `section__key`, for a start within."""
-    before = dict(process.settings)
-    process.settings.update({key.replace("__", "."): value for key, value in changed.items()})
-    try:
-        yield
-    finally:
-        process.settings.clear()
-        process.settings.update(before)
-
-
 def clock_of(process: DuemqProcess) -> Path:
     """The file with the ms by which the clock of a node or proxy is wrong."""
-    return Path(process.environment[_CLOCK])
+    return Path(process.environment[hooks.CLOCK])

@@ -17,6 +17,7 @@ from duemq.dev.servers.process import wait_for
 from tests.chaos.faults.clocks import HOUR_MS
 from tests.chaos.topics import committed
 from tests.e2e.load import now_ms
+from tests.support.node import hooks
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -30,8 +31,9 @@ class Alone:
     def __init__(self, folder: Path, kafka: KafkaServers) -> None:
         self.clock, self._bootstrap = folder / "clock", kafka.bootstrap
         settings = {"bus": "kafka", "kafka.bootstrap": kafka.bootstrap}
-        environment = {"DUEMQ_TEST_CLOCK": str(self.clock)}
+        environment = {hooks.CLOCK: str(self.clock)}
         self.process = DuemqProcess("serve", "alone", free_port(), folder, settings, environment)
+        self.process.program = hooks.PROGRAM
 
     def send(self, payload: str, **when: Any) -> httpx.Response:
         body = {"topic": _TOPIC, "payload": payload, **when}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.chaos.cluster import SESSION_MS, settings_of
+from tests.chaos.cluster import SESSION_MS
 from tests.chaos.world import World
 from tests.e2e.load import now_ms
+from tests.support.node import hooks
 
 _AFTER_MS = 400  # a shard has recovered when a probe due this long after the fault is delivered
 _FROZEN_S = SESSION_MS / 1000 + 3
@@ -48,9 +49,12 @@ async def kill_in_cycle(world: World, step: str, cycle: int) -> None:
     """A node kills itself at a step of its n-th cycle."""
     node, _ = await world.some_master()
     await asyncio.to_thread(node.process.stop)
-    with settings_of(node, testing__die_at=f"{step}:{cycle}"):
+    node.environment[hooks.DIE_AT] = f"{step}:{cycle}"
+    try:
         await asyncio.to_thread(node.spawn)
         await world.until_dead(node)
+    finally:
+        del node.environment[hooks.DIE_AT]
     died = now_ms()
     await world.deliver_again(died + _AFTER_MS)
     await world.start(node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.kafka import KafkaServers
+from tests.support.node import hooks
 from tests.support.servers.real_servers import need_servers
 
 HOUR = 3_600_000
@@ -65,11 +65,11 @@ class Server:
 @contextmanager
 def serving(kafka: KafkaServers, folder: Path, clock: Path) -> Iterator[Server]:
     """`duemq serve --kafka`."""
-    duemq, log = Path(sys.executable).with_name("duemq"), folder / "log"
-    own = {"DUEMQ_TEST_CLOCK": str(clock), "DUEMQ_STORAGE__REFUSE_PERCENT": "100"}
+    log = folder / "log"
+    own = {hooks.CLOCK: str(clock), "DUEMQ_STORAGE__REFUSE_PERCENT": "100"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [duemq, "serve", "--kafka", kafka.bootstrap, "--data", folder / "data", "--listen", "127.0.0.1:0"],
+            [*hooks.PROGRAM, "serve", "--kafka", kafka.bootstrap, "--data", folder / "data", "--listen", "127.0.0.1:0"],
             stdout=out, stderr=out, env=os.environ | own,
         )  # fmt: skip
     try:
@@ -125,7 +125,8 @@ def test_proxy_and_node(tmp_path: Path) -> None:
         for step in (HOUR, -HOUR):
             proxy.process.stop()
             clock.write_text(str(step))
-            proxy.environment["DUEMQ_TEST_CLOCK"] = str(clock)
+            proxy.program = hooks.PROGRAM
+            proxy.environment[hooks.CLOCK] = str(clock)
             proxy.spawn()
             with closing(Server(proxy.url, clock)) as server:
                 until(lambda server=server: _code_of(server) == "clock_out_of_bounds", "the proxy refuses")  # type: ignore[misc]

@@ -192,7 +192,7 @@ def test_a_variable_that_only_begins_as_settings_do_stops_nothing(
 
 
 def test_variables_of_others_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", "DUEMQ_TEST_CLOCK"):
+    for name in ("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("DUEMQ_STRICT_ENV", "1")
     assert Settings.load() == Settings()

@@ -1,0 +1,67 @@
+"""A `duemq` whose clock can be set and which can be made to kill itself, for tests of whole processes.
+
+TEST_CLOCK=FILE        the wall clock is wrong by as many ms as the file says
+TEST_DIE_AT=STEP:N     kill -9 of itself at a step of the N-th cycle
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from duemq.bus.base import wall_clock
+from duemq.cli.wiring import parts
+from duemq.model.failpoint import Failpoint
+
+CLOCK, DIE_AT = "TEST_CLOCK", "TEST_DIE_AT"
+
+_ROOT = str(Path(__file__).parents[3])
+PROGRAM = (
+    sys.executable, "-P", "-c",
+    f"import sys; sys.path.append({_ROOT!r}); from tests.support.node.hooks import install; install(); "
+    "from duemq.cli.main import main; sys.exit(main())",
+)  # fmt: skip
+"""What to run in place of `duemq`."""
+
+_LOOK_EVERY_S = 0.05
+
+
+def install() -> None:
+    """Let this process obey the variables of its environment."""
+    if path := os.environ.get(CLOCK):
+        parts.WALL_CLOCK = wrong_clock(Path(path))
+    if die_at := os.environ.get(DIE_AT):
+        parts.FAILPOINT = deadly(die_at)
+
+
+def wrong_clock(path: Path) -> Callable[[], int]:
+    """The wall clock, wrong by as many ms as the file says; right while there is none."""
+    looked_at, offset = -1.0, 0
+
+    def clock() -> int:
+        nonlocal looked_at, offset
+        if time.monotonic() - looked_at > _LOOK_EVERY_S:
+            looked_at = time.monotonic()
+            offset = int(path.read_text() or 0) if path.exists() else 0
+        return wall_clock() + offset
+
+    return clock
+
+
+def deadly(die_at: str) -> Failpoint:
+    """Kill this process, as SIGKILL does, at a step of its N-th cycle: STEP:N."""
+    step, _, number = die_at.partition(":")
+    left = int(number)
+
+    def failpoint(at: str) -> None:
+        nonlocal left
+        if at == step:
+            left -= 1
+            if left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return failpoint
