@@ -50,11 +50,23 @@ _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
 _TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
 
 _TOPIC = re.compile(TOPIC.pattern.encode())
+_new_schedule = tuple.__new__  # half the time of `Schedule._make`
 
 CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
 
-Schedule = tuple[int, int, int, int, int, int, int, int, int]
-"""The fields of a schedule's envelope from `its own bytes` on: size, due, expires, lengths, header count and bytes."""
+
+class Schedule(NamedTuple):
+    """The envelope of a schedule command, from its size on. `due`, `expires` in ms; the others in bytes or counts."""
+
+    size: int
+    due: int
+    expires: int
+    topic_bytes: int
+    key_bytes: int
+    label_bytes: int
+    name_bytes: int
+    header_count: int
+    header_bytes: int
 
 
 class Draft(NamedTuple):
@@ -127,7 +139,7 @@ def read_schedule(frame: bytes) -> Schedule | None:
             return None
         if labels and not _is_text(frame[at - labels : at]):
             return None
-    return fields[2:]
+    return _new_schedule(Schedule, fields[2:])
 
 
 def read_change(frame: bytes) -> Change | None:
@@ -185,9 +197,9 @@ def _is_text(raw: bytes) -> bool:
 
 def read_name(frame: bytes, fields: Schedule) -> tuple[bytes, bytes]:
     """Name and fingerprint of a schedule command that has a name."""
-    end = COMMAND_BODY + fields[0]
+    end = COMMAND_BODY + fields.size
     middle = end - FINGERPRINT_BYTES
-    return frame[middle - fields[6] : middle], frame[middle:end]
+    return frame[middle - fields.name_bytes : middle], frame[middle:end]
 
 
 def shard_of_name(name: bytes, shards: int) -> int:

@@ -86,7 +86,7 @@ class Lookups:
         names = {  # whether a change speaks of it
             read_name(frame, fields)[0]: False
             for (_, _, frame), fields in zip(batch.commands, batch.schedules, strict=True)
-            if fields is not None and fields[6]
+            if fields is not None and fields.name_bytes
         }
         for other in batch.others.values():
             if isinstance(other, Change):

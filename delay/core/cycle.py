@@ -103,9 +103,9 @@ class Cycle:
                     given = None if answers is None else answers[offset]
                     self.answers[offset] = self._change(offset, timestamp, other, given, found)
                 continue
-            due = fields[1]
+            due = fields.due
             key = make_key(due, offset, 0)
-            if fields[6] and not self._take_name(key, offset, read_name(frame, fields), answers, found):
+            if fields.name_bytes and not self._take_name(key, offset, read_name(frame, fields), answers, found):
                 continue
             row = row_of(frame, issue(shard, due, offset), fields)
             if key >= floor:

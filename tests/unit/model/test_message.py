@@ -123,7 +123,7 @@ def test_a_schedule_is_a_command_with_its_name(given_: tuple[Draft, Headers]) ->
     draft, _ = given_
     frame = schedule_frame(draft, 5)
     fields = read_schedule(frame)
-    assert fields is not None and fields[1] == 5
+    assert fields is not None and fields.due == 5
     if draft.name:
         assert read_name(frame, fields) == (draft.name, draft.fingerprint)
     assert unpack_record(frame).value == draft.payload
@@ -151,7 +151,7 @@ def test_what_is_read_of_a_damaged_envelope_can_be_worked_with(
     damaged = (frame[:at] + damage + frame[at + len(damage) :])[: len(frame) - cut if cut < len(frame) else None]
     fields = read_schedule(damaged)
     if fields is not None:
-        row = row_of(damaged, IDS.issue_bytes(1, fields[1], OFFSET), fields)
+        row = row_of(damaged, IDS.issue_bytes(1, fields.due, OFFSET), fields)
         assert read_row(changed(row, due=1, attempt=3)).due == 1
         unpack_record(dead_frame(row, "expired"))
     read_change(damaged)

@@ -35,7 +35,7 @@ def scheduled(*pairs: tuple[str, bytes], key: bytes | None = None) -> Row:
     assert isinstance(frame, bytes), frame
     fields = read_schedule(frame)
     assert fields is not None
-    return read_row(row_of(frame, IDS.issue_bytes(NAME_SHARD, fields[1], 1), fields))
+    return read_row(row_of(frame, IDS.issue_bytes(NAME_SHARD, fields.due, 1), fields))
 
 
 def refusal(*pairs: tuple[str, bytes]) -> str:
@@ -161,7 +161,7 @@ def test_no_bytes_do_harm(frame: bytes, timestamp: int, at: int, damage: bytes) 
     if isinstance(meant, bytes):
         fields = read_schedule(meant)
         assert fields is not None
-        read_row(row_of(meant, IDS.issue_bytes(1, fields[1], 1), fields))
+        read_row(row_of(meant, IDS.issue_bytes(1, fields.due, 1), fields))
     elif isinstance(meant, Malformed):
         letter = unpack_record(dead_letter(frame, 3, 7, meant.reason))
         assert letter.header("duemq-error") == meant.reason.encode()
