@@ -16,7 +16,7 @@ from duemq.pipeline.audit import violations
 from duemq.pipeline.audit.checks import answers, places, run
 from duemq.pipeline.audit.job import Gathered, Judged, files_of, judge
 from tests.support.audit.audit_faults import FAULTS
-from tests.support.audit.audit_worlds import ELSEWHERE, World, Worlds
+from tests.support.audit.audit_worlds import ELSEWHERE, World, Worlds, one_of
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
@@ -77,7 +77,7 @@ def accepted_behind_another(chosen: random.Random, world: World) -> None:
             and all(one[name] == two[name] for name in ("topic", "key_hash"))
             and one["first_due"] < two["first_due"] and (two["first_due"], two["first_offset"]) <= cursor
         ]  # fmt: skip
-    cancel, one, two = chosen.choice(pairs)
+    cancel, one, two = one_of(chosen, pairs)
     world.used |= {(one["shard"], one["first_offset"]), (two["shard"], two["first_offset"])}
     # It takes the place of a cancel in the log, which nobody misses.
     world.answer((cancel["shard"], cancel["offset"]), None)

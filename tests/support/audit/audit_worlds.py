@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +25,7 @@ from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.sources import decode
 from tests.support.audit.audit_site import SHARDS
 
+T = TypeVar("T")
 Record = dict[str, Any]
 Message = tuple[int, int]
 Found = tuple[str, int, int, int]
@@ -33,6 +34,13 @@ ELSEWHERE: Final = "n:elsewhere"
 """What names begin with that keep the partition they came by."""
 NOBODYS: Final = 60_000
 """Shards from here on are of nobody."""
+
+
+def one_of(chosen: random.Random, candidates: Iterable[T]) -> T:
+    """One of these, for a fault. A history that has none of them was not long enough: then it has to say so."""
+    found = list(candidates)
+    assert found, "the history has nothing that this fault could be put into"
+    return chosen.choice(found)
 
 
 @dataclass
@@ -95,12 +103,12 @@ class World:
 
     def take(self, chosen: random.Random, records: Iterable[Record]) -> Record:
         """One of these records, whose message no other fault is put into."""
-        victim = chosen.choice(list(records))
+        victim = one_of(chosen, records)
         self.used.add(_message(victim))
         return victim
 
     def take_command(self, chosen: random.Random, commands: Iterable[Record]) -> Record:
-        victim = chosen.choice(list(commands))
+        victim = one_of(chosen, commands)
         self.used.add(_of(victim))
         return victim
 
