@@ -261,7 +261,7 @@ def test_deliveries_and_dead_letters(spark: SparkSession) -> None:
         "duemq.dlq", 0, 1, NOW, pack_record(None, (("duemq-reason", b"malformed"), ("duemq-offset", b"7")), b"")
     )
     buried, malformed = rows_of(dead_letters(kafka_frame(spark, [dead, refused])))
-    assert (buried["reason"], buried["target"], buried["first_offset"], buried["command"]) == (
+    assert (buried["reason"], buried["destination"], buried["first_offset"], buried["command"]) == (
         "expired",
         "orders",
         2**33 + 1,
