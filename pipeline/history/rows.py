@@ -114,7 +114,8 @@ def died(dead_letters: DataFrame) -> DataFrame:
     return _outcomes(
         dead_letters.select(
             F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
-            "first_row", F.col("destination").alias("topic"), F.col("due").alias("due_ms"), "attempt", "reason", "command",
+            "first_row", F.col("destination").alias("topic"), F.col("due").alias("due_ms"), "attempt",
+            "reason", "command",
             F.lit(1).alias("messages"), "partition", "offset",
             F.when(F.col("id").isNull(), F.lit("malformed")).otherwise(F.lit("dead")).alias("outcome"),
         )
