@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from duemq.cli.output import echo_json, echo_table
-from duemq.dev.cluster.cluster import LocalCluster, Ports
-from duemq.dev.cluster.state_file import Kept
 from duemq.dev.servers.errors import LocalError
+
+if TYPE_CHECKING:  # every `duemq` command imports this module, and the servers take longer than all of it
+    from duemq.dev.cluster.cluster import LocalCluster
 
 app = typer.Typer(
     no_args_is_help=True, help="Run a duemq cluster on this machine: Kafka, ZooKeeper, delay nodes and proxies."
@@ -63,6 +63,11 @@ def up(
     json: Json = False,
 ) -> None:
     """Start a cluster and leave it running. Repeated, it starts again what has ended, on the same ports and data."""
+    from rich.console import Console
+
+    from duemq.dev.cluster.cluster import Ports
+    from duemq.dev.cluster.state_file import Kept
+
     given = dict(setting.split("=", 1) for setting in settings or ())
     screen = Console(stderr=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -121,6 +126,10 @@ End it: {duemq} dev-cluster down --data {data}""")
 @app.command()
 def down(data: Data, json: Json = False) -> None:
     """Stop all that `up` started in this folder. The data stays: remove the folder when it is no longer needed."""
+    from rich.console import Console
+
+    from duemq.dev.cluster.state_file import Kept
+
     with _reported(), _alone(data):
         kept = Kept.read(data)
         cluster = kept.cluster(data) if kept else None
@@ -140,6 +149,8 @@ def down(data: Data, json: Json = False) -> None:
 @app.command()
 def status(data: Data, json: Json = False) -> None:
     """List the processes of the cluster in this folder. Exit code 1 unless all of them run."""
+    from duemq.dev.cluster.state_file import Kept
+
     with _reported():
         kept = Kept.read(data)
         if kept is None:
