@@ -35,7 +35,7 @@ from duemq.model.message import (
     shard_of_name,
 )
 from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
-from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES
+from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES, TOPIC_RULE
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
 RESERVED = "duemq-"
@@ -151,8 +151,7 @@ def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Rec
     if len(ours[_TOPIC]) > TOPIC_BYTES or not is_topic(ours[_TOPIC]):
         raise Rejected(
             "bad_topic",
-            f"{_TOPIC} must be 1 to 249 characters of A-Z a-z 0-9 . _ - and not begin with duemq. or __, "
-            f"not {_quoted(ours[_TOPIC])}",
+            f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quoted(ours[_TOPIC])}",
         )
     due = _due(ours, timestamp)
     key = ours.get(_KEY, record.key)

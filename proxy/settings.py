@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from duemq.cluster.internal_topics import INTERNAL
-from duemq.model.rules import TOPIC
+from duemq.model.rules import TOPIC, TOPIC_FORM
 from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Words, delays, duration
 from duemq.model.timing import CLASSIC_LEVELS, shown
 
@@ -49,7 +49,7 @@ class TopicSettings(Section):
     @classmethod
     def _topic(cls, name: str) -> str:
         if not TOPIC.fullmatch(name):
-            raise ValueError("a topic has 1 to 249 characters of A-Z a-z 0-9 . _ -")
+            raise ValueError(f"a topic has {TOPIC_FORM}")
         if name in INTERNAL:
             raise ValueError("this topic is duemq's own")
         return name

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from duemq import __version__
+from duemq.model.rules import TOPIC_FORM
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec
 from duemq.proxy.api.schemas import Problem
 from duemq.web.problem import CODES, MEDIA_TYPE, TYPE
@@ -22,7 +23,7 @@ _REQUEST_ID = {"X-Request-ID": {"description": "Names this request in the server
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 _PATH_PARAMETERS = {
     "id": "A message's id, or the name it was given by its sender.",
-    "topic": "1 to 249 characters of A-Z a-z 0-9 . _ -",
+    "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
 }

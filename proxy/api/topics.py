@@ -30,7 +30,6 @@ from duemq.web.reply import JsonResponse
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 _TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
-_CONSUMER = NAME  # the same characters
 
 
 async def list_topics(service: Service, request: Request) -> Response:
@@ -141,7 +140,7 @@ def _topic_of(request: Request) -> str:
 
 
 def _check_consumer(consumer: str, code: str) -> None:
-    if not _CONSUMER.fullmatch(consumer):
+    if not NAME.fullmatch(consumer):
         detail = f"a consumer's name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(consumer)}"
         raise Rejected(code, detail, "consumer")
 
