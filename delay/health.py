@@ -52,7 +52,7 @@ class HealthTracker:
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
         destinations: Mapping[str, str] | None = None,
     ) -> NodeHealth:  # fmt: skip
-        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `Standing`."""
+        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `NodeHealth`."""
         unfit = self._why_unfit()
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:

@@ -63,7 +63,7 @@ class Observer:
             registry=registry,
         )
         self._imports = Counter(
-            "duemq_imports_total", "Files that were to be imported, and what became of them", ["state"],
+            "duemq_imports_total", "Imports of files, by state", ["state"],
             registry=registry,
         )  # fmt: skip
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)

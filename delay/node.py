@@ -57,7 +57,7 @@ _LATE_S = 3600  # a daily cleaning is begun so late where the process was busy a
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Sizes in bytes, times in seconds. `target_partitions`: of topics made on first use, 0 = topics are never made.
+    """Sizes in bytes, times in seconds. `topic_partitions`: of topics made on first use, 0 = topics are never made.
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.

@@ -15,7 +15,7 @@ from duemq.model.errors import Unavailable
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.5
-_SHARDS = 4  # of a cluster whose number nobody chose: enough for a few nodes to share
+_SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 
 
 async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry:

@@ -272,8 +272,8 @@ class Shard:
 class Limits:
     """What a server accepts. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
 
-    Of files that are handed over: whether any are taken in (`adopts_files`), how many in one call, and how far ahead of
-    now the window of each must begin (`min_lead_ms`).
+    `imports_files`: whether the server imports files. `max_files`: in one call. `min_lead_ms`: how far ahead of now the
+    window of each must begin.
     """
 
     shards: int

@@ -10,7 +10,7 @@ class CycleLimits:
     """Bounds of a cycle.
 
     `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
-    `history_ms`: how long what ended is known, counted from its end; None = for ever. `short_history_ms`: the same
+    `retention_ms`: how long what ended is known, counted from its end; None = for ever. `min_retention_ms`: the same
     while a disk is short of space.
     """
 

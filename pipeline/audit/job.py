@@ -64,10 +64,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """`account`: messages of the range by outcome (`FATES`). `others`: records of messages that are not accounted, by
-    part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has applied,
-    by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known whether
-    they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
+    """`account`: messages of the range by outcome (`OUTCOMES`). `others`: records of messages that are not accounted,
+    by part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has
+    applied, by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known
+    whether they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
 
     account: Mapping[str, int]
     others: Mapping[str, int]
@@ -183,7 +183,7 @@ def audit(
     `lateness`, each Parquet.
 
     `since`, `until`: of ledger entries, epoch ms. `destinations`: topics to read; none for all. `dead_letters`: the
-    topic of these. `fates_table`: also write the table `outcomes` with a row per message, which takes two to three
+    topic of these. `outcomes_table`: also write the table `outcomes` with a row per message, which takes two to three
     times as long. `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput
     and Unavailable.
     """

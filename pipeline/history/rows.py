@@ -82,7 +82,7 @@ def summary(entries: DataFrame) -> DataFrame:
 
 
 def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
-    """The outcomes that answers speak of, as `FATES`, given the commands they are answers to (`logs.commands`).
+    """The outcomes that answers speak of, as `OUTCOMES`, given the commands they are answers to (`logs.commands`).
 
     What won has the outcomes cancelled, moved, sent_now and redriven; what came too late, or of no message, is
     too_late, with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no
@@ -110,7 +110,7 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
 
 
 def died(dead_letters: DataFrame) -> DataFrame:
-    """The outcomes that dead letters tell, as `FATES`: dead, or malformed for a record that was never a message."""
+    """The outcomes that dead letters tell, as `OUTCOMES`: dead, or malformed for a record that was never a message."""
     return _outcomes(
         dead_letters.select(
             F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
@@ -123,7 +123,7 @@ def died(dead_letters: DataFrame) -> DataFrame:
 
 
 def imported(entries: DataFrame) -> DataFrame:
-    """The files that were imported or refused, as `FATES`: `messages` says how many they hold, `command` which."""
+    """The files that were imported or refused, as `OUTCOMES`: `messages` says how many they hold, `command` which."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("imported").alias("one"))
     return _outcomes(
         each.select(

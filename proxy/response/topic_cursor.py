@@ -3,7 +3,7 @@
     cursor = format (u8) | CRC-32 of the topic's name (u32) | the next offset of each partition (u48 each)
 
 Partitions that a cursor does not mention are read from their start: the topic had fewer when it was made. Topics of
-more than `MOST_PARTITIONS` have none.
+more than `MAX_PARTITIONS` have none.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _still() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a command has to say of a file (see `Import`)."""
+    """What a command has to say of a file (see `ImportCommand`)."""
 
     sha256: str
     size: int
