@@ -123,7 +123,7 @@ def test_a_sync_counts_when_it_returns_and_from_when_it_began(new_layer: New) ->
     work = """
 import threading
 write('a', b'one'); sync('.')
-syncing = threading.Thread(destination=sync, args=['a'], daemon=True)
+syncing = threading.Thread(target=sync, args=['a'], daemon=True)
 syncing.start()
 while b'SYNC' not in b''.join(()) and os.stat(os.environ['POWER_STATE'] + '/trace').st_size <= size(): pass
 write('a', b'two', at=3)
