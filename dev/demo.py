@@ -1,4 +1,4 @@
-"""The live demonstration of `make run`: a few hundred messages, some cancelled, some moved, watched as they arrive."""
+"""The live demonstration of `make run`: a few hundred messages, cancelled and rescheduled, watched as they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.client import AsyncClient, Draft, Record
 from duemq.client.http.errors import TooLate
 from duemq.model.errors import DuemqError
 
-_MESSAGES, _CANCELLED, _MOVED = 300, 40, 30
+_MESSAGES, _CANCELLED, _RESCHEDULED = 300, 40, 30
 _LINES = 24  # deliveries shown one by one; the others are counted
 _PATIENCE_S = 120.0
 
@@ -59,8 +59,8 @@ async def _run(console: Console, url: str, topic: str) -> None:
             for i in range(_MESSAGES)
         ]
         sent = [message for message in await client.send_batch(drafts) if not isinstance(message, Exception)]
-        picked = random.sample(sent, _CANCELLED + _MOVED)
-        cancelled, moved = set[str](), 0
+        picked = random.sample(sent, _CANCELLED + _RESCHEDULED)
+        cancelled, rescheduled = set[str](), 0
         for message in picked[:_CANCELLED]:
             with suppress(TooLate):  # on a slow machine it may be due by now
                 await message.cancel()
@@ -68,9 +68,10 @@ async def _run(console: Console, url: str, topic: str) -> None:
         for message in picked[_CANCELLED:]:
             with suppress(TooLate):
                 await message.reschedule(deliver_after=timedelta(seconds=random.uniform(3, 8)))
-                moved += 1
+                rescheduled += 1
         console.print(
-            f"scheduled {len(sent)} messages over the next seconds, cancelled {len(cancelled)}, moved {moved}\n"
+            f"scheduled {len(sent)} messages over the next seconds, cancelled {len(cancelled)}, "
+            f"rescheduled {rescheduled}\n"
             "[dim]      due             payload         lateness[/dim]"
         )
         tally = _Tally()

@@ -44,7 +44,11 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.sql.ui.retainedExecutions": "20",  # nobody looks at them, and the text of an audit's plans fills a driver
+    # No UI shows them, and what Spark remembers of its work by default fills the driver: plans of an audit, and tasks.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
     "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
 }
 
