@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,16 @@ def spark() -> Iterator[SparkSession]:
     os.environ[JARS_VARIABLE] = str(spark_jars())
     with running("tests", kafka=True, master="local[2]", settings=SETTINGS) as session:
         yield session
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_broadcasts() -> Iterator[None]:
+    """Free what the DataFrames of a module hold in Java: Python collects their cycles too rarely for a driver's heap."""
+    yield
+    if (session := SparkSession.getActiveSession()) is not None:
+        gc.collect()
+        assert session._jvm is not None
+        session._jvm.System.gc()  # Spark's cleaner frees broadcasts that Java has collected
 
 
 @pytest.fixture(params=SESSION_ZONES)
