@@ -10,6 +10,7 @@ from duemq.bus.base import Bus
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.internal_topics import LEDGER
 from duemq.delay.shard.shard import Shard
+from duemq.delay.states import EFFECTS, Condition
 from duemq.election.base import NodeHealth, NodeState
 
 log = logging.getLogger(__name__)
@@ -50,25 +51,34 @@ class HealthTracker:
 
     def judge(
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
-        destinations: Mapping[str, str] | None = None,
-    ) -> NodeHealth:  # fmt: skip
-        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `NodeHealth`."""
+        destinations: Mapping[str, str] | None = None, *, alone: bool = False,
+    ) -> tuple[Condition, NodeHealth]:  # fmt: skip
+        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `NodeHealth`.
+
+        `alone`: no other node can lead what this one cannot.
+        """
         unfit = self._why_unfit()
         missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:
-            state, reason = NodeState.OUT, trouble
+            condition, reason = Condition.LOG_LOST, trouble
         elif (wrong := self._clock.why_out()) is not None:
-            state, reason = NodeState.OUT, wrong
+            condition, reason = Condition.CLOCK_WRONG, wrong
         elif missing:
-            state, reason = NodeState.JOINING, f"catching up: {len(missing)} of {len(self._shards)} shards are behind"
+            condition, reason = (
+                Condition.CATCHING_UP,
+                f"catching up: {len(missing)} of {len(self._shards)} shards are behind",
+            )
         elif unfit and len(unfit) == len(self._shards):
-            state, reason = NodeState.OUT, why_unfit(unfit)
+            condition, reason = Condition.UNFIT, why_unfit(unfit)
         elif draining:
-            state, reason = NodeState.DRAINING, "drained by an operator"
+            condition, reason = Condition.DRAINED, "drained by an operator"
+        elif unfit and alone:
+            condition, reason = Condition.UNFIT, why_unfit(unfit)
         else:
             troubles = (shard.trouble() for shard in self._shards.values())
-            state, reason = NodeState.READY, next(filter(None, troubles), self._clock.why_old() or "")
-        return NodeHealth(state, reason, self.lag, watermark, full, unfit, destinations or {})
+            condition, reason = Condition.FIT, next(filter(None, troubles), self._clock.why_old() or "")
+        state = EFFECTS[condition].state
+        return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, destinations or {})
 
     def worth_telling(self, health: NodeHealth) -> bool:
         """Whether the others should hear of it now."""

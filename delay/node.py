@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -29,11 +29,12 @@ from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import Linger
-from duemq.delay.health import HealthTracker, why_unfit
+from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
 from duemq.delay.shard.shard import Shard
+from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.model.disk_use import DiskUse
@@ -125,10 +126,11 @@ class Node:
         self.observer = Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
+        self.phase = NODE.start
+        self.condition: Condition | None = None  # of a node that serves
         self.why_not_ready: str | None = "starting"
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
-        self._why_unfit = ""  # of the shards that were unfit when the node was judged last
         self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals))
@@ -144,8 +146,8 @@ class Node:
     @property
     def why_closed(self) -> str | None:
         """Why no request can be served just now. Some shards may be stopped where it can, or the clock be wrong."""
-        served = (self._why_unfit, self.watch.why_out())
-        return None if self.why_not_ready in served else self.why_not_ready
+        served = self.condition is not None and EFFECTS[self.condition].serves
+        return None if served else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
@@ -156,7 +158,9 @@ class Node:
         while not stop.is_set():
             pause = _REOPEN_S
             try:
+                self._step(NodeEvent.START)
                 await self._open()
+                self._step(NodeEvent.OPENED)
                 await self._serve(stop)
             except* (Unavailable, Fenced) as group:
                 reason = first_of(group)
@@ -166,6 +170,10 @@ class Node:
             finally:
                 await self._close()
             await self._rest(stop, pause)
+
+    def _step(self, event: NodeEvent) -> None:
+        self.phase = NODE.next(self.phase, event)
+        log.debug("node: %s (%s)", self.phase, event, extra={"action": "state"})
 
     async def _rest(self, stop: asyncio.Event, pause: float) -> None:
         """Before everything is opened again. A long pause ends as soon as the disk has space again: on a full one each
@@ -292,14 +300,14 @@ class Node:
             self.shards[number] = self._shard(number, self._memory)
 
     def _leave_out(self, shard: Shard, reason: str) -> None:
-        shard.stopped = True
-        shard.progress.fail(Unavailable(reason, retry_after_s=60))
+        shard.fail(Unavailable(reason, retry_after_s=60))
         self.on_unfit(shard.number, reason)
         self._look_whether_ready()
 
     async def _close(self) -> None:
         """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
-        self.why_not_ready = self.why_not_ready or "stopping"
+        self._step(NodeEvent.END)
+        self.condition, self.why_not_ready = None, self.why_not_ready or "stopping"
         self.health.caught_up.clear()
         self.health.unfit.clear()
         self._dead.clear()
@@ -315,6 +323,7 @@ class Node:
             await self.destinations.close()
         if hasattr(self, "bus"):
             await self._attempt(self.bus.close)
+        self._step(NodeEvent.CLOSED)
 
     async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
         # A failing disk refuses the last flush. It is not needed: all that was acknowledged is in the synced log.
@@ -344,13 +353,10 @@ class Node:
 
     def _judge(self) -> NodeHealth:
         upkeep = self.upkeep
-        health = self.health.judge(
+        self.condition, health = self.health.judge(
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
-            self.destinations.troubles(self.clock()),
+            self.destinations.troubles(self.clock()), alone=self.options.alone,
         )  # fmt: skip
-        self._why_unfit = why_unfit(health.unfit)
-        if self.options.alone and health.unfit and health.state is NodeState.READY:  # nobody else leads them
-            health = replace(health, state=NodeState.OUT, reason=self._why_unfit)
         self.why_not_ready = None if health.state in (NodeState.READY, NodeState.DRAINING) else health.reason
         return health
 

@@ -4,10 +4,10 @@ The specification is `shard_model.py` of the design; `tests/functional/shard/tes
 it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
 
     cycle = Cycle(before, view, ids, shard)
-    batch = cycle.read(commands)             # what they say
+    batch = cycle.read(commands)             # parse them
     cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
-    cycle.take(now, keys, rows, complete)    # what is due
-    cycle.settle(files)                      # imported files that are here
+    cycle.take(now, keys, rows, complete)    # what is due; a follower: cycle.follow(entry, keys, rows)
+    cycle.settle(files)                      # imported files; then `defer` for what cannot be delivered, and `rest_at`
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/shard/store_changes.py
 
@@ -22,6 +22,7 @@ Sets of keys, T = cursor before, T' = cursor after:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
 from duemq.model.ended import CANCELLED, DEAD, Ended
@@ -38,6 +39,18 @@ from duemq.model.timing import WINDOW_MS, window_of
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""
+
+
+class Phase(IntEnum):
+    """How far a cycle has come. Each step belongs to one phase, so that none can be taken out of order."""
+
+    COMMANDS = 0  # lose, read, apply
+    DUE = 1  # entered by take or follow: settle, defer, rest_at
+    RECORDED = 2  # entered by entry: nothing changes any more
+
+
+class PhaseError(RuntimeError):
+    """A step of a cycle was taken out of order: a defect of the caller."""
 
 
 class Cycle:
@@ -67,17 +80,25 @@ class Cycle:
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
         self._accepted = self._cancelled = self._dead = self._revived = 0
+        self._phase = Phase.COMMANDS
         self._floor_ms = window_of(due_of(before.cursor))
         self._floor = first_key_at(self._floor_ms)
+
+    def _require(self, phase: Phase, step: str) -> None:
+        """Raises PhaseError."""
+        if self._phase is not phase:
+            raise PhaseError(f"{step} belongs to the phase {phase.name} of a cycle, not to {self._phase.name}")
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> CommandBatch:
-        """What commands say, in log order. `answers`: see `apply`."""
+        """Parse commands, in log order. `answers`: see `apply`."""
+        self._require(Phase.COMMANDS, "read")
         return understand(commands, self._log, answers)
 
     def lose(self, end: int) -> None:
         """The log has no commands below this offset any more. Before any are applied."""
+        self._require(Phase.COMMANDS, "lose")
         self.lost = (self.applied, end)
         self.applied = end
 
@@ -86,6 +107,7 @@ class Cycle:
 
         `view`: the same store, where what they speak of was read before.
         """
+        self._require(Phase.COMMANDS, "apply")
         if not batch.commands:
             return
         found = Lookups(view or self.view, batch)
@@ -240,6 +262,8 @@ class Cycle:
         `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False where there are more of
         them than were read: then the cursor stops at the last one read, and what was just placed behind it waits.
         """
+        self._require(Phase.COMMANDS, "take")
+        self._phase = Phase.DUE
         cursor, asked = self.cursor, self.asked
         last = last_key_at(now) if complete else keys[-1]
         self._hold_back([key for key in self.placed if key <= cursor and asked.get(key, due_of(key)) > now])
@@ -261,6 +285,7 @@ class Cycle:
 
     def rest_at(self, key: bytes) -> None:
         """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
+        self._require(Phase.DUE, "rest_at")
         self.cursor = max(self.cursor, key)
 
     def _hold_back(self, early: list[bytes]) -> None:
@@ -274,6 +299,8 @@ class Cycle:
 
         `keys`: the store's keys in (T, T'] before this cycle; `rows_of_deferred`: the store's rows of deferred keys.
         """
+        self._require(Phase.COMMANDS, "follow")
+        self._phase = Phase.DUE
         self.scanned, self.cursor = keys, entry.cursor
         self.settle(entry.imported)
         for deferred in entry.deferred:
@@ -282,6 +309,7 @@ class Cycle:
 
     def defer(self, due: Due, deferred: Deferred) -> None:
         """Move a due message to a later key, or to the dead letters, instead of delivering it."""
+        self._require(Phase.DUE, "defer")
         key, row = due
         self.deferred.append(deferred)
         self._remove(key)
@@ -297,6 +325,7 @@ class Cycle:
 
         All their keys are above T': a file whose window has begun is refused.
         """
+        self._require(Phase.DUE, "settle")
         self.settled = tuple(settled)
         self._accepted += sum(one.rows for one in settled)
 
@@ -334,6 +363,9 @@ class Cycle:
 
     def entry(self, at: int, horizon: int = 0, end_horizon: int = 0) -> Entry:
         """The ledger entry of this cycle, committed `at` ms. The horizons: see `Entry`."""
+        if self._phase is not Phase.RECORDED:
+            self._require(Phase.DUE, "entry")
+        self._phase = Phase.RECORDED
         added, taken, before = self.added(), self.taken_away(), self.before
         pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
         total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)

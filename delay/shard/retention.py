@@ -12,7 +12,7 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.key import KEY_BYTES, due_of, first_key_at
 from duemq.model.row import first_key_of, name_of
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.imports.records import IMPORTED, PENDING
+from duemq.storage.imports.records import IMPORT_STATES, IMPORTED, ImportEvent
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ENDED_IN, MOVED, NAME, NAME_DUE, ROW, U64, WHEN
 from duemq.storage.shard.store import ShardStore
 
@@ -113,7 +113,10 @@ def _purge_imports(store: ShardStore, horizon: int) -> Iterator[None]:
     """What became of files whose window is over."""
     gone: list[bytes] = []
     for count, one in enumerate(store.imports.all()):
-        if one.state != PENDING and one.import_command.window + WINDOW_MS <= horizon:
+        if (
+            one.state,
+            ImportEvent.WINDOW_PURGED,
+        ) in IMPORT_STATES.steps and one.import_command.window + WINDOW_MS <= horizon:
             gone.append(one.row[0])
             if one.state == IMPORTED:
                 gone.append(one.content[0])

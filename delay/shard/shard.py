@@ -1,8 +1,6 @@
 """A shard on this node: standby or master, as the election says, and back again.
 
-stand by --given by the election--> fence the predecessor -> follow the ledger to its end -> cycles
-   ^                                                                                            |
-   +--- taken away (the cycle is finished, the shard released), fenced, or the log failed ------+
+Its states are a table: `states.py`, drawn in `docs/states.md`.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.shard.master import Context, Master
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.retention import has_ends, keeps_ended, purge_before
+from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
@@ -101,9 +100,7 @@ class Shard:
         self.tiering_counts = TieringCounts()
         self._lost: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
-        self.leading = False
-        self.rebuilding = False  # the store is closed
-        self.stopped = False  # the node does not work on it any more, and what it holds is not to be believed
+        self.state = SHARD.start
         self._flushing = asyncio.Lock()
         self._stopping = False
         self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
@@ -118,6 +115,34 @@ class Shard:
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
         self.replica.loaded, self.replica.files = self._until_loaded, self._importer
         self._purged = (0, 0)  # the horizons (ms) below which history was dropped
+
+    # --- states ---------------------------------------------------------------------------------------------------
+
+    def _step(self, event: ShardEvent) -> None:
+        before, self.state = self.state, SHARD.next(self.state, event)
+        log.debug(
+            "shard %d: %s -> %s (%s)", self.number, before, self.state, event,
+            extra={"action": "state", "shard": self.number},
+        )  # fmt: skip
+
+    @property
+    def leading(self) -> bool:
+        return self.state is ShardState.LEADING
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether the store is closed."""
+        return self.state in (ShardState.REBUILDING, ShardState.CLOSED)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the node does not work on it any more: what it holds must not be believed."""
+        return self.state in (ShardState.STOPPED, ShardState.CLOSED)
+
+    def fail(self, reason: Unavailable) -> None:
+        """Stop working on it for good: `run` has ended by an error. Whoever waits for an answer gets `reason`."""
+        self._step(ShardEvent.FAILED)
+        self.progress.fail(reason)
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
@@ -285,6 +310,7 @@ class Shard:
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
         committer = await self._bus.committer(committer_name(self.number))
+        self._step(ShardEvent.GIVEN)
         try:
             barrier = await append_barrier(replica, committer, node.clock())
             followed = await self._unless(
@@ -295,7 +321,7 @@ class Shard:
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
             gather = LingerState(linger)
-            self.leading = True
+            self._step(ShardEvent.CURRENT)
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
                 self.number, replica.entry.number, followed, replica.entry.pending,
@@ -314,7 +340,7 @@ class Shard:
                 rest = max(rest_until - loop.time(), 0)
                 await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
         finally:
-            self.leading = False
+            self._step(ShardEvent.LOST)
             if self._importer is not None:
                 self._importer.follow()
             await committer.close()
@@ -324,10 +350,12 @@ class Shard:
     async def _recover(self, node: Surroundings) -> None:
         """See `rebase`."""
         committer = await self._bus.committer(committer_name(self.number))
+        self._step(ShardEvent.ASKED_TO_REBASE)
         try:
             await rebase(self.replica, self._bus, committer, node.clock())
             self._recovery.clear()
         finally:
+            self._step(ShardEvent.REBASED)
             await committer.close()
 
     async def _stand_by(self, node: Surroundings) -> None:
@@ -357,7 +385,7 @@ class Shard:
             return False
         await self._keep_no_more()
         async with self._flushing:
-            self.rebuilding = True
+            self._step(ShardEvent.OUTDATED)
             self.store.close()
             try:
                 return await node.rebuild(self.number, self._path)
@@ -366,7 +394,7 @@ class Shard:
                 self._open()
                 self._lost = None
                 self._keep(node)
-                self.rebuilding = False
+                self._step(ShardEvent.REOPENED)
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 

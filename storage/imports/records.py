@@ -7,19 +7,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
 
 from duemq.model.errors import CorruptStore
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import FileDecision
+from duemq.model.state_table import StateTable
 from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.shard.keyspace import CONTENT, IMPORT, U64
 
-PENDING, IMPORTED, REJECTED = "pending", "imported", "rejected"
+
+class ImportState(StrEnum):
+    REQUESTED = "requested"  # the command is in the log and was not applied
+    DUPLICATE = "duplicate"  # of a file with the same content: nothing is stored
+    PENDING = "pending"
+    IMPORTED = "imported"
+    REJECTED = "rejected"
+    PURGED = "purged"  # nothing is stored any more
+
+
+class ImportEvent(StrEnum):
+    NEW_CONTENT = "new_content"
+    KNOWN_CONTENT = "known_content"  # of a file that is pending or imported
+    IMPORT = "import"  # the master's entry: as many replicas have it as must
+    REJECT = "reject"
+    WINDOW_PURGED = "window_purged"
+
+
+IMPORT_STATES: Final = StateTable(
+    "import",
+    ImportState.REQUESTED,
+    {
+        (ImportState.REQUESTED, ImportEvent.NEW_CONTENT): ImportState.PENDING,
+        (ImportState.REQUESTED, ImportEvent.KNOWN_CONTENT): ImportState.DUPLICATE,
+        (ImportState.PENDING, ImportEvent.IMPORT): ImportState.IMPORTED,
+        (ImportState.PENDING, ImportEvent.REJECT): ImportState.REJECTED,
+        (ImportState.IMPORTED, ImportEvent.WINDOW_PURGED): ImportState.PURGED,
+        (ImportState.REJECTED, ImportEvent.WINDOW_PURGED): ImportState.PURGED,
+    },
+)
+PENDING, IMPORTED, REJECTED = ImportState.PENDING, ImportState.IMPORTED, ImportState.REJECTED
 
 # In the store these have the names of its format 1: folders of that format are still read.
 _STORED_STATES = {PENDING: "wanted", IMPORTED: "adopted", REJECTED: "refused"}
@@ -32,12 +64,19 @@ class ImportRecord:
 
     offset: int
     import_command: ImportCommand
-    state: str
+    state: ImportState
     at: int
     reason: str = ""
 
-    def settled(self, said: FileDecision, at: int) -> ImportRecord:
-        return replace(self, state=REJECTED if said.reason else IMPORTED, at=at, reason=said.reason)
+    @staticmethod
+    def new(offset: int, import_command: ImportCommand, at: int) -> ImportRecord:
+        return ImportRecord(
+            offset, import_command, IMPORT_STATES.next(IMPORT_STATES.start, ImportEvent.NEW_CONTENT), at
+        )
+
+    def decided(self, decision: FileDecision, at: int) -> ImportRecord:
+        event = ImportEvent.REJECT if decision.reason else ImportEvent.IMPORT
+        return replace(self, state=IMPORT_STATES.next(self.state, event), at=at, reason=decision.reason)
 
     @property
     def row(self) -> tuple[bytes, bytes]:
@@ -99,8 +138,8 @@ class ImportRecords:
 
     def changes(self, wanted: dict[int, ImportCommand], settled: Sequence[FileDecision], at: int) -> ImportChanges:
         """What a cycle committed at `at` ms does: files newly wanted, and files imported or refused."""
-        new = [ImportRecord(offset, import_command, PENDING, at) for offset, import_command in wanted.items()]
-        ended = [self.wanted[said.offset].settled(said, at) for said in settled]
+        new = [ImportRecord.new(offset, import_command, at) for offset, import_command in wanted.items()]
+        ended = [self.wanted[said.offset].decided(said, at) for said in settled]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 

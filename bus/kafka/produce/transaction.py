@@ -24,6 +24,7 @@ from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translated
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.sends import send_all
+from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
 from duemq.bus.kafka.produce.stop import is_sending, notice_transaction, stop
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
@@ -47,7 +48,8 @@ Committed = Callable[[Landed, int, int], None]  # landed, and the clock before a
 class KafkaCommitter:
     """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations.
 
-    After any error but those before a transaction it refuses further commits."""
+    After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
+    """
 
     def __init__(
         self,
@@ -67,7 +69,8 @@ class KafkaCommitter:
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
         self._lost_coordinator = False
-        self._ended: DuemqError | None = None
+        self.state = COMMITTER.start
+        self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
         self._producer: Any = AIOKafkaProducer(
             transactional_id=f"duemq-{options.cluster}-{name}",
@@ -88,6 +91,8 @@ class KafkaCommitter:
                 await self._hanging.learn()
                 await self._producer.start()
                 await self._hanging.mend()
+            if self.state is CommitterState.NEW:  # a newer one may have replaced it meanwhile
+                self._step(CommitterEvent.FENCED_PREDECESSOR)
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
             await self.close()
@@ -100,13 +105,14 @@ class KafkaCommitter:
 
     async def commit(self, batches: Batches) -> Landed:
         async with self._turn:
-            if self._ended is not None:
-                raise type(self._ended)(str(self._ended))
+            if self._reason is not None:
+                raise type(self._reason)(str(self._reason))
             batches = {where: frames for where, frames in batches.items() if frames}
             if not batches:
                 return {}
+            self._step(CommitterEvent.BEGIN)
             try:
-                return await self._transaction(batches)
+                landed = await self._transaction(batches)
             except DuemqError as error:
                 ending = error if isinstance(error, Fenced) else Unavailable(f"committer {self.name!r} failed: {error}")
                 self._end(ending)
@@ -117,6 +123,9 @@ class KafkaCommitter:
             except BaseException:
                 self._end(Unavailable(f"a commit of committer {self.name!r} was cut off"))
                 raise
+            if self.state is CommitterState.COMMITTING:  # it may have been ended meanwhile
+                self._step(CommitterEvent.COMMITTED)
+            return landed
 
     async def replaced(self) -> None:
         """A newer one of this name is about to begin here. A commit under way may end, for as long as one may take."""
@@ -222,7 +231,11 @@ class KafkaCommitter:
 
     def _end(self, reason: DuemqError, *, failed: bool = True) -> None:
         """Refuse further commits, and let the producer go."""
-        if self._ended is None:
-            self._ended = reason
+        if self.state is not CommitterState.ENDED:
+            self._reason = reason
             work = stop(self._producer, failed=failed)
             self._stopping = asyncio.create_task(work, name=f"kafka committer {self.name} stop")
+        self._step(CommitterEvent.END)
+
+    def _step(self, event: CommitterEvent) -> None:
+        self.state = COMMITTER.next(self.state, event)

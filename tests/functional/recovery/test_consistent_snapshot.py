@@ -18,6 +18,7 @@ from duemq.cluster.shard_reader import Query
 from duemq.delay.api.control_socket import SOCKET, Control, frozen
 from duemq.delay.node import Node
 from duemq.delay.recovery.consistent_snapshot import freeze
+from duemq.delay.shard.states import ShardState
 from duemq.model.errors import Unavailable
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import WINDOW_MS
@@ -187,10 +188,10 @@ async def test_a_node_that_is_not_ready_gives_nothing(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="on fire"):
             await freeze(node, tmp_path / "frozen")
         node.why_not_ready = None
-        node.shards[0].rebuilding = True
+        node.shards[0].state = ShardState.REBUILDING
         with pytest.raises(Unavailable, match="copied from a peer"):
             await freeze(node, tmp_path / "frozen")
-        node.shards[0].rebuilding = False
+        node.shards[0].state = ShardState.LEADING
     assert not (tmp_path / "frozen").exists()
     with pytest.raises(Unavailable):
         await freeze(node, tmp_path / "frozen")

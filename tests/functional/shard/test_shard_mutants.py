@@ -15,7 +15,7 @@ from duemq.bus.memory import MemoryBus
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import command_batch as batch
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View
-from duemq.delay.core.cycle import Cycle
+from duemq.delay.core.cycle import Cycle, Phase
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica
@@ -50,6 +50,7 @@ def early_apply(patch: Patch) -> None:
             return followed
         cycle = self.cycle()
         cycle.apply(cycle.read(await bus.read(BUFFER, self.shard, self.entry.applied, 3)))
+        cycle.follow(replace(self.entry, imported=(), deferred=()), [], {})
         entry = replace(cycle.entry(self.entry.at), number=self.entry.number)
         self.advance(cycle, entry, self.store.position.ledger_offset)
         return followed
@@ -123,7 +124,9 @@ def decide_after_take(patch: Patch) -> None:
 
     def take_first(self: Cycle, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
         take(self, now, keys, rows, complete)
+        self._phase = Phase.COMMANDS  # a cycle refuses this order by itself
         apply(self, held.pop(id(self)))
+        self._phase = Phase.DUE
 
     patch.setattr(Cycle, "apply", hold)
     patch.setattr(Cycle, "take", take_first)

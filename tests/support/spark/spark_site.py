@@ -54,7 +54,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def free_broadcasts() -> Iterator[None]:
-    """Free what the DataFrames of a module hold in Java: Python collects their cycles too rarely for a driver's heap."""
+    """Free what the DataFrames of a module hold in Java: Python collects their cycles too rarely for its heap."""
     yield
     if (session := SparkSession.getActiveSession()) is not None:
         gc.collect()

@@ -90,7 +90,7 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
     machine.wrong = HOUR
     measured(watch, Brokers(machine, brokers))
     assert machine.clock() == machine.true + followed
-    told = health(watch).judge(None, draining=False)
+    told = health(watch).judge(None, draining=False)[1]
     assert told.state is state
     assert ("node.max_clock_offset_ms" in told.reason) == (state is NodeState.OUT)
 
@@ -103,32 +103,32 @@ def test_what_a_node_says_of_itself() -> None:
     watch = ClockWatch(machine.clock)
     measured(watch, Brokers(machine))
     keeper = HealthTracker({0: cast(Any, shard), 1: cast(Any, other)}, watch)
-    assert keeper.judge(None, draining=False).state is NodeState.JOINING
+    assert keeper.judge(None, draining=False)[1].state is NodeState.JOINING
     keeper.caught_up.update((0, 1))
-    assert keeper.judge(None, draining=True).state is NodeState.DRAINING
-    assert keeper.judge("no broker answers", draining=False).reason == "no broker answers"
-    ready = keeper.judge(None, draining=False)
+    assert keeper.judge(None, draining=True)[1].state is NodeState.DRAINING
+    assert keeper.judge("no broker answers", draining=False)[1].reason == "no broker answers"
+    ready = keeper.judge(None, draining=False)[1]
     assert ready.state is NodeState.READY and keeper.worth_telling(ready) and not keeper.worth_telling(ready)
     waits.append("shard 0 waits for a file")
-    waiting = keeper.judge(None, draining=False)
+    waiting = keeper.judge(None, draining=False)[1]
     assert (waiting.state, waiting.unfit) == (NodeState.READY, {0: "shard 0 waits for a file"})
     assert keeper.worth_telling(waiting)
     waits.pop()
     keeper.lag = {0: 3}
-    assert keeper.worth_telling(keeper.judge(None, draining=False))
-    full = keeper.judge(None, draining=False, watermark=3, full="91.0 %")
+    assert keeper.worth_telling(keeper.judge(None, draining=False)[1])
+    full = keeper.judge(None, draining=False, watermark=3, full="91.0 %")[1]
     assert full.state is NodeState.READY and keeper.worth_telling(full), "it delivers"
-    assert not keeper.worth_telling(keeper.judge(None, draining=False, watermark=3, full="91.1 %"))
-    assert keeper.worth_telling(keeper.judge(None, draining=False, watermark=2))
+    assert not keeper.worth_telling(keeper.judge(None, draining=False, watermark=3, full="91.1 %")[1])
+    assert keeper.worth_telling(keeper.judge(None, draining=False, watermark=2)[1])
     keeper.lag = {0: 1_001, 1: 0}
-    behind = keeper.judge(None, draining=False)
+    behind = keeper.judge(None, draining=False)[1]
     assert keeper.worth_telling(behind) and list(behind.unfit) == [0]
     keeper.lag = {0: 501, 1: 0}
-    assert list(keeper.judge(None, draining=False).unfit) == [0], "it has to come well below the bound"
+    assert list(keeper.judge(None, draining=False)[1].unfit) == [0], "it has to come well below the bound"
     keeper.lag = {0: 500, 1: 0}
-    assert not keeper.judge(None, draining=False).unfit
+    assert not keeper.judge(None, draining=False)[1].unfit
     keeper.unfit[0] = "the books differ"
-    assert keeper.judge(None, draining=False).state is NodeState.READY, "it can lead the other one"
+    assert keeper.judge(None, draining=False)[1].state is NodeState.READY, "it can lead the other one"
     keeper.unfit[1] = "shard 1 is stopped"
-    out = keeper.judge(None, draining=True)
+    out = keeper.judge(None, draining=True)[1]
     assert (out.state, out.reason) == (NodeState.OUT, "shard 0: the books differ; shard 1 is stopped")

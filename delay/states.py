@@ -1,0 +1,65 @@
+"""The states of a node, as tables: its life, and why it is ready or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from duemq.election.base import NodeState
+from duemq.model.state_table import StateTable
+
+
+class NodePhase(StrEnum):
+    CLOSED = "closed"
+    OPENING = "opening"  # the log, the stores, the election
+    SERVING = "serving"  # shards run; whether requests are served is a matter of its condition
+    CLOSING = "closing"  # shards are flushed and closed
+
+
+class NodeEvent(StrEnum):
+    START = "start"  # or once more, after a failure
+    OPENED = "opened"
+    END = "end"  # it was stopped, or a disk or the log failed
+    CLOSED = "closed"
+
+
+NODE: Final = StateTable(
+    "node",
+    NodePhase.CLOSED,
+    {
+        (NodePhase.CLOSED, NodeEvent.START): NodePhase.OPENING,
+        (NodePhase.OPENING, NodeEvent.OPENED): NodePhase.SERVING,
+        (NodePhase.OPENING, NodeEvent.END): NodePhase.CLOSING,
+        (NodePhase.SERVING, NodeEvent.END): NodePhase.CLOSING,
+        (NodePhase.CLOSING, NodeEvent.CLOSED): NodePhase.CLOSED,
+    },
+)
+
+
+class Condition(StrEnum):
+    """What decides about a serving node, the weightiest first."""
+
+    LOG_LOST = "log_lost"
+    CLOCK_WRONG = "clock_wrong"
+    CATCHING_UP = "catching_up"
+    UNFIT = "unfit"  # no shard can be led from here (or, of a node that is alone, one cannot)
+    DRAINED = "drained"
+    FIT = "fit"
+
+
+class Effect(NamedTuple):
+    """`state`: what the other nodes are told. `serves`: whether requests are served."""
+
+    state: NodeState
+    serves: bool
+
+
+EFFECTS: Final[Mapping[Condition, Effect]] = {
+    Condition.LOG_LOST: Effect(NodeState.OUT, serves=False),
+    Condition.CLOCK_WRONG: Effect(NodeState.OUT, serves=True),
+    Condition.CATCHING_UP: Effect(NodeState.JOINING, serves=False),
+    Condition.UNFIT: Effect(NodeState.OUT, serves=True),
+    Condition.DRAINED: Effect(NodeState.DRAINING, serves=True),
+    Condition.FIT: Effect(NodeState.READY, serves=True),
+}

@@ -1,0 +1,36 @@
+"""States as tables: which event leads from which state to which. Pure. `docs/states.md` has the diagrams of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
+
+
+class IllegalStep(RuntimeError):
+    """An event happened in a state that does not know it: a defect of the program, never of its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable(Generic[S, E]):
+    """The states of one kind of thing. `start`: the first one. `steps`: the next state by state and event."""
+
+    name: str
+    start: S
+    steps: Mapping[tuple[S, E], S]
+
+    def next(self, state: S, event: E) -> S:
+        """Return the state that follows. Raises IllegalStep for an event the state does not know."""
+        try:
+            return self.steps[state, event]
+        except KeyError:
+            raise IllegalStep(f"{self.name}: {event} cannot happen while {state}") from None
+
+    def diagram(self) -> str:
+        """Draw the table as a Mermaid state diagram, one line per step."""
+        lines = [f"    {state} --> {to}: {event.replace('_', ' ')}" for (state, event), to in self.steps.items()]
+        return "\n".join(["stateDiagram-v2", f"    [*] --> {self.start}", *lines])
