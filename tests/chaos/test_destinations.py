@@ -1,4 +1,4 @@
-"""A bad target delays nobody else, its messages are not lost, and somebody says what is wrong with it."""
+"""A bad destination delays nobody else, its messages are not lost, and somebody says what is wrong with it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
 from tests.support.servers.kafka_rights import FORBIDDEN
 
-_BAD = 40  # messages to the bad target
-_DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad target
+_BAD = 40  # messages to the bad destination
+_DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad destination
 _TOLD_S = 300.0 * SLOW
 
 
@@ -141,7 +141,7 @@ async def _is_told(world: World, topic: str) -> bool:
 
 
 async def _ends(world: World, topic: str) -> Counter[str]:
-    """How often the messages of a bad target came, to it or to the dead letters."""
+    """How often the messages of a bad destination came, to it or to the dead letters."""
     letters = await committed(world.bootstrap, DEAD_LETTERS)
     ended = Counter(letter["payload"] for letter in letters if letter["payload"].startswith(topic))
     try:
