@@ -70,5 +70,5 @@ class Kept:
         )
         for name, process in cluster.processes.items():
             if name in self.processes:
-                process.import_file(self.processes[name])
+                process.attach(self.processes[name])
         return cluster

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from duemq.dev.servers import procfs
 from duemq.dev.servers.errors import LocalError
 from duemq.dev.servers.usage import Usage, usage
 
@@ -37,28 +38,21 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
         """Raises ProcessLookupError."""
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise ProcessLookupError(f"there is no process {pid}") from error
-        return cls(pid, int(stat.rpartition(")")[2].split()[19]))
+        return cls(pid, procfs.start_ticks(pid))
 
     def lives(self) -> bool:
         """A zombie does not: it has let go of its ports and files."""
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
+            return procfs.start_ticks(self.pid) == self.started and not procfs.is_zombie(self.pid)
+        except ProcessLookupError:
             return False
-        fields = stat.rpartition(")")[2].split()
-        return int(fields[19]) == self.started and fields[0] not in "ZX"
 
     def frozen(self) -> bool:
         """Whether the last of its threads was stopped; true of none at all."""
         try:
-            threads = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
-        except (FileNotFoundError, ProcessLookupError):
-            return False  # one has ended meanwhile
-        return not self.lives() or all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
+            return not self.lives() or procfs.threads_stopped(self.pid)
+        except ProcessLookupError:
+            return False
 
     def signal(self, number: signal.Signals) -> None:
         """Nothing happens when it is gone."""
@@ -104,7 +98,7 @@ class Process:
         """As subprocess has it: minus the signal's number when one ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
-    def import_file(self, identity: ProcessIdentity) -> None:
+    def attach(self, identity: ProcessIdentity) -> None:
         """Take over a process that an earlier interpreter started."""
         self._child, self.identity = None, identity
 
@@ -162,7 +156,7 @@ class Process:
             self._signal(signal.SIGTERM)
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
-        """SIGTERM, and wait; the exit code (None for an adopted one). Killed, with LocalError, when it takes longer."""
+        """SIGTERM, and wait; the exit code, None of an attached one. Killed, with LocalError, when it takes longer."""
         self._signal(signal.SIGCONT)
         self.terminate()
         try:

@@ -1,12 +1,13 @@
-"""What processes cost, from /proc: CPU seconds, resident memory, bytes on disk, and how quiet the machine was."""
+"""What processes cost: CPU seconds, resident memory, the filesystem they write to, and how quiet the machine was."""
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+import psutil
+
+from duemq.dev.servers import procfs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +41,35 @@ def holder(bill: Bill) -> Usage:
     return Usage(0.0, max(each.rss_bytes for each in holding), max(each.peak_rss_bytes for each in holding))
 
 
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = listing.read_text().split()
-        except OSError:  # a thread that ended meanwhile
-            continue
-        for child in children:
-            yield from _tree(int(child))
-
-
-def _cpu_ticks(pid: int) -> int:
-    """User and system ticks of the process and of its children that have ended."""
+def process_tree(pid: int) -> list[psutil.Process]:
+    """The process and everything below it; empty where it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _memory_bytes(pid: int) -> tuple[int, int]:
+def _cpu_s(process: psutil.Process) -> float:
+    """User and system time of the process and of its children that have ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+        return sum(process.cpu_times()[:4])
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
+    try:
+        return process.memory_info().rss, procfs.peak_rss_bytes(process.pid)
+    except psutil.NoSuchProcess:
         return 0, 0
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    now, peak = (int(fields.get(name, "0 kB").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return now, peak
 
 
 def usage(pid: int) -> Usage:
     """The process and everything below it."""
-    pids = list(_tree(pid))
-    memory = [_memory_bytes(each) for each in pids]
-    ticks = sum(_cpu_ticks(each) for each in pids)
-    return Usage(ticks / _TICKS_PER_S, sum(now for now, _ in memory), sum(peak for _, peak in memory))
+    tree = process_tree(pid)
+    memory = [_memory_bytes(each) for each in tree]
+    return Usage(sum(map(_cpu_s, tree)), sum(now for now, _ in memory), sum(peak for _, peak in memory))
 
 
 class Meter:
@@ -100,19 +94,10 @@ class Meter:
 
 def filesystem(folder: Path) -> str:
     """Type of the filesystem that holds `folder`: a sync to tmpfs costs nothing and makes a bench dishonest."""
-    place, best = folder.resolve(), ("", "unknown")
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind = line.split()[:3]
-        if place.is_relative_to(mount) and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    return best[1]
-
-
-def _busy_ticks() -> int:
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (
-        int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    )
-    return user + nice + system + irq + softirq + steal
+    place = folder.resolve()
+    holding = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
+    # Of filesystems mounted one over another, the last one shows.
+    return max(reversed(holding), key=lambda each: len(each.mountpoint)).fstype if holding else "unknown"
 
 
 class Neighbours:
@@ -122,11 +107,13 @@ class Neighbours:
         self._pid = os.getpid()
         self._began = self._look()
 
-    def _look(self) -> tuple[float, int, int]:
-        return time.monotonic(), _busy_ticks(), sum(_cpu_ticks(pid) for pid in _tree(self._pid))
+    def _look(self) -> tuple[float, float, float]:
+        """Time, CPU s of the machine, and CPU s of this process and all below it."""
+        times = psutil.cpu_times()
+        busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+        return time.monotonic(), busy, sum(map(_cpu_s, process_tree(self._pid)))
 
     def cores(self) -> float:
         """Mean over the time since this object was made."""
         (began, busy, own), (now, busy_now, own_now) = self._began, self._look()
-        ticks = (busy_now - busy) - (own_now - own)
-        return max(ticks, 0) / _TICKS_PER_S / max(now - began, 1e-3)
+        return max((busy_now - busy) - (own_now - own), 0.0) / max(now - began, 1e-3)

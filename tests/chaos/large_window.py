@@ -15,7 +15,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +23,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.dev.servers.usage import usage
 from duemq.election.single import SingleElection
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
@@ -33,17 +33,6 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 
 _TOGETHER = 16  # messages of one request
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def memory_of(process: int) -> int:
-    """Resident bytes of a process and of all below it; 0 for one that has ended."""
-    total = 0
-    with suppress(FileNotFoundError, ProcessLookupError):
-        total = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE
-        for children in Path(f"/proc/{process}/task").glob("*/children"):
-            total += sum(memory_of(int(child)) for child in children.read_text().split())
-    return total
 
 
 class Peaks:
@@ -54,7 +43,7 @@ class Peaks:
 
     async def watch(self) -> None:
         while True:
-            self.bytes[self.phase] = max(self.bytes.get(self.phase, 0), memory_of(os.getpid()))
+            self.bytes[self.phase] = max(self.bytes.get(self.phase, 0), usage(os.getpid()).rss_bytes)
             await asyncio.sleep(0.02)
 
 

@@ -23,6 +23,7 @@ import pytest
 
 from duemq.cluster.progress import Progress
 from duemq.dev.cluster.cluster import LocalCluster
+from duemq.dev.servers.procfs import peak_rss_bytes
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
@@ -32,12 +33,6 @@ _MAX_BYTES, _P99_S = 512 << 20, 0.1
 _KEY_BYTES, _BATCH_BYTES = 60_000, 32 << 20
 _SENDERS, _BATCHES = 8, 24
 _ASKERS = 300
-
-
-def peak_bytes(pid: int) -> int:
-    """The most memory a process had at any time."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) << 10
 
 
 @contextmanager
@@ -126,9 +121,9 @@ def test_a_proxy_that_is_asked_for_too_much(tmp_path: Path) -> None:
                 return took
 
         asyncio.run(keys())
-        after_keys = peak_bytes(proxy.process.pid)
+        after_keys = peak_rss_bytes(proxy.process.pid)
         took = asyncio.run(stuck())
-        peak = peak_bytes(proxy.process.pid)
+        peak = peak_rss_bytes(proxy.process.pid)
         figures = {
             "batches": dict(batches), "MiB after keys": after_keys >> 20, "MiB": peak >> 20, "answers": dict(answers),
             "others": len(took), "p99_ms": round(p99(took) * 1000, 1), "max_ms": round(max(took) * 1000, 1),
@@ -145,11 +140,11 @@ def test_a_million_waiters() -> None:
 
     async def scenario() -> None:
         progress, offsets = Progress(), count(1)
-        before = peak_bytes(os.getpid())
+        before = peak_rss_bytes(os.getpid())
         for _ in range(20):
             answers = await asyncio.gather(*(progress.reached(next(offsets), 0.01) for _ in range(50_000)))
             assert not any(answers)
             assert progress.waiting == 0 and not progress._offsets
-        assert peak_bytes(os.getpid()) - before < 256 << 20
+        assert peak_rss_bytes(os.getpid()) - before < 256 << 20
 
     asyncio.run(scenario())

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import re
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import redis
 
 from tests.e2e.celery_site import Process, Site
@@ -30,9 +30,8 @@ def memory(process: Process) -> float:
 
 
 def _pss(pid: int) -> int:
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    pss: int = psutil.Process(pid).memory_full_info().pss
+    return pss
 
 
 def measure(folder: Path, tasks: int, held: bool, singles: int = ONE_BY_ONE) -> dict[str, Any]:

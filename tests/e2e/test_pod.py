@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import httpx
+import psutil
 import pytest
 
 from tests.e2e.server import DUEMQ, STOP_S, Server, run, wait_for
@@ -92,7 +93,7 @@ def message(number: int) -> dict[str, str]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 @pytest.fixture

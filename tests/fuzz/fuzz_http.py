@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import tempfile
 import time
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random, SystemRandom
+
+import psutil
 
 from tests.e2e.server import Server, wait_for
 
@@ -208,13 +209,11 @@ def check(server: Server, tally: Tally, sockets: int) -> None:
 
 
 def open_sockets(server: Server) -> int:
-    folder = Path(f"/proc/{server.process.pid}/fd")
-    return sum(os.readlink(file).startswith("socket:") for file in folder.iterdir() if file.is_symlink())
+    return len(psutil.Process(server.process.pid).net_connections(kind="all"))
 
 
 def resident_mib(server: Server) -> int:
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+    return psutil.Process(server.process.pid).memory_info().rss >> 20
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import pyspark
 import pytest
 
@@ -68,13 +69,13 @@ class SparkCluster:
 
     def executors(self) -> list[int]:
         """Processes of the executors that run."""
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if self._is_executor(path)]
+        return [process.pid for process in psutil.process_iter() if self._is_executor(process)]
 
-    def _is_executor(self, process: Path) -> bool:
+    def _is_executor(self, process: psutil.Process) -> bool:
         try:
-            named = b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes()
-            return named and (process / "cwd").readlink().is_relative_to(self._folder)
-        except OSError:  # it ended, or is not ours
+            named = any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+            return named and Path(process.cwd()).is_relative_to(self._folder)
+        except psutil.Error:  # it ended, or is not ours
             return False
 
     def __exit__(

@@ -1,0 +1,47 @@
+"""What psutil does not give, read from Linux' /proc: no other file of the project's tools reads there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def _stat_fields(stat: str) -> list[str]:
+    """The fields behind the name of the program, which may have spaces and brackets in it: see proc(5)."""
+    return stat.rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> int:
+    """Clock ticks between the machine's start and the process's. Raises ProcessLookupError where there is none.
+
+    psutil tells a time of the wall clock, which another process cannot compare after that was set.
+    """
+    try:
+        return int(_stat_fields(Path(f"/proc/{pid}/stat").read_text())[19])
+    except FileNotFoundError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended and let go of its ports and files. Raises ProcessLookupError."""
+    try:
+        return _stat_fields(Path(f"/proc/{pid}/stat").read_text())[0] in "ZX"
+    except FileNotFoundError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
+
+
+def threads_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has reached each of its threads. Raises ProcessLookupError where one has ended meanwhile."""
+    try:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except FileNotFoundError:
+        raise ProcessLookupError(f"a thread of {pid} has ended") from None
+    return all(_stat_fields(stat)[0] == "T" for stat in stats)
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory it had at any time, in bytes; 0 where it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
