@@ -133,7 +133,7 @@ async def _is_told(world: World, topic: str) -> bool:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5 * SLOW)) as session:
             for process in (*world.cluster.nodes, *world.cluster.proxies):
                 async with session.get(f"{process.url}/readyz") as answer:
-                    ready |= topic in (await answer.json()).get("targets", {})
+                    ready |= topic in (await answer.json()).get("destinations", {})
             async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
                 trouble = (await answer.json()).get("trouble")
         return ready and bool(trouble)
