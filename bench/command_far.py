@@ -146,22 +146,26 @@ def report(
     figures: Annotated[list[Path], typer.Argument(help="What --json wrote; a later file goes before an earlier one.")],
     into: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw how the cost of pending messages grows (.png).")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per figure, as in docs/benchmarks/.")] = None,
 ) -> None:
-    """Tables in Markdown, and the picture, from figures that were taken before.
+    """Write tables in Markdown, data and a picture from figures that were taken before.
 
     A page has marks such as `<!-- bench: pending load -->` and `<!-- end -->`; what stands between them is replaced
     by the tables of the scenarios that the mark names.
     """
-    from duemq.bench.report import growth, markdown
+    from duemq.bench.report import figures_csv, growth, markdown
 
     scenarios = markdown.read(figures)
+    if csv is not None:
+        figures_csv.write(scenarios, csv)
     if plot is not None:
         points = growth.points_in(scenarios)
         if len(points) < 2:
             raise typer.BadParameter("it takes pending figures of several counts", param_hint="--plot")
         growth.draw(points).savefig(plot, dpi=140)
     if into is None:
-        typer.echo(markdown.tables(scenarios))
+        if csv is None:
+            typer.echo(markdown.tables(scenarios))
     else:
         picture = os.path.relpath(plot, into.parent) if plot is not None else ""
         into.write_text(markdown.fill(into.read_text("utf-8"), scenarios, picture), "utf-8")

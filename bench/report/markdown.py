@@ -54,10 +54,10 @@ def _section(scenario: Scenario) -> str:
     runs = len(scenario["runs"])
     names = ("value",) if runs == 1 else ("min", "median", "max")
     lines = [
-        [_text(figure), *(_value(figure["median" if name == "value" else name]) for name in names), *_judged(figure)]
+        [_text(figure), *(_value(figure["median" if name == "value" else name]) for name in names), *judged(figure)]
         for figure in figures
     ]
-    return f"### {_title(scenario['title'])}\n\n{_table(['figure', *names, 'target', ''], lines)}{_notes(scenario)}"
+    return f"### {title(scenario['title'])}\n\n{_table(['figure', *names, 'target', ''], lines)}{_notes(scenario)}"
 
 
 def _growing(scenarios: Sequence[Scenario], picture: str) -> str:
@@ -69,7 +69,7 @@ def _growing(scenarios: Sequence[Scenario], picture: str) -> str:
         known = [figure for figure in same if figure is not None]
         values = [_value(figure["median"]) if figure else "" for figure in same]
         met = [figure["met"] for figure in known if figure["met"] is not None]
-        target, _ = _judged(known[-1])
+        target, _ = judged(known[-1])
         verdict = "" if not met else "met" if all(met) else "**missed**"
         lines.append([_text(known[-1]), *values, target, verdict])
     head = ["figure", *(short(each["parameters"]["count"]) for each in ordered), "target", ""]
@@ -85,13 +85,18 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return above + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _title(text: str) -> str:
+def title(text: str) -> str:
+    """Begin with a capital."""
     return text[:1].upper() + text[1:]
 
 
 def _text(figure: Mapping[str, Any]) -> str:
-    unit = _UNITS.get(figure["unit"], figure["unit"])
+    unit = unit_of(figure)
     return f"{figure['text']} ({unit})" if unit else str(figure["text"])
+
+
+def unit_of(figure: Mapping[str, Any]) -> str:
+    return str(_UNITS.get(figure["unit"], figure["unit"]))
 
 
 def _value(value: float | None) -> str:
@@ -104,7 +109,8 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
 
 
-def _judged(figure: Mapping[str, Any]) -> tuple[str, str]:
+def judged(figure: Mapping[str, Any]) -> tuple[str, str]:
+    """The target, and whether it was met; two empty texts where there is none."""
     target = figure["target"]
     if target is None:
         return "", ""

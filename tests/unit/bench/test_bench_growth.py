@@ -1,5 +1,6 @@
 """Figures of several numbers of messages: the picture, the tables, and the page they are put into."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,11 @@ def test_reports_are_made_from_files(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "| by payload bytes (x) | 0.50 | 0.55 | ≤ 0.60 | met |" in page.read_text("utf-8")
     assert picture.exists() and "](p.png)" in page.read_text("utf-8")
+    data = tmp_path / "f.csv"
+    assert CliRunner().invoke(app, ["report", str(second), "--csv", str(data)]).output == ""
+    rows = list(csv.DictReader(data.read_text("utf-8").splitlines()))
+    payload = next(row for row in rows if row["figure"] == "by payload bytes")
+    assert (payload["median"], payload["min"], payload["target"], payload["met"]) == ("0.55", "", "≤ 0.60", "met")
     shown = CliRunner().invoke(app, ["report", str(second)])
     assert "### Load: a window" in shown.output
     assert CliRunner().invoke(app, ["report", str(second), "--plot", str(picture)]).exit_code == 2
