@@ -19,9 +19,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
@@ -34,10 +31,10 @@ from duemq.model.import_command import cut
 from duemq.model.key import due_of
 from duemq.model.ledger import FileDecision
 from duemq.storage.delay_files.catalog import Sealed
-from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import Here, ImportRecord
+from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.shard.store import ShardStore
 
@@ -250,15 +247,14 @@ class FileImporter:
         todo = self._next(now, wanted)
         if not todo:
             return False
-        jobs = [self._job(store.path, one) for one in todo]
-        job, left = self._policy.job() | {"files": jobs}, list(todo)
+        job, left = self._policy.job([self._file(store.path, one) for one in todo]), list(todo)
         try:
             async with self._turn, aclosing(self._work(job)) as answers:
                 async for line in answers:
                     if self._replica().store is not store:
                         return True
-                    answer = orjson.loads(line)
-                    if "done" not in answer:
+                    answer = import_answer(line)
+                    if not isinstance(answer, Reading):
                         self._note(store, left.pop(0), answer, now)
                 if left:
                     raise StoreFailed(
@@ -313,19 +309,16 @@ class FileImporter:
             heappush(self._to_look_at, (look_again, offset))
         self._weigh(offset, found)
 
-    def _job(self, folder: Path, one: ImportRecord) -> dict[str, Any]:
-        import_command = one.import_command
-        return {
-            "source": import_command.path,
-            "target": str(folder / Sealed.imported_name(import_command.window, one.offset)),
-            "shard": self._shard, "offset": one.offset, "window": import_command.window, "rows": import_command.rows,
-            "size": import_command.size, "sha256": import_command.sha256, "link": import_command.link,
-        }  # fmt: skip
+    def _file(self, folder: Path, one: ImportRecord) -> ImportFile:
+        command = one.import_command
+        return ImportFile(
+            command.path, str(folder / Sealed.imported_name(command.window, one.offset)), self._shard, one.offset,
+            command.window, command.rows, command.size, command.sha256, command.link,
+        )  # fmt: skip
 
-    def _note(self, store: ShardStore, one: ImportRecord, said: dict[str, Any], now: int) -> None:
-        if "about" in said:
-            about = About(**said["about"])
-            here = Here(about, said["checksum"], store.path / Sealed(about).name)
+    def _note(self, store: ShardStore, one: ImportRecord, answer: TakenIn | NotTakenIn, now: int) -> None:
+        if isinstance(answer, TakenIn):
+            here = Here(answer.about, answer.checksum, store.path / Sealed(answer.about).name)
             if one.offset in store.imports.wanted:
                 self._failures.pop(one.offset, None)
                 self._settle(one.offset, here)
@@ -333,23 +326,23 @@ class FileImporter:
                 here.path.unlink(missing_ok=True)
         elif one.offset in store.imports.wanted:
             before = self._found.get(one.offset)
-            if "skipped" in said:
+            if answer.skipped:
                 # Tried after those that were: one object that cannot be had holds up no others for ever.
-                away = self._wrong(one.offset, said["reason"], False, now, away=True)
+                away = self._wrong(one.offset, answer.reason, False, now, away=True)
                 self._settle(one.offset, away, now + int(_SKIPPED_S * 1000))
-            elif "away" in said:
+            elif answer.away:
                 self._counts.count_failure()
-                self._put_off(one, said["reason"], now, away=True)
-            elif "trace" in said:
+                self._put_off(one, answer.reason, now, away=True)
+            elif answer.trace:
                 self._counts.count_failure()
-                self._put_off(one, said["reason"], now)
+                self._put_off(one, answer.reason, now)
             else:
-                wrong = self._wrong(one.offset, said["reason"], said["final"], now)
+                wrong = self._wrong(one.offset, answer.reason, answer.final, now)
                 self._settle(one.offset, wrong, now + int(_AGAIN_S * 1000))
-            if not isinstance(before, ImportProblem) or before.reason != said["reason"]:
+            if not isinstance(before, ImportProblem) or before.reason != answer.reason:
                 log.warning(
-                    "shard %d cannot take in %s: %s%s", self._shard, one.import_command.path, said["reason"],
-                    f"\n{said['trace']}" if "trace" in said else "",
+                    "shard %d cannot take in %s: %s%s", self._shard, one.import_command.path, answer.reason,
+                    f"\n{answer.trace}" if answer.trace else "",
                     extra={"action": "import", "shard": self._shard},
                 )  # fmt: skip
         self._tell()

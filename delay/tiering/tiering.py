@@ -26,9 +26,10 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, Sealed, remove
-from duemq.storage.delay_files.sealed_file import About, DelayFile
+from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.delay_files.tiering_process import described
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
+from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of
 from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW
@@ -130,7 +131,7 @@ class TieringWorker:
                 journal.mark()
                 self._failpoint("checkpoint")
                 files = [(window, str(path)) for window, path in paths.items()]
-                job = {"work": "seal", "shard": self._shard, "checkpoint": str(checkpoint), "windows": files}
+                job = SealJob(str(checkpoint), self._shard, files)
                 written = _files_of(await self._work(job), numbers)
                 self._failpoint("written")
                 found = await _found(store, written, journal)
@@ -168,7 +169,7 @@ class TieringWorker:
                 self._failpoint("begun")
                 before = {window: list(store.delay_files.of(window)) for window in windows}
                 files = [described(store.path, sealed) for window in windows for sealed in before[window]]
-                (count,) = await self._work(self._job("load", dropped) | {"files": files, "sst": str(sst)})
+                (count,) = await self._work(LoadJob(files, self._secret, str(dropped), str(sst)))
                 self._failpoint("sst")
                 async with self._resting(store):
                     if count:
@@ -207,7 +208,7 @@ class TieringWorker:
                     (window, str(path), [described(store.path, sealed) for sealed in before[window]])
                     for window, path in paths.items()
                 ]
-                job = self._job("rewrite", dropped) | {"shard": self._shard, "windows": jobs}
+                job = RewriteJob(self._shard, self._secret, str(dropped), jobs)
                 written = _files_of(await self._work(job) if left else [], numbers)
                 self._failpoint("rewritten")
                 found = await _found(store, written, journal)
@@ -265,9 +266,10 @@ class TieringWorker:
         finally:
             path.unlink(missing_ok=True)
 
-    def _job(self, work: str, dropped: Path) -> dict[str, Any]:
-        """The secret makes the ids of imported messages."""
-        return {"work": work, "dropped": str(dropped), "secret": self._replica().ids.secret.hex()}
+    @property
+    def _secret(self) -> str:
+        """What makes the ids of imported messages, in hex."""
+        return self._replica().ids.secret.hex()
 
     def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
         if windows:
@@ -277,9 +279,9 @@ class TieringWorker:
             )  # fmt: skip
 
 
-def _files_of(said: Sequence[dict[str, Any] | None], numbers: dict[int, int]) -> list[Sealed]:
+def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[Sealed]:
     """The files that a process wrote, under these numbers of their windows."""
-    return [Sealed(About(**about), numbers[about["window"]]) for about in said if about is not None]
+    return [Sealed(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
 
 
 async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -> dict[Sealed, frozenset[bytes]]:

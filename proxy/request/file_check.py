@@ -7,13 +7,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-import orjson
-
 from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.import_command import ImportCommand
 from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.source import SourceFile
+from duemq.storage.jobs.jobs import Inspected, NotImportable, inspect_answer
 from duemq.storage.jobs.parent import Lines, lines_of
 
 _SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
@@ -45,18 +44,17 @@ class Inspector:
             self._waiting -= 1
 
     async def _inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
-        job = policy.job() | {"inspect": path}
+        job = policy.job(inspect=path)
         async with aclosing(self._lines(job)) as answers:
             async for line in answers:
-                found = orjson.loads(line)
-                if "done" in found:
-                    continue
-                if found.get("away"):
-                    raise Unavailable(found["reason"], _RETRY_S)
-                if "reason" in found:
-                    row = {} if found["row"] is None else {"row": found["row"]}
-                    raise Rejected("bad_delay_file", found["reason"], found["column"] or "path", **row)
-                return ImportCommand(path, found["sha256"], found["size"], found["window"], found["rows"], link)
+                match inspect_answer(line):
+                    case Inspected() as found:
+                        return ImportCommand(path, found.sha256, found.size, found.window, found.rows, link)
+                    case NotImportable(reason=reason, away=True):
+                        raise Unavailable(reason, _RETRY_S)
+                    case NotImportable() as found:
+                        row = {} if found.row is None else {"row": found.row}
+                        raise Rejected("bad_delay_file", found.reason, found.column or "path", **row)
         raise Unavailable(f"{path} could not be read")
 
 

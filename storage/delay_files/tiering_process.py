@@ -2,16 +2,7 @@
 
     python -m duemq.storage.delay_files.tiering_process
 
-One job as a line of JSON on standard input, its results as lines of JSON on standard output:
-
-    {"work": "seal", "checkpoint": path, "shard": number, "windows": [[start, path], ...]}
-        what each file says of itself, in the order of the windows; null for a window without rows
-    {"work": "load", "files": [{"path": path, "about": ...}, ...], "secret": hex, "dropped": path, "sst": path}
-        how many rows the SST has
-    {"work": "rewrite", "shard": number, "secret": hex, "dropped": path,
-     "windows": [[start, path, files], ...]}
-        what each new file says of itself; null where nothing is left of a window
-
+One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`.
 On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged, 4 where
 the store is.
 """
@@ -19,14 +10,11 @@ the store is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
 
-import orjson
 from rocksdict import AccessType, Options, Rdict, SstFileWriter
 
 from duemq.model.errors import CorruptStore, DamagedFile, DuemqError
@@ -38,38 +26,35 @@ from duemq.storage.delay_files.catalog import Sealed, open_file
 from duemq.storage.delay_files.sealed_file import About, DelayFile, Part, parts_of, write
 from duemq.storage.fsync import sync_folder
 from duemq.storage.jobs.child import job_of_parent
+from duemq.storage.jobs.jobs import BadJob, JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, tiering_job
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import sorted_file_options
 
 FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own
 
-Job = Mapping[str, Any]
 
-
-def described(folder: Path, sealed: Sealed) -> Job:
+def described(folder: Path, sealed: Sealed) -> JobFile:
     """A file of a job."""
-    return {"path": str(folder / sealed.name), "about": asdict(sealed.about)}
+    return JobFile(str(folder / sealed.name), sealed.about)
 
 
-def perform(job: Job) -> Iterator[Any]:
-    """Do a job; its results as they come."""
-    match job["work"]:
-        case "seal":
-            yield from _seal(Path(job["checkpoint"]), job["shard"], job["windows"])
-        case "load":
-            yield _load(job["files"], _ids(job), Path(job["dropped"]), Path(job["sst"]))
-        case "rewrite":
-            yield from _rewrite(job["shard"], _ids(job), Path(job["dropped"]), job["windows"])
-        case other:
-            raise ValueError(f"{other} is no work")
+def perform(job: TieringJob) -> Iterator[About | int | None]:
+    """Do a job; its answers as they come."""
+    match job:
+        case SealJob():
+            yield from _seal(Path(job.checkpoint), job.shard, job.windows)
+        case LoadJob():
+            yield _load(job.files, _ids(job.secret), Path(job.dropped), Path(job.sst))
+        case RewriteJob():
+            yield from _rewrite(job.shard, _ids(job.secret), Path(job.dropped), job.windows)
 
 
-def _ids(job: Job) -> IdCodec:
+def _ids(secret: str) -> IdCodec:
     """What issues the ids of imported messages: their rows are made of the files here."""
-    return IdCodec(bytes.fromhex(job["secret"]))
+    return IdCodec(bytes.fromhex(secret))
 
 
-def _seal(checkpoint: Path, shard: int, windows: list[tuple[int, str]]) -> Iterator[Job | None]:
+def _seal(checkpoint: Path, shard: int, windows: Sequence[tuple[int, str]]) -> Iterator[About | None]:
     """Write the rows that a checkpoint holds of each window into a delay file, and read it once to be sure."""
     with translated(checkpoint):
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
@@ -81,7 +66,7 @@ def _seal(checkpoint: Path, shard: int, windows: list[tuple[int, str]]) -> Itera
     _sync_folders(Path(file) for _, file in windows)
 
 
-def _written(file: Path, shard: int, window: int, parts: Iterator[Part]) -> Job | None:
+def _written(file: Path, shard: int, window: int, parts: Iterator[Part]) -> About | None:
     """What the file says of itself; None, and no file, for no rows."""
     first = next(parts, None)
     if first is None:
@@ -89,7 +74,7 @@ def _written(file: Path, shard: int, window: int, parts: Iterator[Part]) -> Job 
     about = write(file, shard, window, chain([first], parts))
     for _ in DelayFile(file).whole():
         pass
-    return asdict(about)
+    return about
 
 
 def _sync_folders(files: Iterable[Path]) -> None:
@@ -112,7 +97,7 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, 
         rows.status()  # a damaged block ends an iteration without a word
 
 
-def _load(files: list[Job], ids: IdCodec, dropped: Path, sst: Path) -> int:
+def _load(files: Sequence[JobFile], ids: IdCodec, dropped: Path, sst: Path) -> int:
     """Write what the files hold, without the dropped keys, into a sorted file that RocksDB takes in as it is."""
     count = 0
     with translated(sst):
@@ -127,8 +112,8 @@ def _load(files: list[Job], ids: IdCodec, dropped: Path, sst: Path) -> int:
 
 
 def _rewrite(
-    shard: int, ids: IdCodec, dropped: Path, windows: list[tuple[int, str, list[Job]]]
-) -> Iterator[Job | None]:
+    shard: int, ids: IdCodec, dropped: Path, windows: Sequence[tuple[int, str, Sequence[JobFile]]]
+) -> Iterator[About | None]:
     """Write what is left of each window's files into a new one."""
     gone = _keys_in(dropped)
     for window, file, files in windows:
@@ -136,19 +121,19 @@ def _rewrite(
     _sync_folders(Path(file) for _, file, _ in windows)
 
 
-def _left(files: list[Job], ids: IdCodec, gone: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _left(files: Sequence[JobFile], ids: IdCodec, gone: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """What files hold together, in order, without the keys that are gone. Reads each of them to its end.
 
     The files of a window stand beside one another, and earlier windows before later ones.
     """
-    for _, of_window in groupby(files, lambda file: file["about"]["window"]):
+    for _, of_window in groupby(files, lambda file: file.about.window):
         for key, row in merge(*(_each(file, ids) for file in of_window)):
             if key not in gone:
                 yield key, row
 
 
-def _each(file: Job, ids: IdCodec) -> Iterator[tuple[bytes, bytes]]:
-    opened = open_file(Path(file["path"]), About(**file["about"]), ids)
+def _each(file: JobFile, ids: IdCodec) -> Iterator[tuple[bytes, bytes]]:
+    opened = open_file(Path(file.path), file.about, ids)
     for keys, rows in opened.whole():
         yield from zip(keys, rows, strict=True)
 
@@ -161,8 +146,11 @@ def _keys_in(file: Path) -> frozenset[bytes]:
 
 def main() -> int:
     try:
-        for result in perform(job_of_parent()):
-            print(orjson.dumps(result).decode(), flush=True)
+        for answer in perform(tiering_job(job_of_parent())):
+            print(encode(answer).decode(), flush=True)
+    except BadJob as error:
+        print(error, file=sys.stderr)
+        return FAILED
     except DuemqError as error:
         print(error, file=sys.stderr)
         return DAMAGED if isinstance(error, DamagedFile) else CORRUPT if isinstance(error, CorruptStore) else FAILED

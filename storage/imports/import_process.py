@@ -2,18 +2,9 @@
 
     python -m duemq.storage.imports.import_process
 
-The job is a line of JSON on standard input (storage/jobs/child.py): `limits` (see `ImportLimits`), `folders` and
-`prefixes` (of URIs), from which files may be taken, `store` (see `ObjectStore`), and `files`, each with `source`,
-`target`, `shard`, `offset`, `window`, `rows`, `size`, `sha256`, `link`. A `source` is a path, or the URI of an object,
-which is copied beside the target first. For each file, in order, one line of JSON: `about` and `checksum` of what is
-there now, or the `reason` why it is not, and whether that is `final`; with `away` where its store is, `skipped` where
-that was not tried again, and with `trace` where the reason was not foreseen.
-
-A job with `inspect`, the path of a file, has that file validated: its line says what is in it, or the `reason` why it
-cannot be imported, with `row` and `column` where one is at fault.
-
-Between these lines come others, `{"done": rows}`, about once a second as long as something is read. Who hears nothing
-for long knows that a disk or a mount hangs.
+The job is an `ImportJob` as a line of JSON on standard input, its answers are lines on standard output: see
+`storage/jobs/jobs.py`. An object of a store is copied beside the target first. A parent that hears nothing for long
+knows that a disk or a mount hangs.
 """
 
 from __future__ import annotations
@@ -21,14 +12,11 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import orjson
 
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -39,11 +27,25 @@ from duemq.storage.imports.importer import Intake, inspect, kept, take_in
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetched, is_object, name_of
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import job_of_parent
+from duemq.storage.jobs.jobs import (
+    BadJob,
+    ImportAnswer,
+    ImportFile,
+    ImportJob,
+    InspectAnswer,
+    Inspected,
+    NotImportable,
+    NotTakenIn,
+    Reading,
+    TakenIn,
+    encode,
+    import_job,
+)
 
 _TELL_S = 1.0
 _TRACE_CHARACTERS = 4_000
 
-Answer = dict[str, Any]
+Answer = ImportAnswer | InspectAnswer
 
 
 class _Progress:
@@ -59,7 +61,7 @@ class _Progress:
     def alive(self) -> None:
         if (now := time.monotonic()) - self._told_at >= _TELL_S:
             self._told_at = now
-            self._tell({"done": self._rows})
+            self._tell(Reading(self._rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,85 +69,87 @@ class _Places:
     """Where files may be taken from."""
 
     folders: list[Path]
-    prefixes: list[str]
+    prefixes: Sequence[str]
     store: ObjectStore
 
 
-def intake(job: Mapping[str, Any], tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
+def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
     """Do a job, and tell of each file."""
-    limits = ImportLimits(**(job["limits"] | {"topics": tuple(job["limits"]["topics"])}))
-    folders, store = [Path(folder) for folder in job["folders"]], ObjectStore(**job.get("store", {}))
-    places, progress = _Places(folders, job.get("prefixes", []), store), _Progress(tell)
-    if "inspect" in job:
-        tell(_inspected(job["inspect"], limits, places, progress))
+    limits, progress = job.limits, _Progress(tell)
+    places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
+    if job.inspect is not None:
+        tell(_inspected(job.inspect, limits, places, progress))
     away: dict[str, str] = {}  # buckets that were, and why: to ask for each of thousands of files would take hours
-    for file in job.get("files", ()):
-        bucket = bucket_of(file["source"])
-        if bucket in away and not Path(file["target"]).exists():
-            tell({"reason": away[bucket], "final": False, "away": True, "skipped": True})
+    for file in job.files:
+        bucket = bucket_of(file.source)
+        if bucket in away and not Path(file.target).exists():
+            tell(NotTakenIn(away[bucket], away=True, skipped=True))
             continue
         answer = _answer(file, limits, places, progress, failpoint)
-        if "away" in answer:
-            away[bucket] = answer["reason"]
+        if isinstance(answer, NotTakenIn) and answer.away:
+            away[bucket] = answer.reason
         tell(answer)
 
 
-def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> Answer:
+def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> InspectAnswer:
     try:
         if not is_object(source):
-            return asdict(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
+            return _shown(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
         with (
             TemporaryDirectory(prefix="duemq-inspect-") as folder,
             fetched(source, Path(folder) / "copy", places.store, places.prefixes, alive=progress.alive) as copy,
         ):
-            return asdict(inspect(copy, limits, progress.rows, progress.alive, name=name_of(source)))
+            return _shown(inspect(copy, limits, progress.rows, progress.alive, name=name_of(source)))
     except BadDelayFile as error:
-        return {"reason": cut(str(error)), "row": error.row, "column": error.column and error.column[:80]}
+        return NotImportable(cut(str(error)), error.row, error.column and error.column[:80])
     except StoreAway as error:
-        return {"reason": cut(str(error)), "away": True}
+        return NotImportable(cut(str(error)), away=True)
+
+
+def _shown(found: Intake) -> Inspected:
+    return Inspected(**asdict(found))
 
 
 def _answer(
-    file: Mapping[str, Any], limits: ImportLimits, places: _Places, progress: _Progress, failpoint: Failpoint
-) -> Answer:
-    target = Path(file["target"])
+    file: ImportFile, limits: ImportLimits, places: _Places, progress: _Progress, failpoint: Failpoint
+) -> TakenIn | NotTakenIn:
+    target = Path(file.target)
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
-        found = kept(target, file["window"], file["sha256"], limits, progress.rows, progress.alive)
+        found = kept(target, file.window, file.sha256, limits, progress.rows, progress.alive)
         if found is None:
             found = _taken_in(file, target, limits, places, progress, failpoint)
         if (wrong := _not_as_said(file, found)) is not None:
             target.unlink(missing_ok=True)
-            return {"reason": cut(wrong), "final": True}
-        about = found.about(file["shard"], file["offset"])
-        return {"about": asdict(about), "checksum": checksum_of(target, file["offset"])}
+            return NotTakenIn(cut(wrong), final=True)
+        return TakenIn(found.about(file.shard, file.offset), checksum_of(target, file.offset))
     except BadDelayFile as error:
-        return {"reason": cut(str(error)), "final": not error.missing}
+        return NotTakenIn(cut(str(error)), final=not error.missing)
     except StoreAway as error:
-        return {"reason": cut(str(error)), "final": False, "away": True}
+        return NotTakenIn(cut(str(error)), away=True)
     except Unavailable as error:
-        return {"reason": cut(str(error)), "final": False}
+        return NotTakenIn(cut(str(error)))
     except Exception as error:
         # Of one file, whatever it is: the others go on.
         trace = traceback.format_exc()[-_TRACE_CHARACTERS:]
-        return {"reason": cut(f"{type(error).__name__}: {error}"), "final": False, "trace": trace}
+        return NotTakenIn(cut(f"{type(error).__name__}: {error}"), trace=trace)
 
 
 def _taken_in(
-    file: Mapping[str, Any],
+    file: ImportFile,
     target: Path,
     limits: ImportLimits,
     places: _Places,
     progress: _Progress,
     failpoint: Failpoint,
 ) -> Intake:
-    source, window, size = file["source"], file["window"], file["size"]
+    source, window, size = file.source, file.window, file.size
     take = partial(
         take_in, target=target, window=window, limits=limits, size=size, progress=progress.rows, alive=progress.alive,
         failpoint=failpoint,
     )  # fmt: skip
     if not is_object(source):
-        return take(Path(source), folders=places.folders, link=file["link"])
+        return take(Path(source), folders=places.folders, link=file.link)
     into = target.with_suffix(".fetched")
     with (
         translated(into),
@@ -154,22 +158,22 @@ def _taken_in(
         return take(copy, link=True, name=name_of(source))  # nobody else has the copy
 
 
-def _not_as_said(file: Mapping[str, Any], found: Intake) -> str | None:
+def _not_as_said(file: ImportFile, found: Intake) -> str | None:
     """How a file differs from what its command says of it; a file that was exchanged meanwhile is not imported."""
     for name in ("sha256", "size", "rows"):
-        if (has := getattr(found, name)) != file[name]:
-            return f"{file['source']} has {name} {has}, its command says {file[name]}"
+        if (has := getattr(found, name)) != (said := getattr(file, name)):
+            return f"{file.source} has {name} {has}, its command says {said}"
     return None
 
 
 def _print(answer: Answer) -> None:
-    print(orjson.dumps(answer).decode(), flush=True)
+    print(encode(answer).decode(), flush=True)
 
 
 def main() -> int:
     try:
-        intake(job_of_parent(), _print)
-    except (DuemqError, OSError) as error:
+        intake(import_job(job_of_parent()), _print)
+    except (BadJob, DuemqError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from duemq.storage.imports import object_store
 from duemq.storage.imports.object_store import ObjectStore, is_object
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.imports.source import outside
+from duemq.storage.jobs.jobs import ImportFile, ImportJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class ImportPolicy:
     prefixes: tuple[str, ...] = ()
     store: ObjectStore = field(default_factory=ObjectStore)
 
-    def job(self) -> dict[str, Any]:
-        """What the process that takes files in has to know (storage/imports/import_process.py)."""
-        return {
-            "limits": asdict(self.limits), "folders": list(map(str, self.folders)), "prefixes": list(self.prefixes),
-            "store": asdict(self.store),
-        }  # fmt: skip
+    def job(self, files: Sequence[ImportFile] = (), inspect: str | None = None) -> ImportJob:
+        """A job for the process that takes files in (storage/imports/import_process.py)."""
+        return ImportJob(
+            limits=self.limits, folders=list(map(str, self.folders)), prefixes=self.prefixes, store=self.store,
+            files=files, inspect=inspect,
+        )  # fmt: skip
 
     @property
     def enabled(self) -> bool:

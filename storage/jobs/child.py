@@ -18,7 +18,7 @@ ORPHANED = 9  # the exit code of a child whose parent has ended
 
 
 def job_of_parent() -> Any:
-    """The job of this process, which from now on has a lower priority, and ends with its parent."""
+    """The job of this process, as JSON: see `jobs.py`. From now on it has low priority, and ends with its parent."""
     os.nice(NICE)
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
 from duemq.model.errors import CorruptStore, DamagedFile, DuemqError, StoreFailed
 from duemq.storage.delay_files.tiering_process import CORRUPT, DAMAGED
+from duemq.storage.jobs.jobs import encode
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +20,8 @@ _TEXT_BYTES = 64 << 10  # of what a process says in the end
 _KILLED_S = 5.0
 _ERRORS: dict[int | None, type[DuemqError]] = {CORRUPT: CorruptStore, DAMAGED: DamagedFile}
 
-Job = Mapping[str, Any]
-Lines = Callable[[Job], AsyncGenerator[bytes, None]]
-"""Does a job, given as JSON-able values, and gives one line of JSON for each part that is done. To be closed."""
+Lines = Callable[[Any], AsyncGenerator[bytes, None]]
+"""Does a job of `jobs.py`, and gives one line of JSON for each answer. To be closed."""
 
 
 class Unresponsive(StoreFailed):
@@ -34,10 +32,10 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
     """Work done by a Python module that reads its job from standard input and writes lines to standard output.
 
     Raises DamagedFile, CorruptStore or StoreFailed with what the process said in the end; StoreFailed also where none
-    could be started; Hanging where there was no line for `silence_s` seconds.
+    could be started; Unresponsive where there was no line for `silence_s` seconds.
     """
 
-    async def work(job: Job) -> AsyncGenerator[bytes, None]:
+    async def work(job: object) -> AsyncGenerator[bytes, None]:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", module,  # -P: nothing is imported from where the server was started
@@ -47,9 +45,9 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
         except OSError as error:  # no memory, no process or no descriptor is left for it
             raise StoreFailed(f"{module} could not be started: {error}") from error
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        wrong = asyncio.create_task(_end_of(process.stderr))
+        wrong = asyncio.create_task(_end_of(process.stderr), name=f"errors of {module}")
         try:
-            process.stdin.write(orjson.dumps(job) + b"\n")  # and it stays open: the child ends where it is closed
+            process.stdin.write(encode(job) + b"\n")  # and it stays open: the child ends where it is closed
             while line := await _line(process.stdout, module, silence_s):
                 yield line
             await process.wait()

@@ -8,15 +8,16 @@ from typing import Any
 
 import orjson
 
-from duemq.storage.jobs.parent import Job, lines_of
+from duemq.storage.jobs.jobs import TieringJob
+from duemq.storage.jobs.parent import lines_of
 
-Work = Callable[[Job], Awaitable[list[Any]]]
-"""Does a job; its results."""
+Work = Callable[[TieringJob], Awaitable[list[Any]]]
+"""Does a job; its answers, as JSON-able values."""
 
 _lines = lines_of("duemq.storage.delay_files.tiering_process")
 
 
-async def in_process(job: Job) -> list[Any]:
+async def in_process(job: TieringJob) -> list[Any]:
     """Do a job in a process of its own. Raises as `lines_of` says."""
     async with aclosing(_lines(job)) as lines:
         return [orjson.loads(line) async for line in lines]

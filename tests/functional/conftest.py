@@ -19,7 +19,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.jobs import tiering_job
-from duemq.storage.jobs.parent import Job
+from duemq.storage.jobs.jobs import TieringJob, encode
+from duemq.storage.jobs.jobs import tiering_job as job_of
 from tests.functional.kafka.kafka_bus import WITHIN_S, options
 
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
@@ -107,8 +108,8 @@ def tiering_work_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     The process itself is tested by `test_child.py`, and by every test that starts a server.
     """
 
-    async def lines(job: Job) -> AsyncGenerator[bytes, None]:
-        for done in await asyncio.to_thread(lambda: list(perform(orjson.loads(orjson.dumps(job))))):
-            yield orjson.dumps(done)
+    async def lines(job: TieringJob) -> AsyncGenerator[bytes, None]:
+        for done in await asyncio.to_thread(lambda: list(perform(job_of(orjson.loads(encode(job)))))):
+            yield encode(done)
 
     monkeypatch.setattr(tiering_job, "_lines", lines)

@@ -25,7 +25,8 @@ from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, Here
-from duemq.storage.jobs.parent import Job, Unresponsive, lines_of
+from duemq.storage.jobs.jobs import ImportJob
+from duemq.storage.jobs.parent import Unresponsive, lines_of
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, hand_over, master_and_standby, outcome, pending
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed
@@ -231,7 +232,7 @@ async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -
     await hand_over(world)
     take_in = node.importer._work
 
-    async def slow(job: Job) -> AsyncGenerator[bytes, None]:
+    async def slow(job: ImportJob) -> AsyncGenerator[bytes, None]:
         world.now = WINDOW
         await world.tick(node)
         async for line in take_in(job):
@@ -247,8 +248,8 @@ async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_bei
     node = world.nodes[0]
     take_in, deadly = node.importer._work, str(world.shared / "0.parquet")
 
-    async def dying(job: Job) -> AsyncGenerator[bytes, None]:
-        if any(file["source"] == deadly for file in job["files"]):
+    async def dying(job: ImportJob) -> AsyncGenerator[bytes, None]:
+        if any(file.source == deadly for file in job.files):
             raise StoreFailed("it ended with exit code -11")
         async for line in take_in(job):
             yield line
@@ -410,7 +411,7 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
     node, counts = world.nodes[0], TieringCounts()
     pauses: list[float] = []
 
-    async def wrong(job: Job) -> AsyncGenerator[bytes, None]:
+    async def wrong(job: ImportJob) -> AsyncGenerator[bytes, None]:
         raise ZeroDivisionError("nobody thought of it")
         yield b""
 
@@ -442,8 +443,8 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
     node = world.nodes[0]
     take_in = node.importer._work
 
-    async def hanging(job: Job) -> AsyncGenerator[bytes, None]:
-        if any("/hangs/" in file["source"] for file in job["files"]):
+    async def hanging(job: ImportJob) -> AsyncGenerator[bytes, None]:
+        if any("/hangs/" in file.source for file in job.files):
             raise Unresponsive("nothing could be read for 60 s")
         async for line in take_in(job):
             yield line

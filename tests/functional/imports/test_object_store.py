@@ -27,6 +27,7 @@ from duemq.storage.imports.importer import glance
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetched, outside, wrong_uri
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, Reading, encode, import_job
 from duemq.storage.jobs.parent import lines_of
 from tests.e2e.server import Server, wait_for
 from tests.functional.imports.import_site import DRAFTS, master_and_standby
@@ -37,27 +38,34 @@ from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import SHARD, World
 
 
-def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> dict[str, Any]:
+def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> ImportJob:
     """To take in what is at `uri`, of which the command says what is true of `path`."""
     seen = glance(path)
-    file = {"source": uri, "target": str(target), "shard": 0, "offset": 7, "link": False} | asdict(seen)
-    places = {"folders": [], "prefixes": [uri.rpartition("/")[0]], "store": asdict(site.store)}
-    return {"limits": asdict(ImportLimits()), **places, "files": [file | said]}
+    file: dict[str, Any] = (
+        {"source": uri, "target": str(target), "shard": 0, "offset": 7, "link": False} | asdict(seen) | said
+    )
+    return ImportJob(
+        limits=ImportLimits(), prefixes=[uri.rpartition("/")[0]], store=site.store, files=[ImportFile(**file)]
+    )
 
 
-def told(job: dict[str, Any]) -> dict[str, Any]:
-    answers: list[dict[str, Any]] = []
-    import_process.intake(job, answers.append)
-    return next(one for one in answers if "done" not in one)
+def answers_to(job: ImportJob) -> list[Any]:
+    answers: list[Any] = []
+    import_process.intake(import_job(orjson.loads(encode(job))), answers.append)
+    return [one for one in answers if not isinstance(one, Reading)]
+
+
+def told(job: ImportJob) -> Any:
+    return answers_to(job)[0]
 
 
 def test_an_object_is_taken_in_as_a_file_is(s3: S3Site, tmp_path: Path) -> None:
     path = file_of(tmp_path / "a.parquet", [message(at) for at in range(5_000)])
     uri, target = s3.put(f"{s3.bucket()}/jobs/a.parquet", path.read_bytes()), tmp_path / "shard" / "far" / "7.parquet"
     answer = told(job_of(s3, uri, path, target))
-    assert (answer["about"]["rows"], answer["about"]["window"]) == (5_000, WINDOW)
+    assert (answer.about.rows, answer.about.window) == (5_000, WINDOW)
     assert [*target.parent.iterdir()] == [target]
-    assert answer["about"]["content"] == hashlib.sha256(target.read_bytes()).hexdigest()
+    assert answer.about.content == hashlib.sha256(target.read_bytes()).hexdigest()
     with pq.ParquetFile(target) as file:
         assert is_normal(file) and file.read(columns=SCHEMA.names)["payload"][17].as_py() == b"17"
     assert told(job_of(s3, uri, path, target)) == answer  # it is there: the store is not asked again
@@ -69,10 +77,10 @@ def test_what_is_wrong_with_an_object_is_said_of_it(s3: S3Site, tmp_path: Path) 
     uri = s3.put(f"{bucket}/jobs/a.parquet", path.read_bytes())
     job = job_of(s3, uri, path, target)
     answer = told(job)
-    assert answer["final"] and "row 1, column due_ms" in answer["reason"]
+    assert answer.final and "row 1, column due_ms" in answer.reason
     missing = told(job_of(s3, f"s3://{bucket}/jobs/b.parquet", path, target))
-    assert missing == {"reason": "b.parquet cannot be read: no such object", "final": False}
-    assert "a.parquet has size" in told(job_of(s3, uri, path, target, size=5))["reason"]
+    assert missing == NotTakenIn("b.parquet cannot be read: no such object")
+    assert "a.parquet has size" in told(job_of(s3, uri, path, target, size=5)).reason
     assert (
         "a.parquet has sha256"
         in told(
@@ -83,10 +91,10 @@ def test_what_is_wrong_with_an_object_is_said_of_it(s3: S3Site, tmp_path: Path) 
                 target,
                 sha256="0" * 64,
             )
-        )["reason"]
+        ).reason
     )
-    elsewhere = told(job | {"prefixes": [f"s3://{bucket}/job"]})
-    assert elsewhere["final"] and "delay_files.import_from" in elsewhere["reason"]
+    elsewhere = told(replace(job, prefixes=[f"s3://{bucket}/job"]))
+    assert elsewhere.final and "delay_files.import_from" in elsewhere.reason
     assert not list(target.parent.iterdir())
 
 
@@ -94,13 +102,11 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     path = file_of(tmp_path / "a.parquet", [message(0)])
     uri, target = s3.put(f"{s3.bucket()}/jobs/a.parquet", path.read_bytes()), tmp_path / "far" / "7.parquet"
     nobody = replace(s3.store, endpoint=f"http://{HOST}:{free_port()}")
-    answer = told(job_of(s3, uri, path, target) | {"store": asdict(nobody)})
-    assert (answer["final"], answer["away"]) == (False, True) and "cannot be had of its store" in answer["reason"]
-    job = job_of(s3, uri, path, target) | {"store": asdict(nobody)}
-    answers: list[dict[str, Any]] = []
-    import_process.intake(job | {"files": job["files"] * 3}, answers.append)
-    tried = [one for one in answers if "done" not in one]
-    assert ["skipped" in one for one in tried] == [False, True, True] and len({one["reason"] for one in tried}) == 1
+    answer = told(replace(job_of(s3, uri, path, target), store=nobody))
+    assert (answer.final, answer.away) == (False, True) and "cannot be had of its store" in answer.reason
+    job = replace(job_of(s3, uri, path, target), store=nobody)
+    tried = answers_to(replace(job, files=[*job.files] * 3))
+    assert [one.skipped for one in tried] == [False, True, True] and len({one.reason for one in tried}) == 1
     with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
         pass
     with pytest.raises(BadDelayFile, match=r"delay_files\.import_from"), fetched(uri, tmp_path / "copy", s3.store, []):

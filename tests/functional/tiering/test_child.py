@@ -21,6 +21,7 @@ import pytest
 from duemq.model.errors import StoreFailed
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import ORPHANED
+from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, import_answer
 from duemq.storage.jobs.parent import Unresponsive, lines_of
 
 INTAKE = "duemq.storage.imports.import_process"
@@ -75,16 +76,15 @@ def test_nothing_is_imported_from_where_the_server_was_started(tmp_path: Path, m
 def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
     async def answers() -> list[bytes]:
         files = [
-            {"source": "/none", "target": str(tmp_path / f"{n}.parquet"), "shard": 0, "offset": n, "window": 0,
-             "rows": 1, "size": 1, "sha256": "0" * 64, "link": False, "note": "x" * 4_000}
+            ImportFile(f"/{'x/' * 2_000}none", str(tmp_path / f"{n}.parquet"), 0, n, 0, 1, 1, "0" * 64, link=False)
             for n in range(100)
-        ]  # fmt: skip
-        job = {"files": files, "limits": asdict(ImportLimits()), "folders": []}
+        ]
+        job = ImportJob(limits=ImportLimits(), files=files)
         async with aclosing(lines_of(INTAKE)(job)) as lines:
             return [line async for line in lines]
 
-    said = [orjson.loads(line) for line in asyncio.run(answers())]
-    assert said == [{"reason": "none cannot be read: No such file or directory", "final": False}] * 100
+    said = [import_answer(line) for line in asyncio.run(answers())]
+    assert said == [NotTakenIn("none cannot be read: No such file or directory")] * 100
 
 
 async def lines_said_by(

@@ -20,8 +20,9 @@ from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import Sealed, remove
 from duemq.storage.delay_files.sealed_file import About, DelayFile
-from duemq.storage.delay_files.tiering_process import Job, described, perform
+from duemq.storage.delay_files.tiering_process import described, perform
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
+from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, tiering_job
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW, Position
 from duemq.storage.shard.rocksdb import Memory
@@ -34,6 +35,9 @@ some_windows = st.lists(st.sampled_from(WINDOWS), min_size=1, unique=True).map(s
 def row(number: int) -> bytes:
     frame = pack_record(b"key" if number % 3 else None, (("duemq-id", b"%032d" % number),), b"payload %d" % number)
     return ROW_HEAD.pack(0, ROW_HEAD.size + 6, 0, 6, 0, 0) + b"orders" + frame
+
+
+SECRET = "00" * 16
 
 
 class Windows(RuleBasedStateMachine):
@@ -101,14 +105,14 @@ class Windows(RuleBasedStateMachine):
     def idle(self) -> bool:
         return self.journal is None
 
-    def perform(self, **job: Any) -> list[Any]:
-        return list(perform(orjson.loads(orjson.dumps({"secret": "00" * 16, **job}))))
+    def perform(self, job: TieringJob) -> list[Any]:
+        return list(perform(tiering_job(orjson.loads(encode(job)))))
 
     def paths(self, windows: list[int]) -> list[tuple[int, str]]:
         delay_files, folder = self.store.delay_files, self.store.path
         return [(window, str(folder / Sealed.name_of(window, delay_files.next_number(window)))) for window in windows]
 
-    def files(self, windows: list[int]) -> list[Job]:
+    def files(self, windows: list[int]) -> list[JobFile]:
         return [
             described(self.store.path, sealed) for window in windows for sealed in self.store.delay_files.of(window)
         ]
@@ -118,10 +122,10 @@ class Windows(RuleBasedStateMachine):
         path.write_bytes(b"".join(key for window in windows for key, _ in self.store.range(*bounds(DROPPED, window))))
         return path
 
-    def keep(self, said: list[dict[str, Any] | None]) -> None:
+    def keep(self, abouts: list[About | None]) -> None:
         """What a process wrote."""
-        abouts = [About(**about) for about in said if about is not None]
-        self.written = [Sealed(about, self.store.delay_files.next_number(about.window)) for about in abouts]
+        number_of = self.store.delay_files.next_number
+        self.written = [Sealed(about, number_of(about.window)) for about in abouts if about is not None]
 
     def found(self, sealed: Sealed) -> frozenset[bytes]:
         assert self.journal is not None
@@ -148,7 +152,7 @@ class Windows(RuleBasedStateMachine):
         checkpoint = self.folder / "checkpoint"
         make_checkpoint(self.store, checkpoint, delay_files=False)
         self.flushed = dict(self.pending)
-        self.keep(self.perform(work="seal", shard=0, checkpoint=str(checkpoint), windows=self.paths(self.windows)))
+        self.keep(self.perform(SealJob(str(checkpoint), 0, self.paths(self.windows))))
         shutil.rmtree(checkpoint)
 
     @precondition(lambda self: self.written is not None and self.work != "load" and not self.marked)
@@ -181,7 +185,7 @@ class Windows(RuleBasedStateMachine):
     def rewrite(self) -> None:
         left = [window for window in self.windows if self.store.delay_files.pending(window)]
         jobs = [(window, path, self.files([window])) for window, path in self.paths(left)]
-        self.keep(self.perform(work="rewrite", shard=0, dropped=str(self.list_dropped(left)), windows=jobs))
+        self.keep(self.perform(RewriteJob(0, SECRET, str(self.list_dropped(left)), jobs)))
         assert self.written is not None
         assert [sealed.about.window for sealed in self.written] == left, "the count of dropped keys is exact"
 
@@ -208,7 +212,7 @@ class Windows(RuleBasedStateMachine):
         dropped, self.sst = self.list_dropped(self.windows), self.folder / "load.sst"
         begin_load(self.store, self.windows)
         self.flush()
-        (count,) = self.perform(work="load", files=self.files(self.windows), dropped=str(dropped), sst=str(self.sst))
+        (count,) = self.perform(LoadJob(self.files(self.windows), SECRET, str(dropped), str(self.sst)))
         if not count:
             self.sst = Path()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile, write
 from duemq.storage.delay_files.tiering_process import perform
+from duemq.storage.jobs.jobs import JobFile, LoadJob
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.store import ShardStore
@@ -167,18 +167,8 @@ async def test_a_file_that_is_whole_and_not_what_it_says_is_refused(node: SimNod
     pq.write_table(table, file, row_group_size=10)
     with pytest.raises(CorruptStore, match="checksum"):
         (tmp_path / "none").touch()
-        files = [{"path": str(file), "about": asdict(opened.about)}]
-        list(
-            perform(
-                {
-                    "work": "load",
-                    "secret": "00" * 16,
-                    "files": files,
-                    "dropped": str(tmp_path / "none"),
-                    "sst": str(tmp_path / "sst"),
-                }
-            )
-        )
+        files = [JobFile(str(file), opened.about)]
+        list(perform(LoadJob(files, "00" * 16, str(tmp_path / "none"), str(tmp_path / "sst"))))
 
 
 def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from duemq.storage.delay_files.catalog import Sealed
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile, parts_of, write
 from duemq.storage.delay_files.tiering_process import described
+from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import ROW, Position
@@ -154,12 +155,12 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 """
 
 
-def peak_of_child(job: dict[str, Any]) -> tuple[list[Any], int]:
+def peak_of_child(job: TieringJob) -> tuple[list[Any], int]:
     """What it says, and the most memory that it had at once (bytes)."""
     command = [sys.executable, "-c", _MEASURED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(orjson.dumps(job) + b"\n")
+        child.stdin.write(encode(job) + b"\n")
         child.stdin.flush()  # and stays open: the work ends with it
         *said, peak = map(orjson.loads, child.stdout)
     assert child.returncode == 0
@@ -176,20 +177,16 @@ def test_processes_that_seal_rewrite_and_load_hold_some_messages_at_a_time(tmp_p
     make_checkpoint(store, tmp_path / "checkpoint", delay_files=False)
     store.close()
     path = tmp_path / Sealed.name_of(WINDOW, 1)
-    (about,), peak = peak_of_child(
-        {"work": "seal", "shard": 0, "checkpoint": str(tmp_path / "checkpoint"), "windows": [(WINDOW, str(path))]}
-    )
+    (about,), peak = peak_of_child(SealJob(str(tmp_path / "checkpoint"), 0, [(WINDOW, str(path))]))
     assert (about["rows"], peak < most) == (count, True), peak
     dropped = tmp_path / "dropped"
     dropped.write_bytes(large(3)[0])
     files = [described(tmp_path, Sealed(About(**about), 1))]
-    common = {"dropped": str(dropped), "secret": (b"s" * 32).hex()}
+    secret = (b"s" * 32).hex()
     again = tmp_path / Sealed.name_of(WINDOW, 2)
-    (rewritten,), peak = peak_of_child(
-        common | {"work": "rewrite", "shard": 0, "windows": [(WINDOW, str(again), files)]}
-    )
+    (rewritten,), peak = peak_of_child(RewriteJob(0, secret, str(dropped), [(WINDOW, str(again), files)]))
     assert (rewritten["rows"], peak < most) == (count - 1, True), peak
-    said, peak = peak_of_child(common | {"work": "load", "files": files, "sst": str(tmp_path / "sst")})
+    said, peak = peak_of_child(LoadJob(files, secret, str(dropped), str(tmp_path / "sst")))
     assert (said, peak < most) == ([count - 1], True), peak
 
 

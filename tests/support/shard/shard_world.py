@@ -30,11 +30,11 @@ from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, Stored, pack_record, unpack_record
-from duemq.storage.delay_files.tiering_process import Job, perform
+from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import Here
-from duemq.storage.jobs import parent
+from duemq.storage.jobs.jobs import ImportJob, TieringJob, encode, import_job, tiering_job
 from duemq.storage.shard.keyspace import (
     APPLIED,
     CONTENT,
@@ -80,9 +80,10 @@ class Taking(FileImporter):
         policy = ImportPolicy((world.shared,))
         super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
 
-    async def _take_in(self, job: parent.Job) -> AsyncGenerator[bytes, None]:
+    async def _take_in(self, job: ImportJob) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
-        intake(job, lambda answer: answers.append(orjson.dumps(answer)), self._node._import_step)
+        said = import_job(orjson.loads(encode(job)))
+        intake(said, lambda answer: answers.append(encode(answer)), self._node._import_step)
         for answer in answers:
             yield answer
 
@@ -152,11 +153,12 @@ class SimNode:
     async def _load(self) -> None:
         assert await self.delay_files.step()
 
-    async def _work(self, job: Job) -> list[Any]:
+    async def _work(self, job: TieringJob) -> list[Any]:
         """What `tiering_process.py` does, without the process, and other things going on before and after."""
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
-        done = list(perform(orjson.loads(orjson.dumps(job))))
+        answers = perform(tiering_job(orjson.loads(encode(job))))
+        done = [orjson.loads(encode(answer)) for answer in answers]
         if self.world.meanwhile is not None:
             await self.world.meanwhile(self)
         return done

@@ -14,10 +14,10 @@ import pytest
 from duemq.model.errors import OutcomeUnknown, Rejected, StoreFailed, Unavailable
 from duemq.proxy.request.file_check import Inspector
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.jobs.parent import Job
+from duemq.storage.jobs.jobs import ImportJob
 from tests.support.http.http_site import FakeGateway, app_over
 
-FOUND = {"sha256": "0" * 64, "size": 1, "window": 0, "rows": 1}
+FOUND = {"sha256": "0" * 64, "size": 1, "window": 0, "rows": 1, "first_due": 0, "last_due": 0}
 
 
 class Reading:
@@ -28,7 +28,7 @@ class Reading:
         self.running = self.most = self.ended = 0
         self.error: Exception | None = None
 
-    async def lines(self, job: Job) -> AsyncGenerator[bytes, None]:
+    async def lines(self, job: ImportJob) -> AsyncGenerator[bytes, None]:
         self.running += 1
         self.most = max(self.most, self.running)
         self.begun.set()

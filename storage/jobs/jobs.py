@@ -1,0 +1,241 @@
+"""What passes between a server and the processes that work for it: jobs and answers. Both ends use this file.
+
+A job is one line of JSON on the child's standard input, each answer one on its standard output. The names of fields are
+those of the dataclasses: a server that was upgraded under its feet starts children of the new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.imports.row_rules import ImportLimits
+
+T = TypeVar("T")
+
+
+class BadJob(ValueError):
+    """A line that is no job or answer: the message names the kind and the field."""
+
+
+def encode(message: object) -> bytes:
+    """One line of JSON, without its end."""
+    return orjson.dumps(message)
+
+
+def decode(kind: type[T], document: Any) -> T:
+    """Make a `kind` of a JSON object with its fields. Raises BadJob."""
+    if not isinstance(document, Mapping):
+        raise BadJob(f"{kind.__name__}: not an object")
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses only
+    if unknown := document.keys() - known:
+        raise BadJob(f"{kind.__name__}: {min(unknown)} is no field of it")
+    try:
+        return kind(**document)
+    except TypeError as error:  # it names the fields that are missing
+        raise BadJob(f"{kind.__name__}: {error}") from error
+
+
+# --- sealing, loading, rewriting --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A delay file that a job reads."""
+
+    path: str
+    about: About
+
+    @staticmethod
+    def of(document: Any) -> JobFile:
+        file = decode(JobFile, document)
+        return JobFile(file.path, decode(About, file.about))
+
+
+@dataclass(frozen=True, slots=True)
+class SealJob:
+    """Write the rows that a checkpoint has of each window (start in ms, path of its file). Answer: `About` or null."""
+
+    checkpoint: str
+    shard: int
+    windows: Sequence[tuple[int, str]]
+    work: str = "seal"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadJob:
+    """Write what files hold, without the keys in `dropped`, into an SST. Answer: how many rows it has.
+
+    `secret`: in hex, of the ids of imported messages.
+    """
+
+    files: Sequence[JobFile]
+    secret: str
+    dropped: str
+    sst: str
+    work: str = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """Write what is left of each window's files into a new one. Answer: `About`, or null where nothing is left."""
+
+    shard: int
+    secret: str
+    dropped: str
+    windows: Sequence[tuple[int, str, Sequence[JobFile]]]
+    work: str = "rewrite"
+
+
+TieringJob = SealJob | LoadJob | RewriteJob
+
+
+def tiering_job(document: Any) -> TieringJob:
+    """Raises BadJob."""
+    match document.get("work") if isinstance(document, Mapping) else None:
+        case "seal":
+            return decode(SealJob, document)
+        case "load":
+            load = decode(LoadJob, document)
+            return LoadJob([JobFile.of(file) for file in load.files], load.secret, load.dropped, load.sst)
+        case "rewrite":
+            job = decode(RewriteJob, document)
+            windows = [(start, path, [JobFile.of(file) for file in files]) for start, path, files in job.windows]
+            return RewriteJob(job.shard, job.secret, job.dropped, windows)
+        case other:
+            raise BadJob(f"{other} is no work")
+
+
+def abouts_of(answers: Iterable[Any]) -> list[About | None]:
+    """The answers of a SealJob or a RewriteJob. Raises BadJob."""
+    return [None if answer is None else decode(About, answer) for answer in answers]
+
+
+# --- importing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFile:
+    """A file to take in: what its command says of it, and where to put it. `source`: a path, or an object's URI."""
+
+    source: str
+    target: str
+    shard: int
+    offset: int
+    window: int
+    rows: int
+    size: int
+    sha256: str
+    link: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportJob:
+    """Take `files` in, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where they may be.
+
+    For each file, in order: `TakenIn` or `NotTakenIn`; for `inspect`: `Inspected` or `NotImportable`. Between them,
+    about once a second as long as something is read: `Reading`.
+    """
+
+    limits: ImportLimits
+    folders: Sequence[str] = ()
+    prefixes: Sequence[str] = ()
+    store: ObjectStore = field(default_factory=ObjectStore)
+    files: Sequence[ImportFile] = ()
+    inspect: str | None = None
+
+
+def import_job(document: Any) -> ImportJob:
+    """Raises BadJob."""
+    job = decode(ImportJob, document)
+    limits = decode(ImportLimits, job.limits)
+    store = job.store if isinstance(job.store, ObjectStore) else decode(ObjectStore, job.store)
+    files = [decode(ImportFile, file) for file in job.files]
+    return replace(job, limits=replace(limits, topics=tuple(limits.topics)), store=store, files=files)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`done`: rows read so far."""
+
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """What is at the target now. `checksum`: the sum of its keys."""
+
+    about: About
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotTakenIn:
+    """Why a file is not at its target.
+
+    `final`: looking again would change nothing. `away`: its store does not answer. `skipped`: it was not tried, because
+    its store did not answer for another one. `trace`: of what was not foreseen.
+    """
+
+    reason: str
+    final: bool = False
+    away: bool = False
+    skipped: bool = False
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What is in a file that could be imported: see `Intake`."""
+
+    window: int
+    rows: int
+    first_due: int
+    last_due: int
+    size: int
+    sha256: str
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotImportable:
+    """Why a file could not be imported, with row and column if one is at fault. `away`: its store does not answer."""
+
+    reason: str
+    row: int | None = None
+    column: str | None = None
+    away: bool = False
+
+
+ImportAnswer = Reading | TakenIn | NotTakenIn
+InspectAnswer = Reading | Inspected | NotImportable
+
+
+def import_answer(line: bytes) -> ImportAnswer:
+    """What was said of a file. Raises BadJob."""
+    document = _object(line)
+    if "done" in document:
+        return decode(Reading, document)
+    if "about" in document:
+        taken = decode(TakenIn, document)
+        return TakenIn(decode(About, taken.about), taken.checksum)
+    return decode(NotTakenIn, document)
+
+
+def inspect_answer(line: bytes) -> InspectAnswer:
+    """What was said of `inspect`. Raises BadJob."""
+    document = _object(line)
+    kind = Reading if "done" in document else NotImportable if "reason" in document else Inspected
+    return decode(kind, document)  # type: ignore[return-value]  # one of the three
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    document = orjson.loads(line)
+    if not isinstance(document, dict):
+        raise BadJob(f"not an answer: {line[:100]!r}")
+    return document
