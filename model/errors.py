@@ -108,7 +108,14 @@ class CorruptStore(Fatal):
 
 
 class DamagedFile(CorruptStore):
-    """A delay file is missing, or does not hold what was written. A peer's replica can take this one's place."""
+    """A delay file is missing, or does not hold what was written. A peer's replica can take this one's place.
+
+    `path`: which file.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class FolderRefused(Fatal):

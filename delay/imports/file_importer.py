@@ -64,7 +64,7 @@ class FileImporter:
     def __init__(
         self,
         shard: int,
-        replica: Callable[[], Replica],
+        replica: Replica,
         policy: ImportPolicy,
         clock: Callable[[], int],
         turn: asyncio.Lock,
@@ -78,7 +78,7 @@ class FileImporter:
         self._peers = peers or NoPeers()
         self._counts = counts or TieringCounts()
         self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
-        self._store: ShardStore | None = None
+        self._store = replica.store
         self._candidates = Candidates(policy, self.why_wanted)
         self._found: dict[int, Here | ImportProblem] = {}
         self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
@@ -90,14 +90,8 @@ class FileImporter:
         self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
 
     def _wanted(self) -> dict[int, ImportRecord]:
-        """The files of the store as it is now. What was taken in for one that a peer's has replaced is gone with it."""
-        store = self._replica().store
-        if store is not self._store:
-            self._store = store
-            self._candidates.clear()
-            for known in (self._found, self._failures, self._copies, self._asked_at, self._to_look_at):
-                known.clear()
-        wanted = store.imports.wanted
+        """The files that wait, by the offset of their command."""
+        wanted = self._store.imports.wanted
         for one in self._candidates.take(wanted):
             heappush(self._to_look_at, (0, one.offset))
         return wanted
@@ -118,7 +112,7 @@ class FileImporter:
         """What the master can say of the wanted files just now."""
         if not self._wanted():
             return []
-        start = max(now, due_of(self._replica().entry.cursor)) + self._policy.lead_ms
+        start = max(now, due_of(self._replica.entry.cursor)) + self._policy.lead_ms
         return self._candidates.decide(now, start)
 
     def _weigh(self, offset: int, found: Here | ImportProblem) -> None:
@@ -171,7 +165,7 @@ class FileImporter:
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
         """A file that this replica has, for those that have not."""
-        found, store = self._found.get(offset), self._replica().store
+        found, store = self._found.get(offset), self._store
         with suppress(FileNotFoundError):  # it was damaged or removed: then this replica has none
             if isinstance(found, Here):
                 size = found.path.stat().st_size
@@ -243,7 +237,7 @@ class FileImporter:
 
     async def step(self) -> bool:
         """Take some wanted files in that were not looked at lately; False where there is none."""
-        now, wanted, store = self._clock(), self._wanted(), self._replica().store
+        now, wanted, store = self._clock(), self._wanted(), self._store
         todo = self._next(now, wanted)
         if not todo:
             return False
@@ -251,8 +245,6 @@ class FileImporter:
         try:
             async with self._turn, aclosing(self._work(job)) as answers:
                 async for line in answers:
-                    if self._replica().store is not store:
-                        return True
                     answer = import_answer(line)
                     if not isinstance(answer, Reading):
                         self._note(store, left.pop(0), answer, now)
@@ -262,7 +254,7 @@ class FileImporter:
                     )
         except Exception as error:
             # The first one may be why: it is tried again later, the others at once.
-            if left and self._replica().store is store:
+            if left:
                 self._blame(left, error, now)
             raise
         return True
@@ -355,7 +347,7 @@ class FileImporter:
 
     async def ask(self) -> None:
         """Ask the peers what is not settled without them: who else has files, and where to get those that lack here."""
-        now, wanted, store = self._clock(), self._wanted(), self._replica().store
+        now, wanted, store = self._clock(), self._wanted(), self._store
         few = [offset for offset in self._copies if self._leading_since is not None][:_ASKED]
         lacking = [
             offset
@@ -366,8 +358,6 @@ class FileImporter:
         if not (few or lacking):
             return
         answers = await self._peers.copies(self._shard, [*few, *lacking])
-        if self._replica().store is not store:
-            return
         for offset in few:
             if isinstance(found := self._found.get(offset), Here):
                 alike = (found.about.rows, found.checksum)
@@ -395,9 +385,8 @@ class FileImporter:
                 extra={"action": "import", "shard": self._shard, "peer": node},
             )  # fmt: skip
             return
-        if self._replica().store is store:
-            log.info(
-                "shard %d got %s of node %s", self._shard, one.import_command.path, node,
-                extra={"action": "import", "shard": self._shard, "peer": node},
-            )  # fmt: skip
-            heappush(self._to_look_at, (0, one.offset))
+        log.info(
+            "shard %d got %s of node %s", self._shard, one.import_command.path, node,
+            extra={"action": "import", "shard": self._shard, "peer": node},
+        )  # fmt: skip
+        heappush(self._to_look_at, (0, one.offset))

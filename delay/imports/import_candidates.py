@@ -64,10 +64,6 @@ class Candidates:
         if (window := self._windows.pop(offset, None)) is not None:
             del self._by_window[bisect_left(self._by_window, (window, offset))]
 
-    def clear(self) -> None:
-        for kind in (self._windows, self._by_window, self._sound, self._refusals, self._by_time):
-            kind.clear()
-
     def decide(self, now: int, start: int) -> list[FileDecision]:
         """What can be said at `now`. Windows must begin at `start` (ms) or later. As much as one entry may hold."""
         decided: dict[int, FileDecision] = {}

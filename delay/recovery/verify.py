@@ -15,7 +15,7 @@ import numpy.typing as npt
 from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.delay.imports.file_importer import FileImporter
-from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ended import Ended
@@ -90,8 +90,7 @@ async def _verify_shard(
         return None
     try:
         replica = Replica(number, store, ids, info.shards)
-        replica.loaded, replica.files = _loader(replica), _FilesHere(replica)
-        followed = await replica.follow(bus)
+        followed = await replica.follow(bus, Tiers(_loader(replica), _FilesHere(replica)))
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
         if not _verify_files(name, store, ids, checks):
             return None
@@ -109,7 +108,7 @@ class _FilesHere(FileImporter):
 
     def __init__(self, replica: Replica) -> None:
         policy, work = ImportPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
-        super().__init__(replica.shard, lambda: replica, policy, wall_clock, asyncio.Lock(), work)
+        super().__init__(replica.shard, replica, policy, wall_clock, asyncio.Lock(), work)
 
     async def have(self, said: FileDecision) -> None:
         while said.offset not in self._found and await self.step():
@@ -155,7 +154,7 @@ def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
     def clock() -> int:
         return max(wall_clock(), replica.ledger_time)
 
-    keeper = TieringWorker(replica.shard, lambda: replica, lock, policy, clock, asyncio.Lock())
+    keeper = TieringWorker(replica.shard, replica, lock, policy, clock, asyncio.Lock())
 
     async def load() -> None:
         await keeper.step()

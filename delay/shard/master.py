@@ -114,7 +114,7 @@ class Master:
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         landed = await self._committer.commit(batches)
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
-        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1, self._files)
         self._newest = self._newest if idle else now
         if self._oldest < entry.horizon:
             self._oldest = self._newest

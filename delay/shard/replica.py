@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import BUFFER, LEDGER
@@ -48,11 +48,18 @@ class ImportedFiles(Protocol):
     def forget(self, settled: Sequence[FileDecision]) -> None: ...
 
 
+class Tiers(NamedTuple):
+    """What following the ledger may have to wait for. `loaded`: one more window is back from its delay files."""
+
+    loaded: Callable[[], Awaitable[None]]
+    files: ImportedFiles
+
+
 class Replica:
     """The state of one shard on this node."""
 
     def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1) -> None:
-        """`shards`: how many the cluster has. To follow past a sealed window, `loaded` has to be set."""
+        """`shards`: how many the cluster has."""
         self.shard, self.store, self.ids, self.shards = shard, store, ids, shards
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
@@ -63,15 +70,11 @@ class Replica:
         self.read_to = store.position.ledger_offset
         """Records of the ledger below this offset were read."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
-        self.loaded: Callable[[], Awaitable[None]] | None = None
-        """Waits until one more window is back from its delay files."""
         self.ledger_time = self.entry.at
         """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
 
         A replica gets past a sealed window by it, whatever the clock of its machine shows.
         """
-        self.files: ImportedFiles | None = None
-        """The files this replica has taken in; needed to follow past an import."""
 
     @property
     def entry(self) -> Entry:
@@ -82,13 +85,18 @@ class Replica:
         """The next cycle, empty."""
         return Cycle(self.entry, self.store, self.ids, self.shard, self.shards)
 
-    def advance(self, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
-        """Move the local state after a cycle was committed: store and wheel in one step, with no await between."""
+    def advance(
+        self, cycle: Cycle, entry: Entry, ledger_offset: int, imported_files: ImportedFiles | None = None
+    ) -> None:
+        """Move the local state after a cycle was committed: store and wheel in one step, with no await between.
+
+        `imported_files`: where the files of the entry are, if it imports some.
+        """
         last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
         puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)
         imports = self.store.imports.changes(cycle.wanted, entry.imported, entry.at)
-        files = self._imported(entry)
+        files = self._imported(entry, imported_files)
         puts += [*imports.puts, *((file.row, file.about.encode()) for file in files)]
         deletes += imports.deletes
         windows = self.wheel.window_totals(self.wheel.take_touched())
@@ -98,16 +106,16 @@ class Replica:
         self.store.imports.note(imports)
         for file in files:
             self.store.delay_files.add(file)
-        if entry.imported and self.files is not None:
-            self.files.forget(entry.imported)
+        if entry.imported and imported_files is not None:
+            imported_files.forget(entry.imported)
 
-    def _imported(self, entry: Entry) -> list[Sealed]:
+    def _imported(self, entry: Entry, imported_files: ImportedFiles | None) -> list[Sealed]:
         """The files of an entry, whose messages are counted from now on."""
         found: list[Sealed] = []
         for said in entry.imported:
             if not said.reason:
-                assert self.files is not None
-                here = self.files.here(said.offset)
+                assert imported_files is not None
+                here = imported_files.here(said.offset)
                 if not self.wheel.add_window(here.about.window, said.rows):
                     for part in dues(here.path):
                         self.wheel.add(part)
@@ -116,10 +124,11 @@ class Replica:
 
     # --- following ------------------------------------------------------------------------------------------------
 
-    async def follow(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+    async def follow(self, bus: Bus, tiers: Tiers | None = None, tell: Callable[[Entry], None] | None = None) -> int:
         """Follow the ledger as far as it can be read now; returns how many entries that were.
 
-        `tell` gets each entry once the replica holds it. Raises Behind, Diverged or another Fatal.
+        `tiers`: needed past a sealed window or an import. `tell` gets each entry once the replica holds it. Raises
+        Behind, Diverged or another Fatal.
         """
         followed = 0
         while True:
@@ -131,41 +140,43 @@ class Replica:
                 if isinstance(entry, Barrier):
                     self.read_to = offset + 1
                     continue
-                await self._follow_entry(bus, entry, offset)
+                await self._follow_entry(bus, entry, offset, tiers)
                 followed += 1
                 if tell is not None:
                     tell(entry)
             await asyncio.sleep(0)
 
-    async def follow_to_end(self, bus: Bus, tell: Callable[[Entry], None] | None = None) -> int:
+    async def follow_to_end(self, bus: Bus, tiers: Tiers, tell: Callable[[Entry], None] | None = None) -> int:
         """Follow the ledger to where it seems to end now, however long its records take to come within reach.
 
         A deposed leader may name an end that is too low: good enough for a standby, not for a master.
         """
-        return await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tell)
+        return await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tiers, tell)
 
-    async def follow_to_barrier(self, bus: Bus, barrier: int, tell: Callable[[Entry], None] | None = None) -> int:
+    async def follow_to_barrier(
+        self, bus: Bus, barrier: int, tiers: Tiers, tell: Callable[[Entry], None] | None = None
+    ) -> int:
         """Follow the ledger until the barrier at this offset was read: then this replica is current.
 
         Raises LogFailed where what answers is not the leader that took the barrier, and no other is found for long.
         """
         followed = 0
         while self.read_to <= barrier:
-            followed += await self._follow_until(bus, barrier + 1, tell)
+            followed += await self._follow_until(bus, barrier + 1, tiers, tell)
         return followed
 
-    async def _follow_until(self, bus: Bus, end: int, tell: Callable[[Entry], None] | None) -> int:
+    async def _follow_until(self, bus: Bus, end: int, tiers: Tiers, tell: Callable[[Entry], None] | None) -> int:
         followed = looks = 0
         subscription = bus.subscribe(LEDGER, self.shard)
         try:
             while True:
                 # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
                 before = self.read_to
-                followed += await self.follow(bus, tell)
+                followed += await self.follow(bus, tiers, tell)
                 if self.read_to >= end:
                     break
                 if bus.reach(LEDGER, self.shard) >= end:
-                    followed += await self.follow(bus, tell)
+                    followed += await self.follow(bus, tiers, tell)
                     break
                 looks = looks + 1 if self.read_to == before else 0
                 if looks > _LOOKS:
@@ -192,7 +203,7 @@ class Replica:
                 f"shard {self.shard}: this replica is empty, and the log has dropped the first commands of the shard"
             )
 
-    async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int) -> None:
+    async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int, tiers: Tiers | None) -> None:
         before = self.entry
         if entry.base is not None and entry.base == before.number < entry.number:
             self._rebase(entry, ledger_offset)
@@ -215,12 +226,12 @@ class Replica:
         commands, view = await read_for(commands, self.store, whole=True)
         cycle.apply(commands, entry.answers, view)
         while (first := self.store.delay_files.first) is not None and first_key_at(first) <= entry.cursor:
-            assert self.loaded is not None
-            await self.loaded()
+            assert tiers is not None
+            await tiers.loaded()
         for said in entry.imported:
             if not said.reason:
-                assert self.files is not None
-                await self.files.have(said)
+                assert tiers is not None
+                await tiers.files.have(said)
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
@@ -230,7 +241,7 @@ class Replica:
                 f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
                 f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
             )
-        self.advance(cycle, entry, ledger_offset + 1)
+        self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
         """An operator made a replica that stood here the truth. Raises Behind where this one differs from it."""

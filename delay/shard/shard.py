@@ -20,7 +20,7 @@ from duemq.delay.imports.copies import Copy, FilePeers
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.shard.master import Context, Master
-from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.shard.retention import has_ends, keeps_ended, purge_before
 from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
 from duemq.delay.shard.takeover import append_barrier, rebase
@@ -113,7 +113,6 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
-        self.replica.loaded, self.replica.files = self._until_loaded, self._importer
         self._purged = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- states ---------------------------------------------------------------------------------------------------
@@ -199,13 +198,13 @@ class Shard:
 
     def _keep(self, node: Surroundings) -> None:
         self._keeper = TieringWorker(
-            self.number, lambda: self.replica, self._flushing, node.delay_files,
+            self.number, self.replica, self._flushing, node.delay_files,
             lambda: max(node.clock(), self.replica.ledger_time), node.tiering_turn, counts=self.tiering_counts,
         )  # fmt: skip
         self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
         self._keeping.add_done_callback(self._keeper_ended)
-        self._importer = self.replica.files = FileImporter(
-            self.number, lambda: self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
+        self._importer = FileImporter(
+            self.number, self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
             node.peers, self.tiering_counts,
         )  # fmt: skip
         self._import_task = asyncio.create_task(self._importer.run(), name=f"import-{self.number}")
@@ -228,13 +227,18 @@ class Shard:
             self.wake()
 
     def _is_again(self, error: DamagedFile) -> bool:
-        """Whether a rebuilt replica has the same damage: then the peer has it, too."""
+        """Whether a rebuilt replica has the same file damaged: then the peer has it, too."""
         now = asyncio.get_running_loop().time()
-        before, self._damage = self._damage, (str(error), now)
-        return before is not None and before[0] == str(error) and now - before[1] < _AGAIN_S
+        before, self._damage = self._damage, (error.path, now)
+        return before is not None and before[0] == error.path and now - before[1] < _AGAIN_S
+
+    @property
+    def _tiers(self) -> Tiers:
+        assert self._importer is not None
+        return Tiers(self._until_loaded, self._importer)
 
     async def _until_loaded(self) -> None:
-        waiting = asyncio.create_task(self._keeper.loaded())
+        waiting = asyncio.create_task(self._keeper.loaded(), name=f"loaded-{self.number}")
         try:
             await asyncio.wait([waiting, self._keeping], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -314,7 +318,8 @@ class Shard:
         try:
             barrier = await append_barrier(replica, committer, node.clock())
             followed = await self._unless(
-                replica.follow_to_barrier(self._bus, barrier, self.progress.publish), lambda: not self._wanted(node)
+                replica.follow_to_barrier(self._bus, barrier, self._tiers, self.progress.publish),
+                lambda: not self._wanted(node),
             )
             if followed is None:
                 return
@@ -363,7 +368,7 @@ class Shard:
         assert self._ledger is not None
         replica = self.replica
         await node.election.release(self.number)  # in case it was given and taken away while nothing worked
-        following = replica.follow_to_end(self._bus, self.progress.publish)
+        following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
         if await self._unless(following, self._recovery.is_set) is None:
             return
         self.progress.publish(replica.entry)
@@ -371,7 +376,8 @@ class Shard:
         while not self._wanted(node) and not self._stopping and not self._recovery.is_set():
             # It may have been given, seen by somebody, and taken away again before this loop looked.
             await node.election.release(self.number)
-            if await self._unless(replica.follow(self._bus, self.progress.publish), self._recovery.is_set) is None:
+            following = replica.follow(self._bus, self._tiers, self.progress.publish)
+            if await self._unless(following, self._recovery.is_set) is None:
                 return
             # The wheel goes on as a master's would, so that taking over finds it expanded.
             more = replica.expand(node.clock())

@@ -21,7 +21,7 @@ from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import Settled, TieringPolicy, runs_of
-from duemq.model.errors import Fatal, Unavailable
+from duemq.model.errors import Fatal
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import make_checkpoint
@@ -45,14 +45,15 @@ _PART = 5_000  # dropped keys listed before others get their turn
 class TieringWorker:
     """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
 
-    `replica` gives the shard's replica, `at_rest` is held while that is flushed, replaced or closed. A window for which
-    a file is imported while it is loaded or rewritten stays as it was, to be loaded or rewritten again with that file.
+    `replica` stays the shard's as long as this runs. `at_rest` is held while that is flushed, replaced or closed. A
+    window for which a file is imported while it is loaded or rewritten stays as it was, to be loaded or rewritten again
+    with that file.
     """
 
     def __init__(
         self,
         shard: int,
-        replica: Callable[[], Replica],
+        replica: Replica,
         at_rest: asyncio.Lock,
         policy: TieringPolicy,
         clock: Callable[[], int],
@@ -104,12 +105,11 @@ class TieringWorker:
     async def step(self) -> bool:
         """Load, seal or rewrite some windows, if any are to be; False if not."""
         async with self._turn:
-            replica, now, policy = self._replica(), self._clock(), self._policy
-            store = replica.store
+            now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
                 await self._load(store, windows)
             elif windows := self._settled.among(
-                policy.worth_it(store.delay_files, replica.wheel.all_totals(), now), now
+                policy.worth_it(store.delay_files, self._replica.wheel.all_totals(), now), now
             ):
                 await self._seal(store, windows)
             elif windows := policy.to_rewrite(store.delay_files, now):
@@ -126,7 +126,7 @@ class TieringWorker:
         async with self._watching(store, windows) as journal:
             try:
                 await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
-                async with self._resting(store):
+                async with self._at_rest:
                     await in_thread(make_checkpoint, store, checkpoint, delay_files=False)
                 journal.mark()
                 self._failpoint("checkpoint")
@@ -135,7 +135,7 @@ class TieringWorker:
                 written = _files_of(await self._work(job), numbers)
                 self._failpoint("written")
                 found = await _found(store, written, journal)
-                async with self._resting(store):
+                async with self._at_rest:
                     for sealed in written:
                         watched = journal.end(sealed.about.window)
                         if watched.overflown:
@@ -163,7 +163,7 @@ class TieringWorker:
         async with self._watching(store, windows) as journal, self._dropped(store, windows) as dropped:
             sst = dropped.with_suffix(".sst")
             try:
-                async with self._resting(store):
+                async with self._at_rest:
                     begin_load(store, windows)
                     await in_thread(store.flush)
                 self._failpoint("begun")
@@ -171,7 +171,7 @@ class TieringWorker:
                 files = [described(store.path, sealed) for window in windows for sealed in before[window]]
                 (count,) = await self._work(LoadJob(files, self._secret, str(dropped), str(sst)))
                 self._failpoint("sst")
-                async with self._resting(store):
+                async with self._at_rest:
                     if count:
                         await in_thread(store.ingest, sst)
                     self._failpoint("ingested")
@@ -213,7 +213,7 @@ class TieringWorker:
                 self._failpoint("rewritten")
                 found = await _found(store, written, journal)
                 fresh = {sealed.about.window: sealed for sealed in written}
-                async with self._resting(store):
+                async with self._at_rest:
                     for window in windows:
                         if delay_files.of(window) != before[window]:
                             continue
@@ -242,14 +242,6 @@ class TieringWorker:
             store.end(journal)
 
     @asynccontextmanager
-    async def _resting(self, store: ShardStore) -> AsyncIterator[None]:
-        """Nobody flushes, replaces or closes the store. Raises Unavailable if it was replaced."""
-        async with self._at_rest:
-            if self._replica().store is not store:
-                raise Unavailable(f"shard {self._shard} was replaced by a peer's replica meanwhile")
-            yield
-
-    @asynccontextmanager
     async def _dropped(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
         """A file with the keys of the windows that are dropped by now, for as long as it is needed."""
         path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
@@ -269,7 +261,7 @@ class TieringWorker:
     @property
     def _secret(self) -> str:
         """What makes the ids of imported messages, in hex."""
-        return self._replica().ids.secret.hex()
+        return self._replica.ids.secret.hex()
 
     def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
         if windows:

@@ -97,7 +97,7 @@ def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) 
             try:
                 os.link(store.path / name, into / name)
             except FileNotFoundError as error:
-                raise DamagedFile(f"delay file {store.path / name} is missing") from error
+                raise DamagedFile(f"delay file {store.path / name} is missing", str(store.path / name)) from error
 
 
 def link_imported(store: ShardStore, into: Path) -> None:

@@ -76,7 +76,7 @@ def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | Impo
     file = DelayFile(path)
     if file.about != about:
         file.close()
-        raise DamagedFile(f"delay file {path} is not the one that was sealed: its content is another")
+        raise DamagedFile(f"delay file {path} is not the one that was sealed: its content is another", str(path))
     return file
 
 

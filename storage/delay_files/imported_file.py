@@ -70,7 +70,7 @@ def _sound(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer brings any of them about
-        raise DamagedFile(f"delay file {path} is missing or damaged: {error}") from error
+        raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
 
 
 class ImportedFile:
@@ -87,7 +87,7 @@ class ImportedFile:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = self._metadata = self._file.metadata
             if metadata.num_rows != about.rows or not has_form(self._file.schema_arrow):
-                raise DamagedFile(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns")
+                raise DamagedFile(f"{path}: has {metadata.num_rows} rows of {about.rows}, or other columns", str(path))
             groups = map(metadata.row_group, range(metadata.num_row_groups))
             self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
 
@@ -157,7 +157,9 @@ class ImportedFile:
         with _sound(self.path), self.path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.about.content:
-            raise DamagedFile(f"delay file {self.path} is not what was imported: its SHA-256 is {found}")
+            raise DamagedFile(
+                f"delay file {self.path} is not what was imported: its SHA-256 is {found}", str(self.path)
+            )
         yield from self.parts()
 
     def close(self) -> None:

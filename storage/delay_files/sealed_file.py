@@ -191,7 +191,8 @@ class DelayFile:
             if self.about.format != FORMAT or metadata.num_rows != self.about.rows:
                 raise DamagedFile(
                     f"{path}: format {self.about.format} with {metadata.num_rows} rows of {self.about.rows}; "
-                    f"this duemq reads format {FORMAT}"
+                    f"this duemq reads format {FORMAT}",
+                    str(path),
                 )
             self._metadata = metadata
             self._firsts, self._lasts = _bounds(metadata)
@@ -203,7 +204,7 @@ class DelayFile:
         except DamagedFile:
             raise
         except (pa.ArrowException, OSError, CorruptStore) as error:
-            raise DamagedFile(f"delay file {self.path} is missing or damaged: {error}") from error
+            raise DamagedFile(f"delay file {self.path} is missing or damaged: {error}", str(self.path)) from error
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
         """The rows of those keys that are in the file. Reads each row group once that may hold one.
@@ -281,7 +282,9 @@ class DelayFile:
             last = keys[-1]
             yield keys, rows
         if digest.hexdigest() != self.about.content:
-            raise DamagedFile(f"delay file {self.path} does not hold what it says: its content's checksum is wrong")
+            raise DamagedFile(
+                f"delay file {self.path} does not hold what it says: its content's checksum is wrong", str(self.path)
+            )
 
     def close(self) -> None:
         self._file.close()

@@ -3,8 +3,8 @@
     python -m duemq.storage.delay_files.tiering_process
 
 One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`.
-On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged, 4 where
-the store is.
+On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged (then a
+line of JSON, see `Damage`), 4 where the store is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ from duemq.storage.delay_files.catalog import Sealed, open_file
 from duemq.storage.delay_files.sealed_file import About, DelayFile, Part, parts_of, write
 from duemq.storage.fsync import sync_folder
 from duemq.storage.jobs.child import job_of_parent
-from duemq.storage.jobs.jobs import BadJob, JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, tiering_job
+from duemq.storage.jobs.jobs import (
+    BadJob,
+    Damage,
+    JobFile,
+    LoadJob,
+    RewriteJob,
+    SealJob,
+    TieringJob,
+    encode,
+    tiering_job,
+)
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import sorted_file_options
 
@@ -151,9 +161,12 @@ def main() -> int:
     except BadJob as error:
         print(error, file=sys.stderr)
         return FAILED
+    except DamagedFile as error:
+        print(encode(Damage(str(error), error.path)).decode(), file=sys.stderr)
+        return DAMAGED
     except DuemqError as error:
         print(error, file=sys.stderr)
-        return DAMAGED if isinstance(error, DamagedFile) else CORRUPT if isinstance(error, CorruptStore) else FAILED
+        return CORRUPT if isinstance(error, CorruptStore) else FAILED
     return 0
 
 

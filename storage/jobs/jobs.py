@@ -41,6 +41,14 @@ def decode(kind: type[T], document: Any) -> T:
         raise BadJob(f"{kind.__name__}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What a child says on standard error, as a line of JSON, where a delay file is damaged: see DamagedFile."""
+
+    message: str
+    path: str
+
+
 # --- sealing, loading, rewriting --------------------------------------------------------------------------------------
 
 

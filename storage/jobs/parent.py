@@ -9,16 +9,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
+import orjson
+
 from duemq.model.errors import CorruptStore, DamagedFile, DuemqError, StoreFailed
 from duemq.storage.delay_files.tiering_process import CORRUPT, DAMAGED
-from duemq.storage.jobs.jobs import encode
+from duemq.storage.jobs.jobs import Damage, decode, encode
 
 log = logging.getLogger(__name__)
 
 _LINE_BYTES = 1 << 20
 _TEXT_BYTES = 64 << 10  # of what a process says in the end
 _KILLED_S = 5.0
-_ERRORS: dict[int | None, type[DuemqError]] = {CORRUPT: CorruptStore, DAMAGED: DamagedFile}
 
 Lines = Callable[[Any], AsyncGenerator[bytes, None]]
 """Does a job of `jobs.py`, and gives one line of JSON for each answer. To be closed."""
@@ -60,9 +61,17 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
         if process.returncode != 0:
             text = wrong.result().decode(errors="replace").strip()
             text = text or f"{module} ended with exit code {process.returncode}"
-            raise _ERRORS.get(process.returncode, StoreFailed)(text)
+            raise _error_of(process.returncode, text)
 
     return work
+
+
+def _error_of(exit_code: int | None, text: str) -> DuemqError:
+    """What a process that failed says of it: its last lines on standard error."""
+    if exit_code == DAMAGED:
+        damage = decode(Damage, orjson.loads(text.splitlines()[-1]))
+        return DamagedFile(damage.message, damage.path)
+    return CorruptStore(text) if exit_code == CORRUPT else StoreFailed(text)
 
 
 async def _line(output: asyncio.StreamReader, module: str, silence_s: float | None) -> bytes:

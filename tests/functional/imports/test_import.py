@@ -70,7 +70,7 @@ async def test_the_same_content_is_imported_once(world: World) -> None:
 async def test_a_process_takes_files_in(world: World) -> None:
     node = world.nodes[0]
     importer = FileImporter(
-        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+        SHARD, node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     await hand_over(world)
@@ -309,7 +309,7 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     await standby.follow(ledger_end=1)
     clock = world.now
     importer = FileImporter(
-        SHARD, lambda: standby.replica, ImportPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
+        SHARD, standby.replica, ImportPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"), peers=Others({"silent": {}}),
     )  # fmt: skip
     (said,) = master.replica.entry.imported
@@ -388,7 +388,7 @@ async def test_long_names_make_no_long_reasons(world: World) -> None:
     """Nor do they end anything: a column whose name has a megabyte once ended the process of each node."""
     node = world.nodes[0]
     importer = FileImporter(
-        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
+        SHARD, node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(),
         lines_of("duemq.storage.imports.import_process"),
     )  # fmt: skip
     path = world.shared / "wide.parquet"
@@ -426,7 +426,7 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
             raise Ended
 
     importer = FileImporter(
-        SHARD, lambda: node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(), wrong,
+        SHARD, node.replica, ImportPolicy((world.shared,)), lambda: world.now, asyncio.Lock(), wrong,
         counts=counts,
     )  # fmt: skip
     await hand_over(world)

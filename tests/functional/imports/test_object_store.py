@@ -154,7 +154,7 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
 
     def importer() -> FileImporter:
         made = FileImporter(
-            SHARD, lambda: node.replica, policy, lambda: clock, asyncio.Lock(),
+            SHARD, node.replica, policy, lambda: clock, asyncio.Lock(),
             lines_of("duemq.storage.imports.import_process", 30.0),
         )  # fmt: skip
         made.lead()

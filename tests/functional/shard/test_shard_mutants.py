@@ -18,7 +18,7 @@ from duemq.delay.core.command_batch import CommandBatch, Lookups, View
 from duemq.delay.core.cycle import Cycle, Phase
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.replica import Replica, Tiers
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, Deferred, Entry
@@ -44,8 +44,8 @@ def early_apply(patch: Patch) -> None:
     """A standby applies commands ahead of the ledger and decides for itself."""
     follow = Replica.follow
 
-    async def follow_and_decide(self: Replica, bus: MemoryBus) -> int:
-        followed = await follow(self, bus)
+    async def follow_and_decide(self: Replica, bus: MemoryBus, tiers: Tiers) -> int:
+        followed = await follow(self, bus, tiers)
         if self.entry.number < 0:
             return followed
         cycle = self.cycle()

@@ -59,7 +59,7 @@ def rows_in(store: ShardStore) -> dict[bytes, bytes]:
 
 def with_a_process(node: SimNode) -> TieringWorker:
     delay_files, lock = node.world.delay_files, asyncio.Lock()
-    return TieringWorker(SHARD, lambda: node.replica, lock, delay_files, lambda: node.world.now, asyncio.Lock())
+    return TieringWorker(SHARD, node.replica, lock, delay_files, lambda: node.world.now, asyncio.Lock())
 
 
 async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:

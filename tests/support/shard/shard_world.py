@@ -21,7 +21,7 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ids import IdCodec
@@ -78,7 +78,7 @@ class Taking(FileImporter):
     def __init__(self, node: SimNode) -> None:
         self._node, world = node, node.world
         policy = ImportPolicy((world.shared,))
-        super().__init__(SHARD, lambda: node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
+        super().__init__(SHARD, node.replica, policy, lambda: world.now, asyncio.Lock(), self._take_in)
 
     async def _take_in(self, job: ImportJob) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
@@ -131,9 +131,7 @@ class SimNode:
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
         self.store._db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
-        self.replica.loaded = self._load
         self.importer = Taking(self)
-        self.replica.files = self.importer
         self.delay_files = self.keeper()
 
     def keeper(self) -> TieringWorker:
@@ -141,7 +139,7 @@ class SimNode:
         world, turn, rest = self.world, asyncio.Lock(), asyncio.Lock()
         return TieringWorker(
             SHARD,
-            lambda: self.replica,
+            self.replica,
             rest,
             world.delay_files,
             lambda: world.now,
@@ -193,7 +191,7 @@ class SimNode:
 
     async def follow(self, ledger_end: int | None = None) -> None:
         self.bus.ledger_end, self.following = ledger_end, True
-        await self.replica.follow(self.bus)
+        await self.replica.follow(self.bus, Tiers(self._load, self.importer))
         self.bus.ledger_end, self.following = None, False
 
     async def promote(self) -> None:
