@@ -15,7 +15,8 @@ async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> 
 
     What the caller does next, such as closing the store or opening the folder, then finds it at rest.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    name = getattr(work, "__name__", "work")
+    running = asyncio.create_task(asyncio.to_thread(work, *args, **kwargs), name=f"thread {name}")
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

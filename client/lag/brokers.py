@@ -23,7 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import mend_timeouts
 from duemq.client.consumer.kafka.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds

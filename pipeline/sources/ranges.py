@@ -19,7 +19,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_timeouts, offsets_at
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput
@@ -261,7 +261,7 @@ class PythonConnection:
     async def open(options: KafkaOptions) -> PythonConnection:
         """Raises Unavailable and BadConfig."""
         consumer = AIOKafkaConsumer(enable_auto_commit=False, **options.client())
-        mend_timeouts(consumer._client)
+        mend_timeouts(client_of(consumer))
         try:
             await consumer.start()
         except (KafkaError, OSError) as error:
@@ -271,7 +271,7 @@ class PythonConnection:
 
     async def topics(self) -> dict[str, list[int]]:
         # Of all topics, with their leaders: a client that meets them one by one asks once for each.
-        client = self._consumer._client
+        client = client_of(self._consumer)
         if not await client.force_metadata_update():
             raise Unavailable(f"Kafka at {self._options.bootstrap} does not say what topics it has")
         return {topic: sorted(client.cluster.partitions_for_topic(topic) or ()) for topic in client.cluster.topics()}
@@ -279,10 +279,7 @@ class PythonConnection:
     async def offsets(
         self, times: Mapping[TopicPartition, int], *, committed: bool = True
     ) -> dict[TopicPartition, tuple[int, int]]:
-        fetcher = self._consumer._fetcher
-        fetcher._isolation_level = 1 if committed else 0
-        # Its public methods ask the same, but drop the time, and each has a way of its own to say "none".
-        found = await fetcher._retrieve_offsets(dict(times), self._options.request_timeout_ms)
+        found = await offsets_at(self._consumer, times, self._options.request_timeout_ms, committed=committed)
         return {where: (at, -1 if time is None else time) for where, (at, time) in found.items() if at >= 0}
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:

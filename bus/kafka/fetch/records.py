@@ -9,7 +9,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
-from duemq.bus.kafka.client import BATCH_HEAD_BYTES, leniently
+from duemq.bus.kafka.aiokafka_internals import BATCH_HEAD_BYTES, leniently
 from duemq.bus.kafka.fetch.frames import to_frame
 from duemq.model.record import Stored
 

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from duemq.bus.base import Appended, Batches, Landed
-from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.aiokafka_internals import mend_timeouts, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import appended, batches_of, refusal_of
 from duemq.bus.kafka.produce.stop import noticed, stop

@@ -19,11 +19,12 @@ from collections.abc import Awaitable, Collection, Iterable
 from typing import Any, TypeVar
 
 from aiokafka import errors
-from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import DestinationRefused
+from duemq.bus.kafka.aiokafka_internals import transaction_coordinator, transaction_manager
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.requests.wire import Wire, grouped
@@ -128,13 +129,11 @@ class OpenTransaction:
 
     @property
     def _manager(self) -> Any:
-        return self._producer._txn_manager
+        return transaction_manager(self._producer)
 
     def _coordinator(self) -> object | None:
         """The connection to it; None if there is none just now."""
-        node = self._producer._sender._coordinators.get(CoordinationType.TRANSACTION)
-        link = self._producer.client._conns.get((node, ConnectionGroup.COORDINATION))
-        return link if link is not None and link.connected() else None
+        return transaction_coordinator(self._producer)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import DestinationRefused
+from duemq.bus.kafka.aiokafka_internals import transaction_manager
 from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import noticed
@@ -91,7 +92,7 @@ async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection
     now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is
     so as soon as a broker refused a batch, or the transaction does not get its partitions.
     """
-    leader_of, missing = producer.client.cluster.leader_for_partition, producer._txn_manager.partitions_to_add
+    leader_of, missing = producer.client.cluster.leader_for_partition, transaction_manager(producer).partitions_to_add
     waiting = {future for futures in sent.values() for future in futures}
     now = time.monotonic()
     until, look, looks = now + patience_s, now + _LOOK_S, 0

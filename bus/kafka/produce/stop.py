@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from aiokafka.errors import ProducerClosed
+from duemq.bus.kafka.aiokafka_internals import fail_unsent, sender_task, transaction_waiter
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +23,10 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
 
 async def _cut(producer: Any) -> None:
     """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
-    producer._closed = True
-    accumulator = producer._message_accumulator
-    unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
-    accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
-    accumulator.fail_all(ProducerClosed())
-    accumulator.reenqueue = lambda batch: None  # a request that ends later would put its batches back
-    for batch in unsent:
-        noticed(batch.future)
-        noticed(batch._drain_waiter)
-    sender = producer._sender.sender_task
+    for future in fail_unsent(producer):
+        noticed(future)
+    sender = sender_task(producer)
     if sender is not None:
-        sender.remove_done_callback(producer._sender._fail_all)  # it fails itself where there are no transactions
         sender.add_done_callback(noticed)
         sender.cancel()
     await _has_ended(producer.client.close(), _CUT_S)  # that ends the requests that the sender still waits for
@@ -64,21 +56,14 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
     return ended
 
 
-def is_sending(producer: Any) -> bool:
-    """Whether it has batches that are not sent, or not acknowledged."""
-    accumulator = producer._message_accumulator
-    return bool(accumulator._pending_batches) or any(accumulator._batches.values())
-
-
 def notice_transaction(producer: Any) -> None:
     """Nobody needs the error of its transaction any more.
 
     aiokafka also fails a future that only `commit_transaction` would wait for: of a sender that was fenced, and of a
     topic that may not be written.
     """
-    transactions = producer._txn_manager
-    if transactions is not None and transactions._transaction_waiter is not None:
-        noticed(transactions._transaction_waiter)
+    if (waiter := transaction_waiter(producer)) is not None:
+        noticed(waiter)
 
 
 def noticed(future: asyncio.Future[Any]) -> None:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, errors
-from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
 from duemq.bus.base import Batches, DestinationRefused, Landed
-from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.aiokafka_internals import is_sending, mend_timeouts, mend_topics, on_coordinator_lost
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import RecordBatch, appended, batches_of, refusal_of
 from duemq.bus.kafka.produce.decisions import Decisions
@@ -25,7 +24,7 @@ from duemq.bus.kafka.produce.failures import translated
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
-from duemq.bus.kafka.produce.stop import is_sending, notice_transaction, stop
+from duemq.bus.kafka.produce.stop import notice_transaction, stop
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
@@ -82,7 +81,7 @@ class KafkaCommitter:
         mend_topics(self._producer.client)
         wire.watch(self._producer.client)
         self._hanging = OpenTransaction(wire, self._producer, decisions)
-        self._producer._sender._coordinator_dead = self._coordinator_lost
+        on_coordinator_lost(self._producer, self._coordinator_lost)
 
     async def open(self) -> None:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
@@ -186,8 +185,7 @@ class KafkaCommitter:
             finally:
                 self._waiting = None
 
-    def _coordinator_lost(self, kind: CoordinationType) -> None:
-        self._producer._sender._coordinators.pop(kind, None)  # what aiokafka does here
+    def _coordinator_lost(self) -> None:
         if self._waiting is not None:
             self._lost_coordinator = True
             self._waiting.reschedule(asyncio.get_running_loop().time())

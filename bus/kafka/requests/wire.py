@@ -20,7 +20,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import mend_timeouts, on_connection_closed
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.record import Partition
@@ -101,15 +101,13 @@ class Wire:
 
         A partition of a dead broker that enters a transaction holds up its shard until the broker is back.
         """
-        lost = client._on_connection_closed
 
-        def closed(connection: Any, reason: Any) -> None:
-            lost(connection, reason)
+        def closed(connection: Any) -> None:
             for broker in self.client.cluster.brokers():
                 if (broker.host, broker.port) == (connection.host, connection.port):
                     self._look_at(broker.nodeId)
 
-        client._on_connection_closed = closed
+        on_connection_closed(client, closed)
 
     def _look_at(self, broker: int) -> None:
         name = f"kafka broker {broker}"

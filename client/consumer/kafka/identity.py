@@ -14,6 +14,7 @@ from collections.abc import Collection
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
+from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.kafka.parking import ANEW, Parking
 from duemq.client.consumer.kafka.positions import is_of, says_of
@@ -43,7 +44,7 @@ class TopicIdentity:
         partitions, seen = self._kafka.assignment(), self._starts.ids
         begins = {each for each, offset in self._parking.parked.items() if offset == ANEW}
         async with asyncio.timeout(_ASK_S):
-            ids = await topic_ids(self._kafka._client, {each.topic for each in partitions})
+            ids = await topic_ids(client_of(self._kafka), {each.topic for each in partitions})
         places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
         if turn != self._changes.turn:
             return False

@@ -20,7 +20,16 @@ from aiokafka.errors import (
 from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import (
+    abandon,
+    client_of,
+    fetcher_of,
+    mend_header_names,
+    mend_missing_offsets,
+    mend_timeouts,
+    start_without_topics,
+    subscription_of,
+)
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.kafka.identity import TopicIdentity
@@ -84,10 +93,10 @@ class Source:
             isolation_level="read_committed",
             **settings,
         )
-        mend_timeouts(self._kafka._client)
-        mend_missing_offsets(self._kafka._client)
+        mend_timeouts(client_of(self._kafka))
+        mend_missing_offsets(client_of(self._kafka))
         # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
-        self._kafka._wait_topics = self._kafka._client.force_metadata_update
+        start_without_topics(self._kafka)
         self._starts = Starts(self._kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
@@ -113,12 +122,12 @@ class Source:
         if self._file is None:
             self._kafka.subscribe(self._topics, listener=self._changes)
             await self._kafka.start()
-            mend_header_names(self._kafka._fetcher)
+            mend_header_names(fetcher_of(self._kafka))
         else:
             stored = await asyncio.to_thread(self._file.load)
             self._starts.known |= self._file.topics
             await self._kafka.start()
-            mend_header_names(self._kafka._fetcher)
+            mend_header_names(fetcher_of(self._kafka))
             await self._take_all(stored)
         work = [("partitions", self._look_often), ("starts", self._parking.run), ("topics", self._compare_often)]
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
@@ -248,27 +257,13 @@ class Source:
                 await self._kafka.stop()
         except (TimeoutError, KafkaError) as error:
             log.warning("consumer cannot leave its group: %r", error, extra={"action": "leave"})
-            self._abandon()
+            abandon(self._kafka)
         except asyncio.CancelledError:
-            self._abandon()
+            abandon(self._kafka)
             raise
         finally:
             if self._file is not None:
                 self._file.unlock()
-
-    def _abandon(self) -> None:
-        """End what aiokafka leaves behind when its own `stop` does not come to its end."""
-        coordinator, fetcher, client = self._kafka._coordinator, self._kafka._fetcher, self._kafka._client
-        tasks = [
-            getattr(coordinator, name, None)
-            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
-        ]
-        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ()), client._sync_task]
-        for task in tasks:
-            if task is not None:
-                task.cancel()
-        for connection in list(client._conns.values()):
-            connection.close()
 
     # --- what is new ----------------------------------------------------------------------------------------------
 
@@ -325,7 +320,7 @@ class Source:
         async with self._saving:
             await self._commit({})
         if missing := self._unknown():
-            await self._kafka._client.force_metadata_update()
+            await client_of(self._kafka).force_metadata_update()
             missing = self._unknown()
         return missing
 
@@ -336,7 +331,7 @@ class Source:
         """Broadcasting: have all partitions there are. The topics that are missing. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
-        ids = await topic_ids(self._kafka._client, self._topics)
+        ids = await topic_ids(client_of(self._kafka), self._topics)
         anew = await asyncio.to_thread(self._file.anew, ids)
         stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
         present = self._kafka.assignment()
@@ -363,7 +358,7 @@ class Source:
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """All at once: a pull between finds a place everywhere."""
         places = dict(starts)
-        if (subscription := self._kafka._subscription.subscription) is not None:
+        if (subscription := subscription_of(self._kafka)) is not None:
             present = subscription.assignment
             places |= {each: present.state_value(each).position for each in present.tps}
         self._kafka.assign(sorted(places))

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from duemq.bus.kafka.aiokafka_internals import client_of, commit_offsets, committed_offsets
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.kafka.positions import metadata_of, topics_in
 from duemq.client.consumer.options import ConsumerOptions
@@ -104,9 +105,7 @@ class Starts:
         """What the group has committed of them."""
         asked = [*partitions, *([self.mark] if self.mark else [])]
         async with asyncio.timeout(_ASK_S):
-            commits: Mapping[
-                TopicPartition, OffsetAndMetadata
-            ] = await self._kafka._coordinator.fetch_committed_offsets(asked)
+            commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(self._kafka, asked)
         if self.mark in commits:
             self.known |= topics_in([commits[self.mark].metadata], {each.topic for each in asked})
         return {each: place for each, place in commits.items() if place.offset >= 0}
@@ -116,7 +115,7 @@ class Starts:
         tries again after a rebalance, when those members have gone on from there."""
         if unknown := {each.topic for each in begins} - self.ids.keys():
             async with asyncio.timeout(_ASK_S):
-                self.ids |= await topic_ids(self._kafka._client, unknown)
+                self.ids |= await topic_ids(client_of(self._kafka), unknown)
         offsets = {
             each: OffsetAndMetadata(offset, metadata_of(offset, self.ids.get(each.topic)))
             for each, offset in begins.items()
@@ -127,18 +126,14 @@ class Starts:
 async def commit_once(
     kafka: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], still: Callable[[], bool]
 ) -> None:
-    """One request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError.
+    """One request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError."""
 
-    aiokafka's own `commit` goes on for ever while brokers are away. For a topic that was deleted it goes on until there
-    is one of that name again, which then has offsets of the old one.
-    """
-    coordinator = kafka._coordinator
+    def check() -> None:
+        if not still():
+            raise CommitFailedError("partitions moved meanwhile")
+
     async with asyncio.timeout(_ASK_S):
-        await coordinator.ensure_coordinator_known()
-        async with coordinator._commit_lock:
-            if not still():
-                raise CommitFailedError("partitions moved meanwhile")
-            await coordinator._do_commit_offsets(None, offsets)
+        await commit_offsets(kafka, offsets, check)
 
 
 def named(partitions: Collection[TopicPartition]) -> str:

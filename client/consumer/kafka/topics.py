@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_missing_offsets, mend_timeouts
 from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequest
 from duemq.client.consumer.kafka.positions import topics_in
 from duemq.client.consumer.options import ConsumerOptions
@@ -87,8 +87,8 @@ async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterab
 @asynccontextmanager
 async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **options.kafka_of(AIOKafkaAdminClient))
-    mend_timeouts(admin._client)
-    mend_missing_offsets(admin._client)
+    mend_timeouts(client_of(admin))
+    mend_missing_offsets(client_of(admin))
     try:
         await patiently(admin.start)
         yield admin
@@ -164,7 +164,7 @@ async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: in
         for topic, code, message in (await admin.create_topics(new)).topic_errors:
             error = errors.for_code(code)
             if error in _PASSES:
-                await admin._client.force_metadata_update()
+                await client_of(admin).force_metadata_update()
                 raise error(f"topic {topic}: {message}")
             if error is errors.TopicAuthorizationFailedError:
                 raise Rejected("not_authorized", f"topic {topic} is not there, and this user may not make it", "group")

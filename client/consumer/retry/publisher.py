@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from duemq.bus.kafka.client import mend_timeouts, mend_topics
+from duemq.bus.kafka.aiokafka_internals import mend_timeouts, mend_topics
 from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
 from duemq.client.consumer.message import Message

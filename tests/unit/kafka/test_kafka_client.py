@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 
-from duemq.bus.kafka.client import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import mend_timeouts
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions

@@ -19,7 +19,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.client import mend_header_names, mend_missing_offsets, mend_topics
+from duemq.bus.kafka.aiokafka_internals import mend_header_names, mend_missing_offsets, mend_topics
 
 HERE = TopicPartition("t", 0)
 
@@ -103,7 +103,7 @@ def test_a_coordinator_that_is_loading_does_not_say_that_there_are_no_offsets() 
 
 
 def test_a_producer_asks_for_all_topics_it_sends_to_and_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.bus.kafka.client._MANY_TOPICS", 3)
+    monkeypatch.setattr("duemq.bus.kafka.aiokafka_internals._MANY_TOPICS", 3)
     there = ["a", "b", "c", "d"]
     asked: list[MetadataRequest] = []
 

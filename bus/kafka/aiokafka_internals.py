@@ -1,18 +1,24 @@
-"""Defects of aiokafka 0.14, mended from outside, each on one client only."""
+"""The private parts of aiokafka 0.14: all that duemq uses of them is in this file, and a test checks that they exist.
+
+First the defects that are mended from outside, each on one client only; then what duemq reads and sets beside that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import RequestTimedOutError, for_code
+from aiokafka.errors import ProducerClosed, RequestTimedOutError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
 _MANY_TOPICS = 1_000  # from then on, those that were deleted are dropped
@@ -179,3 +185,143 @@ class _Records(PartitionRecords):  # type: ignore[misc]
                 yield self._consumer_record(self._tp, record)
         self.next_fetch_offset = following
         yield from self._unpack_records()
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+def transaction_manager(producer: Any) -> Any:
+    """The TransactionManager of an AIOKafkaProducer; None without a transactional id."""
+    return producer._txn_manager
+
+
+def transaction_waiter(producer: Any) -> asyncio.Future[Any] | None:
+    """What `commit_transaction` of a producer waits for, if there is one."""
+    manager = producer._txn_manager
+    return None if manager is None else manager._transaction_waiter
+
+
+def transaction_coordinator(producer: Any) -> object | None:
+    """The connection of a producer to its coordinator; None if there is none just now."""
+    node = producer._sender._coordinators.get(CoordinationType.TRANSACTION)
+    link = producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+    return link if link is not None and link.connected() else None
+
+
+def on_coordinator_lost(producer: Any, lost: Callable[[], None]) -> None:
+    """Have a producer that loses its coordinator call this, after it has forgotten where that was."""
+    coordinators = producer._sender._coordinators
+
+    def dead(kind: CoordinationType) -> None:
+        coordinators.pop(kind, None)  # what aiokafka does here
+        lost()
+
+    producer._sender._coordinator_dead = dead
+
+
+def is_sending(producer: Any) -> bool:
+    """Whether it has batches that are not sent, or not acknowledged."""
+    accumulator = producer._message_accumulator
+    return bool(accumulator._pending_batches) or any(accumulator._batches.values())
+
+
+def fail_unsent(producer: Any) -> list[asyncio.Future[Any]]:
+    """Close a producer to its callers and fail all its batches, with ProducerClosed. Their futures."""
+    producer._closed = True
+    accumulator = producer._message_accumulator
+    unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
+    accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
+    accumulator.fail_all(ProducerClosed())
+    accumulator.reenqueue = lambda batch: None  # a request that ends later would put its batches back
+    return [future for batch in unsent for future in (batch.future, batch._drain_waiter)]
+
+
+def sender_task(producer: Any) -> asyncio.Task[Any] | None:
+    """The task that sends for a producer. It fails nothing any more when it ends: that fails without transactions."""
+    task: asyncio.Task[Any] | None = producer._sender.sender_task
+    if task is not None:
+        task.remove_done_callback(producer._sender._fail_all)
+    return task
+
+
+# --- clients and consumers --------------------------------------------------------------------------------------------
+
+
+def on_connection_closed(client: Any, closed: Callable[[Any], None]) -> None:
+    """Have an AIOKafkaClient call this with each connection that it loses."""
+    before = client._on_connection_closed
+
+    def both(connection: Any, reason: Any) -> None:
+        before(connection, reason)
+        closed(connection)
+
+    client._on_connection_closed = both
+
+
+def client_of(owner: Any) -> Any:
+    """The AIOKafkaClient of a consumer or of an admin client."""
+    return owner._client
+
+
+def fetcher_of(consumer: Any) -> Any:
+    """The Fetcher of an AIOKafkaConsumer."""
+    return consumer._fetcher
+
+
+def start_without_topics(consumer: Any) -> None:
+    """Have the start of a consumer learn what topics there are, and not wait until all that it subscribes to exist."""
+    consumer._wait_topics = consumer._client.force_metadata_update
+
+
+def subscription_of(consumer: Any) -> Any:
+    """The Subscription of an AIOKafkaConsumer; None without one."""
+    return consumer._subscription.subscription
+
+
+async def committed_offsets(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, Any]:
+    """What a consumer's group has committed. Raises KafkaError."""
+    found: Mapping[TopicPartition, Any] = await consumer._coordinator.fetch_committed_offsets(partitions)
+    return found
+
+
+async def commit_offsets(
+    consumer: Any, offsets: Mapping[TopicPartition, OffsetAndMetadata], check: Callable[[], None]
+) -> None:
+    """Commit by one request, as the member that the consumer is. `check` may raise, right before it. Raises KafkaError.
+
+    aiokafka's own `commit` goes on for ever while brokers are away. For a topic that was deleted it goes on until there
+    is one of that name again, which then has offsets of the old one.
+    """
+    coordinator = consumer._coordinator
+    await coordinator.ensure_coordinator_known()
+    async with coordinator._commit_lock:
+        check()
+        await coordinator._do_commit_offsets(None, offsets)
+
+
+async def offsets_at(
+    consumer: Any, times: Mapping[TopicPartition, int], timeout_ms: int, *, committed: bool
+) -> Mapping[TopicPartition, tuple[int, int | None]]:
+    """Offset and time of the first record since a time, by partition. `committed`: as read-committed consumers see it.
+
+    The consumer's public methods ask the same, but drop the time, and each has a way of its own to say "none".
+    """
+    fetcher = consumer._fetcher
+    fetcher._isolation_level = 1 if committed else 0
+    found: Mapping[TopicPartition, tuple[int, int | None]] = await fetcher._retrieve_offsets(dict(times), timeout_ms)
+    return found
+
+
+def abandon(consumer: Any) -> None:
+    """End what aiokafka leaves behind when a consumer's own `stop` does not come to its end."""
+    coordinator, fetcher, client = consumer._coordinator, consumer._fetcher, consumer._client
+    tasks = [
+        getattr(coordinator, name, None)
+        for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+    ]
+    tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ()), client._sync_task]
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+    for connection in list(client._conns.values()):
+        connection.close()
