@@ -192,7 +192,8 @@ class Consumer:
         """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises what ended the consumer, if that did."""
         ending = stop or asyncio.Event()
         with stopped_by_signals(ending):
-            waiting, starting = asyncio.create_task(ending.wait()), asyncio.create_task(self.start())
+            waiting = asyncio.create_task(ending.wait(), name="consumer stop")
+            starting = asyncio.create_task(self.start(), name="consumer start")
             try:
                 await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():

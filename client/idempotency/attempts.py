@@ -130,7 +130,7 @@ class Attempts:
 
     async def _begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
         """Whoever is cancelled meanwhile has not begun, so it must not look as if it had."""
-        begin = asyncio.ensure_future(self._ask_to_begin(key, claim, now))
+        begin = asyncio.create_task(self._ask_to_begin(key, claim, now), name="idempotency begin")
         try:
             return await _undisturbed(begin)
         except asyncio.CancelledError:
@@ -257,7 +257,7 @@ class Attempts:
 
 async def _undisturbed(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
     """Its result. A cancellation of the caller lets it end, if that is soon; a second one does not wait."""
-    task = asyncio.ensure_future(call)
+    task = call if isinstance(call, asyncio.Task) else asyncio.create_task(call, name="idempotency store")
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
