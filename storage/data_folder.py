@@ -11,11 +11,12 @@ import os
 import secrets
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.rocksdb_errors import translated
@@ -34,22 +35,10 @@ _UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a mak
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterIdentity:
-    """What all nodes of a cluster have in common. `secret`: the key of the ids' checksums (32 bytes)."""
-
-    cluster: str
-    shards: int
-    secret: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FolderInfo:
-    """What a folder says about itself. `secret`: the key of the ids' checksums (32 bytes)."""
+class FolderInfo(ClusterIdentity):
+    """What a folder says about itself, and where it is."""
 
     path: Path
-    shards: int
-    cluster: str
-    secret: bytes = field(repr=False)
 
 
 def disk_use(path: Path) -> DiskUse:
@@ -144,7 +133,7 @@ def read_info(path: Path) -> FolderInfo:
         raise FolderRefused(f"{path / SECRET} is missing: without it no id can be checked; restore it") from error
     except OSError as error:
         raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
-    return FolderInfo(path, shards, cluster, secret)
+    return FolderInfo(cluster, shards, secret, path)
 
 
 def _refuse_backup(path: Path) -> None:

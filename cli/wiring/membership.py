@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.parts import zookeeper_options
-from duemq.election.zookeeper.layout import Meta
 from duemq.election.zookeeper.registry import Registry
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -25,17 +25,19 @@ async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry
     return directory
 
 
-async def shared_meta(directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool) -> Meta | None:
+async def shared_identity(
+    directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool
+) -> ClusterIdentity | None:
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
-        return await directory.meta(settings.shards)
+        return await directory.identity(settings.shards)
     told = False
     while not stop.is_set():
         try:
-            return await directory.meta()
+            return await directory.identity()
         except Unavailable as error:
             if makes:
-                return await directory.meta(_SHARDS)
+                return await directory.identity(_SHARDS)
             if not told:
                 log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
             told = True

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.membership import open_directory, shared_meta
+from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, node_options, open_bus, registry
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
@@ -22,7 +22,7 @@ from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.election.base import Member
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.model.errors import BadConfig
-from duemq.storage.data_folder import SNAPSHOTS, ClusterIdentity, Folder
+from duemq.storage.data_folder import SNAPSHOTS, Folder
 from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
@@ -64,13 +64,13 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         host = _told_host(settings.node.advertise, bound)
         stop = stop_on_signals()
         directory = await open_directory(settings, opened)
-        meta = await shared_meta(directory, settings, stop, makes=True)
-        assert meta is not None
-        folder = Folder.open(data, identity=ClusterIdentity(meta.cluster, meta.shards, meta.secret))
+        identity = await shared_identity(directory, settings, stop, makes=True)
+        assert identity is not None
+        folder = Folder.open(data, identity=identity)
         opened.callback(folder.close)
-        holds = None if worker is None else frozenset(range(worker, meta.shards, workers))
+        holds = None if worker is None else frozenset(range(worker, identity.shards, workers))
         me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
-        election = ZooKeeperElection(directory, me, meta.shards, bound, settings.node.link_port)
+        election = ZooKeeperElection(directory, me, identity.shards, bound, settings.node.link_port)
         clock, metrics = guarded_clock(settings), registry()
 
         async def checkpoint(shard: int, into: Path) -> None:

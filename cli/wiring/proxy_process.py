@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_meta
+from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
 from duemq.cli.wiring.parts import check_cluster, connection_limits, front_door, guarded_clock, open_bus, registry
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
@@ -60,21 +60,21 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
         directory = await open_directory(settings, opened)
-        meta = await shared_meta(directory, settings, stop, makes=False)
-        if meta is None:
+        identity = await shared_identity(directory, settings, stop, makes=False)
+        if identity is None:
             return
         clock, metrics = guarded_clock(settings), registry()
-        reached = await _reach_brokers(settings, meta.shards, clock, opened, stop)
+        reached = await _reach_brokers(settings, identity.shards, clock, opened, stop)
         if reached is None:
             return
         bus, watch, destinations = reached
-        follower = LedgerFollower(bus, meta.shards)
+        follower = LedgerFollower(bus, identity.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
-            meta.cluster, bus, IdCodec(meta.secret), destinations, follower, RemoteReader(directory, http), directory,
-            directory, watch, metrics, age,
+            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
+            directory, directory, watch, metrics, age,
         )  # fmt: skip
         app = front_door(settings, backend, metrics, stop)
 

@@ -22,6 +22,7 @@ import orjson
 
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.session import Znode
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Fatal
 
 FORMAT = 1
@@ -58,15 +59,6 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """What all nodes and proxies of a cluster share. `secret`: the key of the ids' checksums."""
-
-    cluster: str
-    shards: int
-    secret: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Registered:
     """A member as it stands in ZooKeeper. `instance`: random, one for each process that took part."""
 
@@ -86,18 +78,18 @@ class Lock:
     version: int
 
 
-def encode_meta(meta: Meta) -> bytes:
-    secret = base64.b64encode(meta.secret).decode()
-    return orjson.dumps({"format": FORMAT, "cluster": meta.cluster, "shards": meta.shards, "secret": secret})
+def encode_identity(identity: ClusterIdentity) -> bytes:
+    secret = base64.b64encode(identity.secret).decode()
+    return orjson.dumps({"format": FORMAT, "cluster": identity.cluster, "shards": identity.shards, "secret": secret})
 
 
-def decode_meta(path: str, data: bytes) -> Meta:
+def decode_identity(path: str, data: bytes) -> ClusterIdentity:
     """Raises Fatal."""
     try:
         fields = orjson.loads(data)
         if fields["format"] != FORMAT:
             raise Fatal(f"{path} in ZooKeeper is of format {fields['format']}, this version of duemq knows {FORMAT}")
-        return Meta(fields["cluster"], fields["shards"], base64.b64decode(fields["secret"], validate=True))
+        return ClusterIdentity(fields["cluster"], fields["shards"], base64.b64decode(fields["secret"], validate=True))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise Fatal(f"{path} in ZooKeeper was not written by duemq: choose another zookeeper.chroot") from error
 

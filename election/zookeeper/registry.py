@@ -15,15 +15,15 @@ from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.layout import (
     Layout,
     Lock,
-    Meta,
     Registered,
+    decode_identity,
     decode_locks,
     decode_member,
-    decode_meta,
-    encode_meta,
+    encode_identity,
 )
 from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_name
 from duemq.election.zookeeper.session import Session, SessionState
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,9 @@ class Registry:
         """Whether an operator wants the node drained."""
         return name in self.mirror.folder(self.layout.drain)
 
-    async def meta(self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None) -> Meta:
+    async def identity(
+        self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None
+    ) -> ClusterIdentity:
         """What the cluster shares: made by the first who gives `shards`, the same for all who come later.
 
         Raises Unavailable where nobody made it and `shards` is None, BadConfig where it has another number of shards.
@@ -120,8 +122,10 @@ class Registry:
                 if shards is None:
                     raise Unavailable(f"no node has started in cluster {self.layout.root} of ZooKeeper yet")
                 secret = make_secret() if make_secret else secrets.token_bytes(16)
-                await self.session.create(self.layout.meta, encode_meta(Meta(secrets.token_hex(8), shards, secret)))
-        meta = decode_meta(self.layout.meta, znode.data)
+                await self.session.create(
+                    self.layout.meta, encode_identity(ClusterIdentity(secrets.token_hex(8), shards, secret))
+                )
+        meta = decode_identity(self.layout.meta, znode.data)
         if shards is not None and shards != meta.shards:
             raise BadConfig(
                 f"shards = {shards}, but the cluster {self.layout.root} in ZooKeeper was made with {meta.shards}: "

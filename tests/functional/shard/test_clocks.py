@@ -24,6 +24,7 @@ from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.ids import IdCodec
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import unpack_record
@@ -34,7 +35,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader
 from duemq.proxy.request.ingress import Ingress, MessageLimits
-from duemq.storage.data_folder import ClusterIdentity, Folder
+from duemq.storage.data_folder import Folder
 from duemq.web.settings import HttpSettings
 
 pytestmark = pytest.mark.anyio

@@ -23,13 +23,14 @@ from duemq.delay.recovery.replica_snapshot import SnapshotServer, fetch
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, NodeState
 from duemq.election.single import SingleElection
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
 from duemq.model.ids import peek
 from duemq.model.message import CANCEL, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import ClusterIdentity, Folder
+from duemq.storage.data_folder import Folder
 from duemq.storage.delay_files.catalog import FOLDER
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tiering_work_in_thread")]

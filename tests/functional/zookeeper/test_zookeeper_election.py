@@ -144,12 +144,12 @@ async def test_whoever_comes_first_makes_what_the_cluster_shares(options: ZooKee
     for registry in registries:
         await registry.open()
     with pytest.raises(Unavailable, match="no node has started"):
-        await registries[0].meta()
-    metas = await asyncio.gather(*(registry.meta(16) for registry in registries))
+        await registries[0].identity()
+    metas = await asyncio.gather(*(registry.identity(16) for registry in registries))
     assert len(set(metas)) == 1
-    assert await registries[0].meta() == metas[0]
+    assert await registries[0].identity() == metas[0]
     with pytest.raises(BadConfig, match=r"shards = 8, but .* made with 16"):
-        await registries[0].meta(8)
+        await registries[0].identity(8)
     for registry in registries:
         await registry.close()
 

@@ -16,9 +16,10 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.delay.shard.shard import Shard
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.record import unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import ClusterIdentity, Folder
+from duemq.storage.data_folder import Folder
 
 IDENTITY = ClusterIdentity("cluster", 1, b"s" * 32)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import FolderRefused
-from duemq.storage.data_folder import VERSION, ClusterIdentity, Folder, disk_bytes, read_info
+from duemq.storage.data_folder import VERSION, Folder, disk_bytes, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
