@@ -46,9 +46,14 @@ _TOPIC, _KEY, _NAME, _LABELS, _EXPIRES = (
 _CANCEL, _MOVE = "duemq-cancel", "duemq-move"
 _AT, _LEVEL = "duemq-deliver-at", "DELAY"
 _TIMES = (_AT, "duemq-delay", "x-delay", _LEVEL)
-_OF_SCHEDULE = frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES))
-_OF_CHANGE = {_CANCEL: frozenset((_CANCEL,)), _MOVE: frozenset((_MOVE, *_TIMES))}
-_OURS = _OF_SCHEDULE | _OF_CHANGE.keys() | {import_command.HEADER}
+# The header that makes a record a command of one kind, and all that go with it. The first one that a record has counts.
+_OF_KIND = {
+    import_command.HEADER: frozenset((import_command.HEADER,)),
+    _CANCEL: frozenset((_CANCEL,)),
+    _MOVE: frozenset((_MOVE, *_TIMES)),
+    _TOPIC: frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES)),
+}
+_OURS = frozenset[str]().union(*_OF_KIND.values())
 
 _LEVELS = parse_levels(CLASSIC_LEVELS)
 _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -86,15 +91,21 @@ def command_of(
     record = read_record(frame)
     if record is None:
         return Malformed("bad_record: the record is damaged")
+    timestamp = max(timestamp, 0)
     try:
         ours = _our_headers(record.headers)
-        if import_command.HEADER in ours:
-            _only(ours, frozenset((import_command.HEADER,)), import_command.HEADER)
-            return _import_file(ours[import_command.HEADER], place)
-        change = next((name for name in _OF_CHANGE if name in ours), None)
-        if change is not None:
-            return _change(change, ours, max(timestamp, 0), place)
-        return _schedule(record, ours, max(timestamp, 0), place)
+        kind = next((header for header in _OF_KIND if header in ours), None)
+        if kind is None:
+            raise Rejected("missing_topic", f"{_TOPIC} is required: the name of the topic to deliver to")
+        if not ours.keys() <= _OF_KIND[kind]:
+            stray = next(name for name in ours if name not in _OF_KIND[kind])
+            raise Rejected("bad_header", f"{stray} does not go with {kind}")
+        if kind == import_command.HEADER:
+            return _import_file(ours[kind], place)
+        texts = _texts(ours)
+        if kind == _TOPIC:
+            return _schedule(record, ours, texts, timestamp, place)
+        return _change(kind, texts, timestamp, place)
     except Rejected as error:
         return Malformed(f"{error.code}: {error.detail}")
 
@@ -119,6 +130,7 @@ def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
 
 
 def _our_headers(headers: Headers) -> dict[str, bytes]:
+    """The headers that speak to duemq, each once."""
     ours: dict[str, bytes] = {}
     for given, value in headers:
         name = import_command.HEADER if given == import_command.FORMER_HEADER else given
@@ -126,34 +138,30 @@ def _our_headers(headers: Headers) -> dict[str, bytes]:
             if name in ours:
                 raise Rejected("bad_header", f"{name} is given twice")
             ours[name] = value
-        elif _is_reserved(name):
+        elif name[: len(RESERVED)].lower() == RESERVED:
             raise Rejected("unknown_field", f"{shown(name)} is not a header here; known are {', '.join(sorted(_OURS))}")
     return ours
 
 
-def _is_reserved(name: str) -> bool:
-    return name[: len(RESERVED)].lower() == RESERVED
+def _texts(ours: dict[str, bytes]) -> dict[str, str]:
+    """Their values as text, but for the key, which may be any bytes, and the topic, which has a rule of its own."""
+    texts: dict[str, str] = {}
+    for name, value in ours.items():
+        try:
+            texts[name] = value.decode()
+        except UnicodeDecodeError:
+            if name not in (_KEY, _TOPIC):
+                raise Rejected("bad_header", f"the value of {name} is not text: {_quoted(value)}") from None
+    return texts
 
 
-def _only(ours: dict[str, bytes], allowed: frozenset[str], what: str) -> None:
-    for name in ours:
-        if name not in allowed:
-            raise Rejected("bad_header", f"{name} does not go with {what}")
-
-
-# --- schedule ---------------------------------------------------------------------------------------------------------
-
-
-def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: RecordPosition) -> bytes:
-    if _TOPIC not in ours:
-        raise Rejected("missing_topic", f"{_TOPIC} is required: the name of the topic to deliver to")
-    _only(ours, _OF_SCHEDULE, _TOPIC)
-    if len(ours[_TOPIC]) > TOPIC_BYTES or not is_topic(ours[_TOPIC]):
-        raise Rejected(
-            "bad_topic",
-            f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quoted(ours[_TOPIC])}",
-        )
-    due = _due(ours, timestamp)
+def _schedule(
+    record: Record, ours: dict[str, bytes], texts: dict[str, str], timestamp: int, place: RecordPosition
+) -> bytes:
+    topic = ours[_TOPIC]
+    if len(topic) > TOPIC_BYTES or not is_topic(topic):
+        raise Rejected("bad_topic", f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quoted(topic)}")
+    due = _due(texts, timestamp)
     key = ours.get(_KEY, record.key)
     if key is not None and len(key) >= NO_KEY:
         raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {NO_KEY - 1}")
@@ -161,64 +169,70 @@ def _schedule(record: Record, ours: dict[str, bytes], timestamp: int, place: Rec
     if len(own) > MAX_HEADERS:
         raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MAX_HEADERS}")
     count, packed = pack_headers(own)
-    name = _name(ours, _NAME, place) if _NAME in ours else b""
-    draft = Draft(
-        ours[_TOPIC].decode(), record.value, due, key, count, packed, _labels(ours), _expires(ours, due, timestamp),
-        name, _fingerprint(ours, key, packed, record.value) if name else b"",
-    )  # fmt: skip
-    return schedule_frame(draft, due)
 
+    name = digest = b""
+    if _NAME in texts:
+        name = _name(texts[_NAME], _NAME, place)
+        # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
+        said = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
+        digest = fingerprint(*said, b"" if key is None else b"k" + key, packed, record.value)
 
-def _fingerprint(ours: dict[str, bytes], key: bytes | None, packed: bytes, value: bytes) -> bytes:
-    """Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat."""
-    said = [part for name in sorted(ours.keys() - {_KEY}) for part in (name.encode(), ours[name])]
-    return fingerprint(*said, b"" if key is None else b"k" + key, packed, value)
-
-
-def _due(ours: dict[str, bytes], timestamp: int) -> int:
-    given = [name for name in _TIMES if name in ours]
-    if len(given) != 1:
-        code = "both_times" if given else "bad_time"
-        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(given) or 'none'}")
-    name = given[0]
-    text = _text(ours, name)
-    if name == _AT:
-        return parse_instant(text, name, text=True)
-    due = timestamp + (_level(text) if name == _LEVEL else parse_duration(text, name, text=True))
-    if due > LAST_MS:
-        raise Rejected("delay_too_long", f"{name} is too far ahead: messages are due before the year 10000")
-    return due
-
-
-def _level(text: str) -> int:
-    if not _LEVEL_TEXT.fullmatch(text):
-        raise Rejected("bad_level", f"{_LEVEL} must be a whole number, not {shown(text)}")
-    level = int(text)
-    return _LEVELS[min(level, len(_LEVELS)) - 1] if level > 0 else 0
-
-
-def _labels(ours: dict[str, bytes]) -> tuple[str, ...]:
-    text = _text(ours, _LABELS) if _LABELS in ours else ""
-    labels = tuple(label.strip() for label in text.split(",")) if text else ()
+    labels = tuple(label.strip() for label in texts[_LABELS].split(",")) if texts.get(_LABELS) else ()
     if len(labels) > MAX_LABELS:
         raise Rejected("bad_field", f"{_LABELS} are at most {MAX_LABELS}, not {len(labels)}")
     for label in labels:
         if not LABEL.fullmatch(label):
             raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
-    return labels
+
+    expires = 0
+    if _EXPIRES in texts:
+        expires = parse_instant(texts[_EXPIRES], _EXPIRES, text=True)
+        if expires < max(due, timestamp):
+            raise Rejected("bad_time", f"{_EXPIRES} is before the message is due")
+    return schedule_frame(
+        Draft(topic.decode(), record.value, due, key, count, packed, labels, expires, name, digest), due
+    )
 
 
-def _expires(ours: dict[str, bytes], due: int, timestamp: int) -> int:
-    if _EXPIRES not in ours:
-        return 0
-    expires = parse_instant(_text(ours, _EXPIRES), _EXPIRES, text=True)
-    if expires < max(due, timestamp):
-        raise Rejected("bad_time", f"{_EXPIRES} is before the message is due")
-    return expires
+def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPosition) -> Change | ByName:
+    """A cancel or a move."""
+    kind, due = CANCEL, 0
+    if header == _MOVE:
+        kind, due = MOVE, max(_due(texts, timestamp), timestamp)
+    given = texts[header]
+    found = place.ids.read(given)
+    if found is None:
+        return ByName(kind, _name(given, header, place), due)
+    if found.direct:
+        raise Rejected("already_delivered", f"{header}: message {given} had no delay, it was delivered when it came")
+    if found.shard != place.shard:
+        raise Rejected("wrong_partition", f"{header}: {given} belongs to partition {found.shard}, not {place.shard}")
+    return Change(kind, found.key, due)
 
 
-def _name(ours: dict[str, bytes], header: str, place: RecordPosition) -> bytes:
-    text = _text(ours, header)
+def _due(texts: dict[str, str], timestamp: int) -> int:
+    """When, by the one header that says so (epoch ms)."""
+    given = [name for name in _TIMES if name in texts]
+    if len(given) != 1:
+        code = "both_times" if given else "bad_time"
+        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(given) or 'none'}")
+    name, text = given[0], texts[given[0]]
+    if name == _AT:
+        return parse_instant(text, name, text=True)
+    if name == _LEVEL:
+        if not _LEVEL_TEXT.fullmatch(text):
+            raise Rejected("bad_level", f"{_LEVEL} must be a whole number, not {shown(text)}")
+        level = int(text)
+        due = timestamp + (_LEVELS[min(level, len(_LEVELS)) - 1] if level > 0 else 0)
+    else:
+        due = timestamp + parse_duration(text, name, text=True)
+    if due > LAST_MS:
+        raise Rejected("delay_too_long", f"{name} is too far ahead: messages are due before the year 10000")
+    return due
+
+
+def _name(text: str, header: str, place: RecordPosition) -> bytes:
+    """A name with its prefix, if this shard decides about it."""
     if not NAME.fullmatch(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
@@ -229,37 +243,11 @@ def _name(ours: dict[str, bytes], header: str, place: RecordPosition) -> bytes:
     return name
 
 
-# --- cancel and move --------------------------------------------------------------------------------------------------
-
-
-def _change(header: str, ours: dict[str, bytes], timestamp: int, place: RecordPosition) -> Change | ByName:
-    _only(ours, _OF_CHANGE[header], header)
-    kind, due = CANCEL, 0
-    if header == _MOVE:
-        kind, due = MOVE, max(_due(ours, timestamp), timestamp)
-    target = _text(ours, header)
-    found = place.ids.read(target)
-    if found is None:
-        return ByName(kind, _name(ours, header, place), due)
-    if found.direct:
-        raise Rejected("already_delivered", f"{header}: message {target} had no delay, it was delivered when it came")
-    if found.shard != place.shard:
-        raise Rejected("wrong_partition", f"{header}: {target} belongs to partition {found.shard}, not {place.shard}")
-    return Change(kind, found.key, due)
-
-
 def _import_file(raw: bytes, place: RecordPosition) -> ImportCommand:
-    import_command = ImportCommand.decode(raw)
-    if place.shards is not None and (shard := shard_of_content(import_command.sha256, place.shards)) != place.shard:
+    command = ImportCommand.decode(raw)
+    if place.shards is not None and (shard := shard_of_content(command.sha256, place.shards)) != place.shard:
         raise Rejected("wrong_partition", f"a file of this sha256 belongs to partition {shard}, not {place.shard}")
-    return import_command
-
-
-def _text(ours: dict[str, bytes], name: str) -> str:
-    try:
-        return ours[name].decode()
-    except UnicodeDecodeError:
-        raise Rejected("bad_header", f"the value of {name} is not text: {_quoted(ours[name])}") from None
+    return command
 
 
 def _quoted(raw: bytes) -> str:
