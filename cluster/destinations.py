@@ -229,7 +229,7 @@ class Destinations:
         if not again and reason != LOOKED_UP:
             log.warning(
                 "destination %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
-                extra={"action": "target_refused", "topic": topic, "reason": reason},
+                extra={"action": "destination_refused", "topic": topic, "reason": reason},
             )  # fmt: skip
         return refusal
 

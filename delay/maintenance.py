@@ -78,7 +78,7 @@ class Upkeep:
         if dropped:
             log.info(
                 "node dropped the forgotten history of %d shards in %.1f s (%s)", dropped,
-                self._monotonic() - started, trigger, extra={"action": "clean"},
+                self._monotonic() - started, trigger, extra={"action": "purge"},
             )  # fmt: skip
 
     async def purge_if_full(self, bus: Bus | None, before: int) -> None:

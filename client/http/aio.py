@@ -175,8 +175,8 @@ class AsyncClient:
     async def end(self, topic: str) -> str | None:
         return await self._run(operations.end(topic))
 
-    async def place(self, topic: str, consumer: str) -> str | None:
-        return await self._run(operations.place(topic, consumer))
+    async def committed_cursor(self, topic: str, consumer: str) -> str | None:
+        return await self._run(operations.committed_cursor(topic, consumer))
 
     async def commit(self, topic: str, consumer: str, cursor: str) -> None:
         await self._run(operations.commit(topic, consumer, cursor))

@@ -223,9 +223,9 @@ class Client:
         """The cursor behind the last record there is now; None for a topic that does not exist yet."""
         return self._run(operations.end(topic))
 
-    def place(self, topic: str, consumer: str) -> str | None:
+    def committed_cursor(self, topic: str, consumer: str) -> str | None:
         """The cursor that is remembered as the consumer's place in the topic; None where there is none."""
-        return self._run(operations.place(topic, consumer))
+        return self._run(operations.committed_cursor(topic, consumer))
 
     def commit(self, topic: str, consumer: str, cursor: str) -> None:
         """Remember `cursor` as the consumer's place in the topic."""

@@ -252,7 +252,7 @@ def end(topic: str) -> Plan[str | None]:
     return cursor
 
 
-def place(topic: str, consumer: str) -> Plan[str | None]:
+def committed_cursor(topic: str, consumer: str) -> Plan[str | None]:
     response = yield Call("GET", _place(topic, consumer))
     if response.status_code == 204:
         return None

@@ -146,7 +146,7 @@ class Relay:
 
     def _place(self) -> str | None:
         """Where to go on; None is the first record there is. Raises `NoPlace`."""
-        place = self._client.place(self._topic, self._consumer)
+        place = self._client.committed_cursor(self._topic, self._consumer)
         if place is not None:
             try:
                 self._client.records(self._topic, after=place, max=1)

@@ -267,7 +267,7 @@ class TieringWorker:
         if windows:
             log.info(
                 "shard %d %s %d messages of %d windows from %d on", self._shard, what, rows, len(windows), min(windows),
-                extra={"action": "far", "shard": self._shard},
+                extra={"action": "tiering", "shard": self._shard},
             )  # fmt: skip
 
 

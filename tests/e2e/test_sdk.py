@@ -37,9 +37,9 @@ def test_round_trip(shared_server: Server) -> None:
         moved = again.reschedule(deliver_after=timedelta(milliseconds=50))
         assert moved.deliver_at_ms < kept.deliver_at_ms
         (record,) = islice(duemq.tail("sdk"), 1)
-        assert duemq.place("sdk", "billing") is None
+        assert duemq.committed_cursor("sdk", "billing") is None
         duemq.commit("sdk", "billing", record.cursor or "")
-        assert duemq.place("sdk", "billing") == record.cursor
+        assert duemq.committed_cursor("sdk", "billing") == record.cursor
         assert (record.id, record.payload, record.due_ms) == (again.id, b"\xff\x00", moved.deliver_at_ms)
         with pytest.raises(AlreadyDelivered) as told:
             again.cancel()

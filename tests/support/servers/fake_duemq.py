@@ -170,7 +170,7 @@ class FakeDuemq:
         ]
         return RecordPage(records, str(start + len(found)))
 
-    def place(self, topic: str, consumer: str) -> str | None:
+    def committed_cursor(self, topic: str, consumer: str) -> str | None:
         self.called("place")
         place = self.places.get((topic, consumer))
         return None if place is None else str(place)
