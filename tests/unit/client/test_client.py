@@ -305,8 +305,8 @@ def test_records_and_places(server: Scripted) -> None:
     server(server.client.commit, "orders", "billing", page.cursor)
     assert server.requests[1].url.path == "/v1/topics/orders/consumers/billing" and server.body() == {"cursor": "c1"}
     server.answers = [httpx.Response(200, json={"cursor": "c1"}), httpx.Response(204)]
-    assert server(server.client.place, "orders", "billing") == "c1"
-    assert server(server.client.place, "orders", "shipping") is None
+    assert server(server.client.committed_cursor, "orders", "billing") == "c1"
+    assert server(server.client.committed_cursor, "orders", "shipping") is None
     assert server.requests[2].method == "GET" and server.requests[2].url.path.endswith("/consumers/billing")
 
 
