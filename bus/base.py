@@ -165,7 +165,7 @@ class Committer(Protocol):
     async def commit(self, batches: Batches) -> Landed:
         """Append all batches atomically; returns once they are durable.
 
-        Raises Fenced (a newer committer exists): nothing was written; TargetRefused (also for a topic that is not
+        Raises Fenced (a newer committer exists): nothing was written; DestinationRefused (also for a topic that is not
         there): nothing was written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is
         unknown until a new committer was made and the ledger read again.
         """
@@ -241,7 +241,7 @@ class Bus(Protocol):
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         """Make the topic (1..65535 partitions), or return it as it is when it exists.
 
-        Raises Rejected for a name that no topic can have, TargetRefused where the log does not make it.
+        Raises Rejected for a name that no topic can have, DestinationRefused where the log does not make it.
         """
         ...
 

@@ -138,22 +138,22 @@ class Client:
         return self._run(operations.send_batch(drafts, lambda state: Message(self, state)))
 
     def get(self, message_id: str) -> Message:
-        """A message by its id or name."""
+        """Look a message up by its id or name."""
         return Message(self, self._run(operations.get(message_id)))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
-        """All messages that match, soonest first, fetched page by page. Without `status` the scheduled ones."""
+        """Iterate over all messages that match, in order of due times, page by page. Default: the scheduled ones."""
         return self._pages("/v1/messages", page_size, filters)
 
     def page(
         self, cursor: str | None = None, *, dead_letters: bool = False, page_size: int = 1000, **filters: Unpack[Filter]
     ) -> Page:
-        """One page of `list`, or of `dlq`; its cursor gives the next one, until it is None. It can be asked again."""
+        """Return one page of `list`, or of `dlq`. Its cursor gives the next one, until it is None."""
         path = "/v1/dlq" if dead_letters else "/v1/messages"
         return self._run(operations.list_page(filters, page_size, cursor, path))
 
     def cancel(self, message_id: str, *, wait_s: float = 10.0) -> Cancelled:
-        """Cancel a message by its id or name; again gives the same answer.
+        """Cancel a message by its id or name. Repeated, it gives the same answer.
 
         Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` where the answer is not known within `wait_s`.
         """
@@ -162,21 +162,20 @@ class Client:
     def cancel_many(
         self, ids: Iterable[str] | None = None, *, filter: Filter | None = None, times: bool = False
     ) -> CancelReport:
-        """Cancel a number of messages, or all that match a filter; the report tells the outcome of each.
+        """Cancel messages by id or name, or all that match a filter. The report has the outcome of each.
 
-        With `times` it also tells when each ended, which costs a look at every one that had ended before.
+        With `times` it also has when each ended, which costs a look-up for every one that had ended before.
         """
         return self._run(operations.cancel_many(ids, filter, times))
 
     def reschedule(self, message_id: str, **when: Unpack[When]) -> Message:
-        """Move a message to another time, given as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`."""
+        """Reschedule a message, with a time as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`."""
         return Message(self, self._run(operations.reschedule(message_id, when)))
 
     def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
-        """Move a number of messages, each to a time of its own, given as in `send`; the report tells the outcome of
-        each.
+        """Reschedule messages, each with a time as in `send`. The report has the outcome of each.
 
-        What speaks of an absolute time can be sent again at will.
+        Those with absolute times can be repeated.
         """
         return self._run(operations.reschedule_many(moves, times))
 
@@ -193,20 +192,19 @@ class Client:
         max: int = 1000,
         wait: timedelta | int = 0,
     ) -> RecordPage:
-        """Up to `max` (at most 10,000) delivered records, and the cursor to go on from.
+        """Read up to `max` (at most 10,000) delivered records, and the cursor to continue from.
 
-        From `after`, else from the consumer's remembered place, else from the start of the topic. With `wait`
-        (timedelta or ms) the server answers as soon as there is a record, and with none at the latest after it.
+        They begin at `after`, else at the consumer's committed cursor, else at the start of the topic. With `wait`
+        (timedelta or ms) the server answers as soon as there is a record, and with none after that time.
         """
         return self._run(operations.records(topic, after, consumer, max, wait))
 
     def tail(
         self, topic: str, consumer: str | None = None, *, after: str | None = None
     ) -> Generator[Record, None, None]:
-        """Records as they are delivered, for ever. A lost connection is made again, resuming where it broke.
+        """Iterate over records as they are delivered, for ever. After a lost connection it continues where it broke.
 
-        It starts as `records` does (`after=client.end(topic)`: only new ones), and moves no consumer's place: see
-        `commit`.
+        It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
         """
         follow = Follow(topic, after, consumer)
         while True:
@@ -220,15 +218,15 @@ class Client:
             time.sleep(pause_s)
 
     def end(self, topic: str) -> str | None:
-        """The cursor behind the last record there is now; None for a topic that does not exist yet."""
+        """Return the cursor behind the last record; None for a topic that does not exist yet."""
         return self._run(operations.end(topic))
 
     def committed_cursor(self, topic: str, consumer: str) -> str | None:
-        """The cursor that is remembered as the consumer's place in the topic; None where there is none."""
+        """Return the cursor that the consumer committed last in the topic; None if it never did."""
         return self._run(operations.committed_cursor(topic, consumer))
 
     def commit(self, topic: str, consumer: str, cursor: str) -> None:
-        """Remember `cursor` as the consumer's place in the topic."""
+        """Commit `cursor` for the consumer: `records` and `tail` continue there."""
         self._run(operations.commit(topic, consumer, cursor))
 
     def topics(self) -> Sequence[Topic]:
@@ -238,7 +236,7 @@ class Client:
         return self._run(operations.topic(name))
 
     def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
-        """The dead letters that match; `state.reason` says why each could not be delivered."""
+        """Iterate over the dead letters that match. `state.reason` says why each could not be delivered."""
         return self._pages("/v1/dlq", page_size, filters)
 
     def redrive(self, message_id: str) -> Message:
@@ -246,52 +244,52 @@ class Client:
         return Message(self, self._run(operations.redrive(message_id)))
 
     def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
-        """Hand over a Parquet file of messages by its path, absolute and as the server's nodes see it.
+        """Import a Parquet file of messages. `path`: absolute, as the server's nodes see it.
 
-        It is durable in the log when this returns, and imported once each node has taken it in: see `import`. The same
-        content again is a `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
-        the server reads the file before it answers, and raises `BadDelayFile` for one that is wrong. Raises
-        `Forbidden` for a folder that the server does not import from.
+        The command is durable when this returns; `imports` says when the file is imported. The same content again is a
+        `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
+        the server reads the file before it answers. Raises `BadDelayFile` for an invalid file, `Forbidden` for a folder
+        that the server does not import from.
         """
         return self._run(operations.import_file(path, link, said))
 
     def import_files(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[FileImport]:
-        """Hand over many files that belong together: all are in the log when this returns, or none ever is.
+        """Import files that belong together: the commands of all are durable when this returns, or of none.
 
-        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; then see
-        `imports`. A repeat is harmless: the same content is imported once.
+        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; `imports`
+        says when they are imported. The same content is imported once, however often this is repeated.
         """
         return self._run(operations.import_files(files, link))
 
     def imported_ids(self, import_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
-        """The ids of up to `most` (at most 10,000) messages of an imported file, from row `first` on.
+        """Return the ids of up to `most` (at most 10,000) messages of an imported file, from row `first` on.
 
-        Raises `NoIds` once their window is due: its file is not kept then.
+        Raises `NoIds` once their window is due, because the file is removed then.
         """
         return self._run(operations.imported_ids(import_id, first, most))
 
     def import_record(self, import_id: str) -> FileImport:
-        """What became of a file that was handed over."""
+        """Return the state of an import."""
         return self._run(operations.import_record(import_id))
 
     def imports(self, state: str | None = None) -> Sequence[FileImport]:
-        """All files handed over that are not forgotten, or those in one state."""
+        """Return all imports that are not purged, or those in one state."""
         return self._run(operations.imports(state))
 
     def count_imports(self, state: str, below: str = "") -> int:
-        """How many files are in a state, of those whose path begins with `below`. Costs little for `pending`."""
+        """Count the imports in a state whose path begins with `below`. Cheap for `pending`."""
         return self._run(operations.count_imports(state, below))
 
     def cluster(self) -> Cluster:
-        """The nodes, and how far each shard has come."""
+        """Return the nodes, and the progress of each shard."""
         return self._run(operations.cluster())
 
     def limits(self) -> Limits:
-        """What the server accepts, to judge messages by before they are sent."""
+        """Return what the server accepts, to check messages before they are sent."""
         return self._run(operations.limits())
 
     def drain(self, node: str) -> None:
-        """Have a node hand over its shards; it does so in the next moments. Raises `UnknownNode`, `NotSupported`."""
+        """Ask a node to hand over its shards, which it does within moments. Raises `UnknownNode`, `NotSupported`."""
         self._run(operations.drain(node))
 
     def resume(self, node: str) -> None:

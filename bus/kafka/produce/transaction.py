@@ -191,7 +191,7 @@ class KafkaCommitter:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
-        """Raises TargetRefused for what a broker would refuse, before anything is sent.
+        """Raises DestinationRefused for what a broker would refuse, before anything is sent.
 
         A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a
         partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
