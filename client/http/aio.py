@@ -194,7 +194,7 @@ class AsyncClient:
         return AsyncMessage(self, await self._run(operations.redrive(message_id)))
 
     async def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
-        """See `Client.import`."""
+        """See `Client.import_file`."""
         return await self._run(operations.import_file(path, link, said))
 
     async def import_files(

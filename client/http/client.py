@@ -256,8 +256,8 @@ class Client:
     def import_files(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[FileImport]:
         """Import files that belong together: the commands of all are durable when this returns, or of none.
 
-        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order; `imports`
-        says when they are imported. The same content is imported once, however often this is repeated.
+        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order;
+        `imports` says when they are imported. The same content is imported once, however often this is repeated.
         """
         return self._run(operations.import_files(files, link))
 

@@ -104,8 +104,8 @@ class OpenTransaction:
     async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
 
-        A coordinator that was away since the last transaction may have lost its markers. Raises DestinationRefused for a
-        topic that is not among `own` and whose broker does not tell.
+        A coordinator that was away since the last transaction may have lost its markers. Raises DestinationRefused for
+        a topic that is not among `own` and whose broker does not tell.
         """
         link = self._coordinator()
         if link is not self._link:

@@ -31,8 +31,8 @@ async def send_all(
 ) -> dict[Partition, list[tuple[int, int, int]]]:
     """Where every batch landed: its first position, its offset, and the broker's time or -1.
 
-    Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most. `name`: of the committer;
-    `own`: duemq's own topics. A destination that is silent for `patience_s` while they have answered is refused.
+    Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most. `name`: of the
+    committer; `own`: duemq's own topics. A destination that is silent for `patience_s` while they have answered is refused.
     """
     # The first batches of all partitions go in one request: nothing here waits for the network yet.
     sent = {where: [await _hand_over(producer, where, parts[0])] for where, parts in made.items()}
@@ -88,8 +88,8 @@ async def _send_rest(
 async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
     """Wait for the acknowledgements; the outcome of each is looked at later.
 
-    aiokafka tries for ever. Raises DestinationRefused for a destination that cannot take its records, as the brokers say by
-    now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is
+    aiokafka tries for ever. Raises DestinationRefused for a destination that cannot take its records, as the brokers
+    say by now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is
     so as soon as a broker refused a batch, or the transaction does not get its partitions.
     """
     leader_of, missing = producer.client.cluster.leader_for_partition, transaction_manager(producer).partitions_to_add
