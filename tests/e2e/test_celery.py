@@ -157,7 +157,7 @@ def test_a_relay_of_a_consumer_without_a_place_begins_as_told(site: Site, tasks:
     last = site.process("last", BIN / blue[0], *blue[1:], "--start", "last").start()
     try:
         with Client(site.duemq.url) as client:
-            wait_for(lambda: client.committed_cursor("celery", "blue") == client.end("celery"), "its place is at the end")
+            wait_for(lambda: client.committed_cursor("celery", "blue") == client.end("celery"), "it is at the end")
         assert last.stop() == 0 and "; 0 published" in last.log
     finally:
         last.kill()

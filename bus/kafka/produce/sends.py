@@ -32,7 +32,8 @@ async def send_all(
     """Where every batch landed: its first position, its offset, and the broker's time or -1.
 
     Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most. `name`: of the
-    committer; `own`: duemq's own topics. A destination that is silent for `patience_s` while they have answered is refused.
+    committer; `own`: duemq's own topics. A destination that is silent for `patience_s` while they have answered is
+    refused.
     """
     # The first batches of all partitions go in one request: nothing here waits for the network yet.
     sent = {where: [await _hand_over(producer, where, parts[0])] for where, parts in made.items()}
@@ -89,8 +90,8 @@ async def _all_done(producer: Any, sent: Sent, catalog: Catalog, own: Collection
     """Wait for the acknowledgements; the outcome of each is looked at later.
 
     aiokafka tries for ever. Raises DestinationRefused for a destination that cannot take its records, as the brokers
-    say by now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is
-    so as soon as a broker refused a batch, or the transaction does not get its partitions.
+    say by now. They are asked every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more,
+    which is so as soon as a broker refused a batch, or the transaction does not get its partitions.
     """
     leader_of, missing = producer.client.cluster.leader_for_partition, transaction_manager(producer).partitions_to_add
     waiting = {future for futures in sent.values() for future in futures}

@@ -56,7 +56,7 @@ class TopicMaker:
         self._wire, self._catalog, self._options = wire, catalog, options
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Make it if it is not there. Raises Rejected for its name, DestinationRefused if the brokers do not make it."""
+        """Make it if it is not there. Raises Rejected for its name, DestinationRefused if brokers do not make it."""
         if topic not in await self._catalog.look([topic]):
             await self._make(topic, partitions, settings)
 
