@@ -56,8 +56,10 @@ CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, 
 
 
 class Schedule(NamedTuple):
-    """The envelope of a schedule command, from its size on. `due`, `expires` in ms; the others in bytes or counts."""
+    """The head of a schedule command's envelope. `due`, `expires` in ms; the others in bytes or counts."""
 
+    kind: int
+    format: int
     size: int
     due: int
     expires: int
@@ -139,7 +141,7 @@ def read_schedule(frame: bytes) -> Schedule | None:
             return None
         if labels and not _is_text(frame[at - labels : at]):
             return None
-    return _new_schedule(Schedule, fields[2:])
+    return _new_schedule(Schedule, fields)
 
 
 def read_change(frame: bytes) -> Change | None:

@@ -59,8 +59,8 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
 
     `fields`: what `read_schedule` said of it, where that was asked.
     """
-    (size, due, expires, topic_bytes, key_bytes, label_bytes, name_bytes, header_count, header_bytes) = (
-        fields or ENVELOPE.unpack_from(command, COMMAND_BODY)[2:]
+    _, _, size, due, expires, topic_bytes, key_bytes, label_bytes, name_bytes, header_count, header_bytes = (
+        fields or ENVELOPE.unpack_from(command, COMMAND_BODY)
     )
     start = COMMAND_BODY + ENVELOPE.size
     end = start + topic_bytes
