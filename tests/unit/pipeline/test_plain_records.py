@@ -209,7 +209,7 @@ def by_the_server_fingerprint(pairs: Pairs, key: bytes | None, at: int = AT) -> 
     """That of a schedule with a name."""
     meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, None, IDS))
     fields = read_schedule(meant) if isinstance(meant, bytes) else None
-    return read_name(meant, fields)[1] if isinstance(meant, bytes) and fields is not None and fields[6] else None
+    return read_name(meant, fields)[1] if isinstance(meant, bytes) and fields is not None and fields.name_bytes else None
 
 
 def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> RecordMeaning:
@@ -229,8 +229,8 @@ def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | N
             return RecordMeaning(kinds[meant.kind], meant.due or None, None, None, None, *read_key(meant.first_key))
     fields = read_schedule(meant)
     assert fields is not None
-    row = read_row(row_of(meant, IDS.issue_bytes(SHARD, fields[1], 1), fields))
-    name = read_name(meant, fields)[0].decode() if fields[6] else None
+    row = read_row(row_of(meant, IDS.issue_bytes(SHARD, fields.due, 1), fields))
+    name = read_name(meant, fields)[0].decode() if fields.name_bytes else None
     assert meant[COMMAND_BODY] == 1
     return RecordMeaning(
         "schedule", row.due, row.expires, row.topic, name, key=row.key, labels="\n".join(row.labels).encode(),
