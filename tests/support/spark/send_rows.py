@@ -60,7 +60,7 @@ def read(
     assert isinstance(command, bytes)
     fields = read_schedule(command)
     assert fields is not None
-    row = read_row(row_of(command, IDS.issue_bytes(0, fields[1], 1), fields))
+    row = read_row(row_of(command, IDS.issue_bytes(0, fields.due, 1), fields))
     return {
         "topic": row.topic, "key": row.key, "payload": row.payload, "due": row.due, "labels": row.labels,
         "headers": tuple(row.headers), "expires": row.expires, "name": row.name.decode().removeprefix("n:"),

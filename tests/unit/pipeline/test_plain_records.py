@@ -209,7 +209,9 @@ def by_the_server_fingerprint(pairs: Pairs, key: bytes | None, at: int = AT) -> 
     """That of a schedule with a name."""
     meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, None, IDS))
     fields = read_schedule(meant) if isinstance(meant, bytes) else None
-    return read_name(meant, fields)[1] if isinstance(meant, bytes) and fields is not None and fields.name_bytes else None
+    if not isinstance(meant, bytes) or fields is None or not fields.name_bytes:
+        return None
+    return read_name(meant, fields)[1]
 
 
 def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> RecordMeaning:
