@@ -1,12 +1,18 @@
 """What all tests may use."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Brokers and Sparks of tests live for a minute: with the quick compiler alone they need a quarter of the CPU to start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+
+# For the processes that tests start. `make` keeps the working directory out of the path, and here it comes last: the
+# folder `wheel` must not shadow the distribution.
+sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = [
     "tests.support.servers.real_servers",

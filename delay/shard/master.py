@@ -125,6 +125,26 @@ class Master:
             return _MORE
         return self._pause(self._clock())
 
+    async def renew_last_entry(self) -> None:
+        """Commit an empty cycle where somebody has deleted the last entry of the ledger. Raises what `tick` raises.
+
+        By that entry a successor proves that it is current.
+        """
+        replica = self._replica
+        read_to = replica.store.position.ledger_offset
+        if replica.entry.number < 0 or await self._bus.start_offset(*self._ledger) < read_to:
+            return
+        cycle, now = replica.cycle(), self._clock()
+        cycle.take(0, [], [], complete=True)
+        entry = cycle.entry(now, cycle.before.horizon, cycle.before.end_horizon)
+        landed = await self._committer.commit({self._ledger: [pack_record(None, (), entry.encode())]})
+        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        self._progress.publish(entry)
+        log.warning(
+            "shard %d: somebody deleted the last entry of its ledger; entry %d takes its place",
+            self._shard, entry.number, extra={"action": "ledger", "shard": self._shard},
+        )  # fmt: skip
+
     async def _notice_loss(self, cycle: Cycle, commands: Sequence[Stored]) -> None:
         """Skip, and say so loudly, what the log dropped before it was read: nothing can bring it back."""
         applied = cycle.applied

@@ -105,6 +105,7 @@ class Shard:
         self._stopping = False
         self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
         self._ledger_start = 0  # entries below this offset were trimmed
+        self._ledger_emptied = False  # somebody else dropped the last entry, too
         self._importer: FileImporter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
@@ -337,6 +338,9 @@ class Shard:
                 if node.election.paused():
                     await node.election.changed(_STANDBY_S)
                     continue
+                if self._ledger_emptied:
+                    await master.renew_last_entry()
+                    self._ledger_emptied = False
                 started = loop.time()
                 pause = await master.tick()
                 rest_until = gather.until(started, loop.time(), master.handled, master.full)
@@ -344,6 +348,8 @@ class Shard:
                     await self._buffer.wait(pause)
                 rest = max(rest_until - loop.time(), 0)
                 await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
+            if not node.election.paused():
+                await master.renew_last_entry()
         finally:
             self._step(ShardEvent.LOST)
             if self._importer is not None:
@@ -422,6 +428,10 @@ class Shard:
         if self._trims or not self.leading:
             return
         last = self.store.position.ledger_offset - 1
+        if await self._bus.start_offset(LEDGER, self.number) > last:
+            self._ledger_emptied = True
+            self.wake()
+            return
         start = min(await self._bus.first_since(LEDGER, self.number, before), last)
         if start > self._ledger_start:
             await self._bus.trim(LEDGER, self.number, start)

@@ -69,6 +69,16 @@ def test_an_untrue_answer_fails_at_once() -> None:
         message.changed("move", "ok", DUE + 1_000)
 
 
+def test_a_message_sent_at_once_is_delivered_unless_its_destination_is_away() -> None:
+    waiting, gone = sent("waiting"), sent("gone")
+    for message, status in ((waiting, "scheduled"), (gone, "delivered")):
+        message.changed("deliver-now", "ok")
+        message.seen("sent at once", {"status": status, "deliver_at_ms": DUE, "delivered_at_ms": DUE - 5})
+    waiting.changed("move", "ok", DUE + 1_000)
+    with pytest.raises(AssertionError):
+        gone.changed("move", "ok", DUE + 1_000)
+
+
 def test_a_cancel_without_an_answer_may_still_take_effect_until_the_end() -> None:
     scheduled = {"status": "scheduled", "deliver_at_ms": DUE}
     for records in ([], [record("m")]):

@@ -205,6 +205,8 @@ class Sender:
         if code == "already_delivered":
             at = answer.get("delivered_at_ms")  # not there where no replica can tell just now
             assert at is None or message.may_come_at(at), (answer, message.history)
+        elif what == "deliver-now" and code == "ok":
+            message.seen("sent at once", answer)
         elif what == "move" and code == "ok":
             message.seen("moved", answer)
             assert due is not None and (answer["deliver_at_ms"] == due or due < answer["deliver_at_ms"] <= now_ms())

@@ -89,12 +89,12 @@ class Message:
                 return CANCELLED
             case "move":
                 return State(Kind.HELD, moved_to or 0, loose=True)
-            case "deliver-now":
-                return replace(state, kind=Kind.DELIVERED, hurried=True)
+            case "deliver-now":  # at once, or as soon as its destination takes it: the state in the answer tells
+                return replace(state, hurried=True)
         raise AssertionError(what)
 
     def seen(self, what: str, shown: Mapping[str, Any]) -> None:
-        """A look at the message's state."""
+        """A look at the message's state: its own answer, or what a move or deliver-now says."""
         status, after = shown["status"], self._due_at(shown["deliver_at_ms"])
         if status == "scheduled":
             after = {state for state in after if state.kind is Kind.HELD}

@@ -28,7 +28,8 @@ Forgetting = Callable[[World], Awaitable[None]]
 async def emptied_by_hand(world: World) -> None:
     """At once, by an administrator: not even the last entries of the ledgers are left.
 
-    A master that leads goes on. A shard that loses its master before the next entry waits for an operator.
+    A master that leads goes on, and leaves an entry when it hands over. A shard whose master is killed before its next
+    look at the ledger waits for an operator.
     """
     await world.purge_logs(last_entries=0)
 

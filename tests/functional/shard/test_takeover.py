@@ -118,6 +118,31 @@ async def test_masters_trim_the_ledger_and_leave_its_last_entry(tmp_path: Path) 
         await a.lead()
 
 
+@pytest.mark.parametrize("how", ["hands over", "is killed after the ledger was looked at"])
+async def test_a_ledger_emptied_under_its_master_gets_an_entry_for_the_successor(tmp_path: Path, how: str) -> None:
+    log = new_log()
+    async with node(log, tmp_path / "a") as a, node(log, tmp_path / "b") as b:
+        await a.lead()
+        await a.gateway.send([draft("m1"), draft("far", 60_000)])
+        await a.until(lambda: values(log, "orders") == ["m1"], "its delivery")
+        await b.until(lambda: b.shard.replica.entry == a.shard.replica.entry, "b to follow")
+        number = b.shard.replica.entry.number
+        for topic in (LEDGER, BUFFER):
+            await empty(log, topic)
+            log.topics[topic][0].start += 1  # on Kafka the last offset of a log is that of a transaction's mark
+        if how == "hands over":
+            a.election.give()
+            await a.until(lambda: not a.shard.leading, "the hand-over")
+        else:
+            await a.shard.trim_ledger(CLOCK())
+            await b.until(lambda: b.shard.replica.entry.number == number + 1, "the new entry")
+            a.shard.stop()
+        await b.lead()
+        await b.gateway.send([draft("m2")])
+        await b.until(lambda: values(log, "orders") == ["m1", "m2"], "what was accepted later")
+        assert b.shard.replica.entry.pending == 1
+
+
 class DeposedBus(MemoryBus):
     """Shows the ledger as a broker does that is cut off from the true leader and does not know it: an older end."""
 
