@@ -11,9 +11,9 @@ from typing import Protocol
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Unavailable
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.checkpoint import CheckpointFile
 from duemq.storage.backup.replica_swap import PartialFile
 from duemq.storage.fsync import sync_folder
+from duemq.storage.manifest import ListedFile
 
 PART_BYTES = 2 << 20
 
@@ -64,7 +64,7 @@ async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy:
     After an error it goes on where it was. Raises Unavailable.
     """
     part = target.with_suffix(".part")
-    file = await in_thread(PartialFile, part, CheckpointFile(target.name, copy.size, copy.sha256))
+    file = await in_thread(PartialFile, part, ListedFile(target.name, copy.size, copy.sha256))
     try:
         while file.size < copy.size:
             raw = await peers.read_copy(shard, node, offset, file.size, min(PART_BYTES, copy.size - file.size))

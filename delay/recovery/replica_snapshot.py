@@ -22,8 +22,9 @@ from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, describe
+from duemq.storage.backup.checkpoint import CheckpointManifest, describe
 from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
+from duemq.storage.manifest import ListedFile
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class _Transfer:
         self._progress, self._failpoint = progress, failpoint
         self.done = self.fetched = 0
 
-    async def fetch(self, wanted: CheckpointFile) -> None:
+    async def fetch(self, wanted: ListedFile) -> None:
         if await asyncio.to_thread(self._partial.take, wanted):
             self._report(wanted.size)
             self._failpoint("file")

@@ -25,6 +25,7 @@ import orjson
 from duemq.pipeline.bulk_schedule.files import WrittenFile
 from duemq.pipeline.bulk_schedule.stage import FolderStage, Stage
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.storage.manifest import other_format
 
 FORMAT: Final = 1
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -85,9 +86,7 @@ class JobFolder:
         if said is None:
             return None
         if said["format"] != FORMAT:
-            raise JobFailed(
-                f"{self.stage.place}/manifest.json has format {said['format']}, this version knows {FORMAT}"
-            )
+            raise JobFailed(other_format(f"{self.stage.place}/manifest.json", said["format"], FORMAT))
         return JobManifest(**(said | {"files": tuple(WrittenFile(**file) for file in said["files"])}))
 
     def settle(self, manifest: JobManifest) -> JobManifest:

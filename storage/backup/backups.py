@@ -23,7 +23,16 @@ from typing import Self
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.manifest import SAFE, Backup, BackupFile, HeldShard, Progress, ProgressBar, names, read_backup
+from duemq.storage.backup.manifest import (
+    SAFE,
+    Backup,
+    BackupFile,
+    BackupShard,
+    Progress,
+    ProgressBar,
+    names,
+    read_backup,
+)
 from duemq.storage.data_folder import BACKUP, META, SECRET, FolderInfo
 from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, write_durably
 
@@ -82,7 +91,7 @@ class Backups:
             partial.mkdir(mode=0o700, exist_ok=True)
             self._failpoint("begun")
             sources = dict(_sources(info.path, at_rest))
-            shards = tuple(HeldShard.read(path) for path in _shards(at_rest))
+            shards = tuple(BackupShard.read(path) for path in _shards(at_rest))
             taking = _Taking(partial, previous, sources, progress)
             for name in sources:
                 taking.take(name)

@@ -20,22 +20,13 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.rocksdb_errors import translated
 from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.manifest import ListedFile, check_files, other_format
 from duemq.storage.shard.keyspace import POSITION, Position
 from duemq.storage.shard.store import ShardStore
 
 FORMAT = 1
 # Names of files come from a peer: they must not lead elsewhere. Delay files are in a folder per window.
 _SAFE_NAME = re.compile(r"(?:far/\d{1,20}/)?[A-Za-z0-9_][A-Za-z0-9._-]*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFile:
-    """One file of a checkpoint; `size` in bytes, `sha256` in hex."""
-
-    name: str
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,7 @@ class CheckpointManifest:
     applied: int
     cursor: bytes
     ledger_offset: int
-    files: tuple[CheckpointFile, ...]
+    files: tuple[ListedFile, ...]
 
     @property
     def total_bytes(self) -> int:
@@ -64,20 +55,15 @@ class CheckpointManifest:
         try:
             found = orjson.loads(raw)
             if found["format"] != FORMAT:
-                raise CorruptStore(f"snapshot of format {found['format']}, this duemq reads format {FORMAT}")
-            files = tuple(CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in found["files"])
-            if len({file.name for file in files}) != len(files) or not all(map(_is_sound, files)):
-                raise ValueError("files")
+                raise CorruptStore(other_format("the manifest of a snapshot", found["format"], FORMAT))
+            files = tuple(ListedFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in found["files"])
+            check_files(files, _SAFE_NAME)
             return CheckpointManifest(
                 str(found["id"]), int(found["shard"]), int(found["entry"]), int(found["applied"]),
                 bytes.fromhex(found["cursor"]), int(found["ledger_offset"]), files,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not the manifest of a snapshot: {raw[:200]!r}") from error
-
-
-def _is_sound(file: CheckpointFile) -> bool:
-    return file.size >= 0 and bool(_SAFE_NAME.fullmatch(file.name)) and bool(_SHA256.fullmatch(file.sha256))
 
 
 def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) -> None:
@@ -125,10 +111,10 @@ def describe(checkpoint: Path, shard: int) -> CheckpointManifest:
     )
 
 
-def _described(path: Path, name: str) -> CheckpointFile:
+def _described(path: Path, name: str) -> ListedFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-        return CheckpointFile(name, file.tell(), digest.hexdigest())
+        return ListedFile(name, file.tell(), digest.hexdigest())
 
 
 def read_position(path: Path) -> Position:

@@ -20,31 +20,28 @@ from duemq.model.rocksdb_errors import translated
 from duemq.storage.backup.checkpoint import read_position
 from duemq.storage.data_folder import BACKUP
 from duemq.storage.fsync import Report, digest
+from duemq.storage.manifest import ListedFile, check_files, other_format
 
 FORMAT = 1
 NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
 """Of a backup's folder: when it was made, UTC. In order of time."""
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 """Names of files must not lead elsewhere."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Progress = Callable[[int, int], None]
 """Gets how many bytes are done and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class BackupFile:
-    """One file. `size` in bytes, `sha256` in hex; `mtime_ns` and `inode` are those of the file it was copied from."""
+class BackupFile(ListedFile):
+    """`mtime_ns` and `inode` are those of the file it was copied from."""
 
-    name: str
-    size: int
-    sha256: str
     mtime_ns: int
     inode: int
 
 
 @dataclass(frozen=True, slots=True)
-class HeldShard:
+class BackupShard:
     """A shard after ledger entry `entry` (-1: none): V, T as a key, and how many messages are pending."""
 
     shard: int
@@ -55,11 +52,11 @@ class HeldShard:
     ledger_offset: int
 
     @staticmethod
-    def read(path: Path) -> HeldShard:
+    def read(path: Path) -> BackupShard:
         """Of a store that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be read."""
         position = read_position(path)
         entry = position.entry
-        return HeldShard(
+        return BackupShard(
             int(path.name), entry.number, entry.applied, entry.cursor, entry.pending, position.ledger_offset
         )
 
@@ -70,7 +67,7 @@ class Backup:
 
     made_at: int
     cluster: str
-    shards: tuple[HeldShard, ...]
+    shards: tuple[BackupShard, ...]
     files: tuple[BackupFile, ...]
 
     @property
@@ -89,16 +86,15 @@ class Backup:
         try:
             found = orjson.loads(raw)
             if found["format"] != FORMAT:
-                raise FolderRefused(
-                    f"{path} has format {found['format']}, this duemq reads format {FORMAT}: "
-                    "restore it with the version that made it"
-                )
+                refusal = other_format(path, found["format"], FORMAT)
+                raise FolderRefused(f"{refusal}: restore it with the version that made it")
             if found.pop("sha256") != _checksum(found):
                 raise ValueError("sha256")
-            shards = tuple(HeldShard(**shard | {"cursor": bytes.fromhex(shard["cursor"])}) for shard in found["shards"])
+            shards = tuple(
+                BackupShard(**shard | {"cursor": bytes.fromhex(shard["cursor"])}) for shard in found["shards"]
+            )
             files = tuple(BackupFile(**file) for file in found["files"])
-            if not all(SAFE.fullmatch(file.name) and _SHA256.fullmatch(file.sha256) for file in files):
-                raise ValueError("files")
+            check_files(files, SAFE)
             return Backup(found["made_at"], found["cluster"], shards, files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptStore(f"{path} is damaged: restore another backup") from error

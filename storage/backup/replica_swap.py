@@ -21,9 +21,10 @@ from pathlib import Path
 from duemq.model.errors import CorruptStore
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, read_position
+from duemq.storage.backup.checkpoint import CheckpointManifest, read_position
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.fsync import sync_folder, write_durably
+from duemq.storage.manifest import ListedFile
 
 _READ_BYTES = 1 << 20
 
@@ -31,7 +32,7 @@ _READ_BYTES = 1 << 20
 class PartialFile:
     """One file that is being fetched. `size`: how many bytes of it are there."""
 
-    def __init__(self, path: Path, wanted: CheckpointFile) -> None:
+    def __init__(self, path: Path, wanted: ListedFile) -> None:
         self.path, self.wanted, self.size = path, wanted, 0
         self._sha256 = hashlib.sha256()
         with translated(path):
@@ -101,7 +102,7 @@ class Partial:
             sync_folder(self.into.parent)
         self._failpoint("begun")
 
-    def take(self, wanted: CheckpointFile) -> bool:
+    def take(self, wanted: ListedFile) -> bool:
         """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
         if not wanted.name.startswith(f"{FOLDER}/"):
             return False
@@ -119,7 +120,7 @@ class Partial:
                     return True
         return False
 
-    def open(self, file: CheckpointFile) -> PartialFile:
+    def open(self, file: ListedFile) -> PartialFile:
         return PartialFile(self._files / file.name, file)
 
     def complete(self, manifest: CheckpointManifest) -> None:

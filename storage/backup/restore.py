@@ -14,7 +14,7 @@ import orjson
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translated
-from duemq.storage.backup.manifest import Backup, BackupFile, HeldShard, Progress, ProgressBar, damage, read_backup
+from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 
@@ -93,7 +93,7 @@ def _remove_others(data: Path, backup: Backup) -> None:
 def _refuse_other_state(data: Path, backup: Backup) -> None:
     for held in backup.shards:
         path = data / "shards" / f"{held.shard:03d}"
-        found = HeldShard.read(path)
+        found = BackupShard.read(path)
         if found != held:
             raise CorruptStore(
                 f"{path} is at ledger entry {found.entry}, the backup says {held.entry}: restore another backup"

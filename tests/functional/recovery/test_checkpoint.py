@@ -12,13 +12,14 @@ import pytest
 from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import START
-from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest, describe, make_checkpoint
+from duemq.storage.backup.checkpoint import CheckpointManifest, describe, make_checkpoint
+from duemq.storage.manifest import ListedFile
 from duemq.storage.shard.keyspace import ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 1 << 20)  # small buffers: the store flushes now and then while it is written
-MANIFEST = CheckpointManifest("003-ab", 3, 7, 9, b"k" * 20, 8, (CheckpointFile("000008.sst", 5, "0" * 64),))
+MANIFEST = CheckpointManifest("003-ab", 3, 7, 9, b"k" * 20, 8, (ListedFile("000008.sst", 5, "0" * 64),))
 
 
 def write_entry(store: ShardStore, number: int) -> None:
@@ -76,7 +77,7 @@ def test_a_manifest_survives_the_wire() -> None:
 
 @pytest.mark.parametrize("name", ["../id.key", "a/b", "/etc/passwd", "", ".", "..", ".hidden", "a\\b", "a\0b", "é"])
 def test_a_manifest_with_names_that_lead_elsewhere_is_refused(name: str) -> None:
-    bad = replace(MANIFEST, files=(CheckpointFile(name, 5, "0" * 64),))
+    bad = replace(MANIFEST, files=(ListedFile(name, 5, "0" * 64),))
     with pytest.raises(CorruptStore):
         CheckpointManifest.decode(bad.encode())
 

@@ -15,8 +15,9 @@ import pytest
 from duemq.delay.recovery import replica_snapshot
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.backup.checkpoint import CheckpointFile, CheckpointManifest
+from duemq.storage.backup.checkpoint import CheckpointManifest
 from duemq.storage.backup.replica_swap import Partial, settle, settle_all
+from duemq.storage.manifest import ListedFile
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 PART = 4096
@@ -158,7 +159,7 @@ def test_delay_files_that_are_here_are_taken_and_not_fetched(tmp_path: Path) -> 
     held = tmp_path / "003" / "far" / "1800000" / "000001.parquet"
     held.parent.mkdir(parents=True)
     held.write_bytes(b"content")
-    wanted = CheckpointFile("far/1800000/000007.parquet", 7, hashlib.sha256(b"content").hexdigest())
+    wanted = ListedFile("far/1800000/000007.parquet", 7, hashlib.sha256(b"content").hexdigest())
     partial.begin(CheckpointManifest("id", 3, 0, 0, b"", 0, (wanted,)))
     taken = partial.folder / "files" / wanted.name
     taken.parent.mkdir(parents=True)
