@@ -18,10 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.api.endpoint import API_KEY, Router, Service
+from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.request.names import API_KEY
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.message import CLIENT_NAME, Draft, fingerprint
+from duemq.model.message import Draft, fingerprint
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.api.send import canonical, idempotency_conflict, idempotency_name, name_conflict
+from duemq.proxy.api.send import idempotency_conflict, name_conflict
 from duemq.proxy.gateway.base import Receipt
-from duemq.proxy.request.ingress import check_idempotency_key, check_name
 from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.names import client_name, idempotency_name
+from duemq.proxy.request.sent_message import canonical
 from duemq.proxy.response.render import receipt_json
 from duemq.web.body import header
 from duemq.web.problem import rejection
@@ -33,7 +34,7 @@ class _Naming(NamedTuple):
 
     text: str | None
     name: bytes
-    said: bytes
+    content: bytes
 
 
 async def post_batch(service: Service, request: Request) -> Response:
@@ -54,7 +55,7 @@ async def post_batch(service: Service, request: Request) -> Response:
             if type(item) is dict and ("name" in item or "idempotency_key" in item):
                 naming, message = _naming_of(request, item)
                 namings[at] = naming
-                drafts.append(draft_of(message, now)._replace(name=naming.name, fingerprint=naming.said))
+                drafts.append(draft_of(message, now)._replace(name=naming.name, fingerprint=naming.content))
             else:
                 drafts.append(draft_of(item, now))
             places.append(at)
@@ -88,10 +89,10 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
         raise Rejected("bad_field", f"{field} must be text, not {shown(text)}", field)
     rest = {name: value for name, value in item.items() if name != field}
     # As of a PUT under the name: each of them may repeat the other.
-    said = fingerprint(canonical(rest), b"")
+    content = fingerprint(canonical(rest), b"")
     if field == "name":
-        return _Naming(text, CLIENT_NAME + check_name(text), said), rest
-    return _Naming(None, idempotency_name(request, check_idempotency_key(text, field)), said), rest
+        return _Naming(text, client_name(text), content), rest
+    return _Naming(None, idempotency_name(request, text, field), content), rest
 
 
 async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
@@ -99,7 +100,7 @@ async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected]
     if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
         found: Sequence[Receipt | Rejected | None]
         try:
-            found = await service.gateway.named([(namings[at].name, namings[at].said) for at in late])
+            found = await service.gateway.named([(namings[at].name, namings[at].content) for at in late])
         except Unavailable as error:  # others of the batch are accepted by now
             found = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
         answers.update((at, first) for at, first in zip(late, found, strict=True) if first is not None)

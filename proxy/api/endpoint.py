@@ -22,7 +22,6 @@ from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
 JSON = "application/json"
-API_KEY = "duemq.api_key"  # where the front door puts the key of a request, as bytes, into its scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from duemq.model.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
     MAX_LABELS,
-    NAME,
     RESERVED_HEADERS,
     RESERVED_TOPICS,
     TOPIC,
@@ -36,7 +35,6 @@ _RARE = frozenset(("key", "headers", "labels", "expires_at"))
 FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
 _KNOWN_TOPICS = 10_000
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
-_QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 _CLOCK_RETRY_S = 5
 _VALUES_PER_ITEM = 50  # of a batch, on average
 
@@ -195,30 +193,6 @@ class Ingress:
         if len(packed) > (limit := self.limits.max_headers_bytes):
             raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")
         return count, packed
-
-
-def check_name(text: str) -> bytes:
-    """A client-chosen name. Code: `bad_field`."""
-    if not NAME.fullmatch(text):
-        raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
-    return text.encode()
-
-
-def check_idempotency_key(text: str, field: str = "Idempotency-Key") -> bytes:
-    """A key that makes repeats known. Code: `bad_field`."""
-    if not 0 < len(text) <= 255 or not text.isprintable():
-        raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
-    return text.encode()
-
-
-def unquoted(text: str) -> str:
-    """The key in an `Idempotency-Key` header, which is a string with quotes around it (RFC 8941), or bare."""
-    if not text.startswith('"'):
-        return text
-    found = _QUOTED.fullmatch(text)
-    if found is None:
-        raise Rejected("bad_field", f"{shown(text)} is not a quoted string (RFC 8941)", "Idempotency-Key")
-    return _ESCAPE.sub(r"\1", found[1])
 
 
 def _labels(labels: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.web.body import read_body
 
+_JSON: Final = b"application/json"
 MAX_VALUES: Final = 50_000  # of one request, unless it says otherwise
 _MARKS: Final = b",[{"  # in front of every value but the first one and those with a name, which have one too
 _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS + b'"')
@@ -30,9 +31,16 @@ async def read_json(
 
     Of a name that is given twice in an object, the last value counts.
     """
+    return (await read_both(request, limit, most_values, code))[0]
+
+
+async def read_both(
+    request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
+) -> tuple[dict[str, Any], bytes]:
+    """As `read_json`, with the body as it was sent."""
     body = await read_body(request, limit, code)
     await check_values(body, most_values, code)
-    return parse_json(body)
+    return parse_json(body), bytes(body)
 
 
 async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:
@@ -79,3 +87,24 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
     if type(value) is not dict:
         raise Rejected("bad_json", f"the body must be a JSON object, not {shown(value)}")
     return value
+
+
+def is_json(media: bytes | None) -> bool:
+    """Whether a Content-Type says JSON in UTF-8. Raises Rejected `unsupported_media_type` for another charset."""
+    if media is None or media == _JSON:
+        return media is not None
+    kind, *parameters = media.decode("latin-1").lower().split(";")
+    kind = kind.strip()
+    if kind != "application/json" and not kind.endswith("+json"):
+        return False
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            detail = f"JSON is read as UTF-8, not as {shown(value.strip())}"
+            raise Rejected("unsupported_media_type", detail, "Content-Type")
+    return True
+
+
+def not_json(media: bytes | None) -> Rejected:
+    sent = "none is given" if media is None else f"not {shown(media.decode('latin-1'))}"
+    return Rejected("unsupported_media_type", f"Content-Type: application/json is needed here, {sent}", "Content-Type")

@@ -9,8 +9,8 @@ from starlette.types import Scope
 
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
+from duemq.proxy.request.json_body import is_json, not_json
 
-_JSON: Final = b"application/json"
 _OURS: Final = b"duemq-"
 _TYPE, _LENGTH, _CHUNKED = b"content-type", b"content-length", b"transfer-encoding"
 _CODED, _IF_MATCH = b"content-encoding", b"if-match"
@@ -58,27 +58,6 @@ class Border:
         if self._body and not self._raw and not is_json(media):
             raise not_json(media)
         return chunked
-
-
-def is_json(media: bytes | None) -> bool:
-    """Whether a Content-Type says JSON in UTF-8. Raises Rejected `unsupported_media_type` for another charset."""
-    if media is None or media == _JSON:
-        return media is not None
-    kind, *parameters = media.decode("latin-1").lower().split(";")
-    kind = kind.strip()
-    if kind != "application/json" and not kind.endswith("+json"):
-        return False
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
-            detail = f"JSON is read as UTF-8, not as {shown(value.strip())}"
-            raise Rejected("unsupported_media_type", detail, "Content-Type")
-    return True
-
-
-def not_json(media: bytes | None) -> Rejected:
-    said = "none is given" if media is None else f"not {shown(media.decode('latin-1'))}"
-    return Rejected("unsupported_media_type", f"Content-Type: application/json is needed here, {said}", "Content-Type")
 
 
 def unexpected_body() -> Rejected:

@@ -4,14 +4,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft, fingerprint, schedule_frame
 from duemq.model.record import unpack_headers
 from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
-from duemq.proxy.request.ingress import Ingress, MessageLimits, check_idempotency_key, check_name
+from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import parse_json
+from duemq.proxy.request.names import client_name, idempotency_name
 
 NOW = 1_795_255_200_123
 MIB = 1 << 20
@@ -233,14 +235,15 @@ def test_bad_json(body: bytes) -> None:
 
 
 def test_names_and_idempotency_keys() -> None:
-    assert check_name("order:1.a_b-c") == b"order:1.a_b-c"
-    assert check_idempotency_key("k" * 255) == b"k" * 255
+    request = Request({"type": "http"})
+    assert client_name("order:1.a_b-c") == b"n:order:1.a_b-c"
+    assert len({idempotency_name(request, key) for key in ("k" * 255, "k" * 254, "l")}) == 3
     for name in ("", "a" * 129, "a b", "a\n", "ä", "a/b"):
         with pytest.raises(Rejected):
-            check_name(name)
+            client_name(name)
     for key in ("", "k" * 256, "a\tb", "a\x7f"):
         with pytest.raises(Rejected):
-            check_idempotency_key(key)
+            idempotency_name(request, key)
 
 
 def test_fingerprints_keep_parts_apart() -> None:

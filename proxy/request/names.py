@@ -1,0 +1,53 @@
+"""The name of a message that its client chose, or made of an Idempotency-Key: a repeat is known by it."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+
+from duemq.model.errors import Rejected
+from duemq.model.message import CLIENT_NAME, fingerprint
+from duemq.model.rules import NAME
+from duemq.model.timing import shown
+
+API_KEY = "duemq.api_key"
+"""Where the application puts the key of a request, as bytes, into its scope."""
+IDEMPOTENCY_PREFIX = b"i:"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+
+_HEADER = IDEMPOTENCY_KEY.lower().encode()
+_QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
+
+
+def client_name(text: str) -> bytes:
+    """What a message is known by that has a name of the client's choice. Raises Rejected `bad_field`."""
+    if not NAME.fullmatch(text):
+        raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
+    return CLIENT_NAME + text.encode()
+
+
+def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> bytes:
+    """What a message is known by that has an idempotency key. Raises Rejected `bad_field`.
+
+    Per API key, and as a digest: it is stored with the message, where a name has at most 255 bytes.
+    """
+    if not 0 < len(key) <= 255 or not key.isprintable():
+        raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
+    return IDEMPOTENCY_PREFIX + fingerprint(request.scope.get(API_KEY, b""), key.encode())
+
+
+def name_in_header(request: Request) -> bytes:
+    """The name that a request's Idempotency-Key makes; none (b"") without one. Raises Rejected."""
+    keys = [value for name, value in request.scope["headers"] if name == _HEADER]
+    if not keys:
+        return b""
+    if len(keys) > 1:
+        raise Rejected("bad_header", "Idempotency-Key is given twice", IDEMPOTENCY_KEY)
+    key = keys[0].decode("latin-1").strip()
+    if key.startswith('"'):  # a string as RFC 8941 has it; a bare one is taken, too
+        quoted = _QUOTED.fullmatch(key)
+        if quoted is None:
+            raise Rejected("bad_field", f"{shown(key)} is not a quoted string (RFC 8941)", IDEMPOTENCY_KEY)
+        key = _ESCAPE.sub(r"\1", quoted[1])
+    return idempotency_name(request, key)
