@@ -114,14 +114,14 @@ class FrontDoor:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 return problem_response(problem("unauthorised", detail), {"WWW-Authenticate": "Bearer"})
             request.scope[API_KEY] = presented
-        found = self._router.find(request)
-        if found.handler is not None:
-            return await found.handler(self._service, request)
+        match = self._router.find(request)
+        if match.handler is not None:
+            return await match.handler(self._service, request)
         method, path = request.scope["method"], request.scope["path"]
         if method == "OPTIONS" and path == "*":  # about the server as a whole (RFC 9110, 9.3.7)
             return Response(status_code=204, headers={"Allow": _METHODS})
-        if found.allowed:
-            allowed = ", ".join(found.allowed)
+        if match.allowed:
+            allowed = ", ".join(match.allowed)
             return problem_response(
                 problem("method_not_allowed", f"{method} is not a method of this path, which knows {allowed}"),
                 {"Allow": allowed},
@@ -143,7 +143,7 @@ def _log_access(request: Request, response: Response, request_id: str) -> None:
 
 
 def _api_key(request: Request) -> bytes:
-    scheme, _, given = (header(request, b"authorization") or "").partition(" ")
+    scheme, _, key = (header(request, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer":
-        given = header(request, b"x-api-key") or ""
-    return given.strip().encode("latin-1")
+        key = header(request, b"x-api-key") or ""
+    return key.strip().encode("latin-1")

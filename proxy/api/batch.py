@@ -81,9 +81,9 @@ async def post_batch(service: Service, request: Request) -> Response:
 
 def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[str, Any]]:
     """The naming of an item, and the item without it."""
-    if len(given := [field for field in NAMING if field in item]) > 1:
-        raise Rejected("bad_field", "name and idempotency_key are both given: a message has one of them", given[1])
-    field = given[0]
+    if len(fields := [field for field in NAMING if field in item]) > 1:
+        raise Rejected("bad_field", "name and idempotency_key are both given: a message has one of them", fields[1])
+    field = fields[0]
     text = item[field]
     if type(text) is not str:
         raise Rejected("bad_field", f"{field} must be text, not {shown(text)}", field)
@@ -98,12 +98,12 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
 async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
     """Give what was refused as things stand what the first one of its name got, and say where there is a conflict."""
     if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
-        found: Sequence[Receipt | Rejected | None]
+        firsts: Sequence[Receipt | Rejected | None]
         try:
-            found = await service.gateway.named([(namings[at].name, namings[at].content) for at in late])
+            firsts = await service.gateway.named([(namings[at].name, namings[at].content) for at in late])
         except Unavailable as error:  # others of the batch are accepted by now
-            found = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
-        answers.update((at, first) for at, first in zip(late, found, strict=True) if first is not None)
+            firsts = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
+        answers.update((at, first) for at, first in zip(late, firsts, strict=True) if first is not None)
     for at, naming in namings.items():
         answer = answers[at]
         if isinstance(answer, Receipt) and answer.conflict:

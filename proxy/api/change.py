@@ -100,7 +100,7 @@ async def move_many(service: Service, request: Request) -> Response:
         detail = f"at most {MAX_IDS} messages can be moved in one call, not {len(items)}"
         raise Rejected("batch_too_large", detail, "moves")
     now, read = service.clock(), service.ingress.when
-    asked: list[str] = []
+    refs: list[str] = []
     dues: list[int] = []
     places: list[int] = []
     results: list[dict[str, Any]] = [{}] * len(items)
@@ -112,14 +112,14 @@ async def move_many(service: Service, request: Request) -> Response:
             results[at] = {"error": rejection(error)}
         else:
             if may_exist(id_):
-                asked.append(id_)
+                refs.append(id_)
                 dues.append(due)
                 places.append(at)
             else:
                 results[at] = {"id": id_, "status": "unknown"}
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-    outcomes = await service.gateway.change(MOVE, asked, dues, times=timed) if asked else []
+    outcomes = await service.gateway.change(MOVE, refs, dues, times=timed) if refs else []
     for at, due, outcome in zip(places, dues, outcomes, strict=True):
         result = {"id": outcome.id, "status": _MOVE_STATUS_OF[outcome.answer]}
         ended = _timed(result["status"], outcome.at) if timed else {}
@@ -164,10 +164,10 @@ async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str,
         raise Rejected("bad_field", "ids must be a list of texts", "ids")
     if len(ids) > MAX_IDS:
         raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
-    asked = [one for one in ids if may_exist(one)]
-    outcomes = await service.gateway.change(CANCEL, asked, times=timed) if asked else []
+    refs = [one for one in ids if may_exist(one)]
+    outcomes = await service.gateway.change(CANCEL, refs, times=timed) if refs else []
     answered = (_result(outcome, timed) for outcome in outcomes)
-    if len(asked) == len(ids):
+    if len(refs) == len(ids):
         return list(answered)
     return [next(answered) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
 
@@ -185,8 +185,8 @@ async def _cancel_matching(service: Service, request: Request, fields: Any, time
     while True:
         try:
             page = await service.gateway.find(query)
-            found = [state.id for state in page.messages]
-            outcomes = await service.gateway.change(CANCEL, found, times=timed) if found else []
+            ids = [state.id for state in page.messages]
+            outcomes = await service.gateway.change(CANCEL, ids, times=timed) if ids else []
         except Unavailable as error:
             if not (done := sum(counts.values())) or isinstance(error, OutcomeUnknown):
                 raise

@@ -109,12 +109,12 @@ class Router:
         """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
         scope = request.scope
         allowed: set[str] = set()
-        for route, found, border in self._routes:
+        for route, full_match, border in self._routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
                 scope["path_params"] = child["path_params"]
-                assert found.handler is not None
-                return RouteMatch(_without_body(found.handler)) if border.check(scope) else found
+                assert full_match.handler is not None
+                return RouteMatch(_without_body(full_match.handler)) if border.check(scope) else full_match
             if match is Match.PARTIAL and route.methods:
                 allowed |= route.methods
         return RouteMatch(None, tuple(sorted(allowed)))

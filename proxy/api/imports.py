@@ -37,16 +37,16 @@ _A_PATH: Final = "path must be the absolute path of a file, as the nodes see it,
 async def post_import(service: Service, request: Request) -> Response:
     import_command = await _import_file(service, request, await read_json(request, SMALL_BODY_BYTES))
     _check_window(service, import_command)
-    found = await service.gateway.import_file(import_command)
-    return JsonResponse(_shown(found), 200 if found.known else 202, {"Location": f"imports/{found.id}"})
+    status = await service.gateway.import_file(import_command)
+    return JsonResponse(_shown(status), 200 if status.known else 202, {"Location": f"imports/{status.id}"})
 
 
 async def post_imports(service: Service, request: Request) -> Response:
     body = await read_json(request, _BATCH_BYTES, _BATCH_VALUES, "batch_too_large")
     import_commands = await asyncio.to_thread(_imports, service, body)
-    found = await service.gateway.import_files(import_commands)
-    imports = await in_slices(found, _shown)
-    return JsonResponse({"imports": imports}, 202 if not all(one.known for one in found) else 200)
+    statuses = await service.gateway.import_files(import_commands)
+    imports = await in_slices(statuses, _shown)
+    return JsonResponse({"imports": imports}, 202 if not all(one.known for one in statuses) else 200)
 
 
 def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
@@ -60,13 +60,13 @@ def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
     import_commands = []
     for number, file in enumerate(files):
         try:
-            import_commands.append(_said(service, file))
+            import_commands.append(_import_of_batch(service, file))
         except Rejected as error:
             raise Rejected(error.code, f"file {number}: {error.detail}", error.field, file=number) from error
     return import_commands
 
 
-def _said(service: Service, file: Any) -> ImportCommand:
+def _import_of_batch(service: Service, file: Any) -> ImportCommand:
     if type(file) is not dict:
         raise Rejected("bad_field", f"a file is a JSON object, not {shown(file)}", "files")
     import_command = ImportCommand.of(file)
@@ -116,16 +116,16 @@ async def _import_file(service: Service, request: Request, body: dict[str, Any])
     _check_path(path)
     if type(link) is not bool:
         raise Rejected("bad_field", f"link must be true or false, not {shown(link)}", "link")
-    said: ImportCommand | None = None
-    if given := body.keys() & _OF_FILE:
-        if missing := sorted(_OF_FILE - given):
+    import_command: ImportCommand | None = None
+    if fields := body.keys() & _OF_FILE:
+        if missing := sorted(_OF_FILE - fields):
             detail = f"{missing[0]} is missing: all or none of {', '.join(sorted(_OF_FILE))}"
             raise Rejected("bad_field", detail, missing[0])
-        said = ImportCommand.of({"path": path, "link": link} | {name: body[name] for name in given})
+        import_command = ImportCommand.of({"path": path, "link": link} | {name: body[name] for name in fields})
     if (reason := await asyncio.to_thread(service.importing.refuse_folder, path)) is not None:
         raise Rejected("forbidden", reason, "path")
-    if said is not None:
-        return said
+    if import_command is not None:
+        return import_command
     reading = asyncio.create_task(service.inspector.inspect(path, link, service.importing), name=f"inspect {path}")
     try:
         async with ending(request.receive, service.closing) as end:
@@ -146,27 +146,27 @@ async def list_imports(service: Service, request: Request) -> Response:
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
     limit = read_number(query, "limit", 0, MAX_LISTED, 0) if "limit" in query else None
-    count, found = await service.gateway.imports(state, below, limit)
-    return JsonResponse({"imports": await in_slices(found, _shown), "count": count})
+    count, statuses = await service.gateway.imports(state, below, limit)
+    return JsonResponse({"imports": await in_slices(statuses, _shown), "count": count})
 
 
 async def get_import(service: Service, request: Request) -> Response:
     id_: str = request.path_params["id"]
-    found = await service.gateway.import_record(id_)
-    if found is None:
+    status = await service.gateway.import_record(id_)
+    if status is None:
         raise _unknown(id_)
-    return JsonResponse(_shown(found))
+    return JsonResponse(_shown(status))
 
 
 def _shown(one: ImportStatus) -> dict[str, Any]:
     """`pending`: what the shard says of it is not known yet."""
-    said: dict[str, Any] = {"id": one.id, "shard": one.shard, "state": "pending", "duplicate": one.known}
-    if (found := one.import_record) is None:
-        return said
-    command = found.import_command
-    said |= {
-        "state": found.state, "path": command.path, "rows": command.rows, "size": command.size,
+    document: dict[str, Any] = {"id": one.id, "shard": one.shard, "state": "pending", "duplicate": one.known}
+    if (record := one.import_record) is None:
+        return document
+    command = record.import_command
+    document |= {
+        "state": record.state, "path": command.path, "rows": command.rows, "size": command.size,
         "sha256": command.sha256,
-        **times("window", command.window), **times("since", found.at),
+        **times("window", command.window), **times("since", record.at),
     }  # fmt: skip
-    return said | {"reason": found.reason} if found.reason else said
+    return document | {"reason": record.reason} if record.reason else document

@@ -83,8 +83,8 @@ class ProxyBackend:
         return {}
 
     def trouble(self, topic: str) -> str | None:
-        said = (member.health.destinations.get(topic) for member in self.view.members())
-        return self.destinations.trouble(topic, self.clock()) or next(filter(None, said), None)
+        troubles = (member.health.destinations.get(topic) for member in self.view.members())
+        return self.destinations.trouble(topic, self.clock()) or next(filter(None, troubles), None)
 
     def troubles(self) -> dict[str, str]:
         troubles = self.destinations.troubles(self.clock())

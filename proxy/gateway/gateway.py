@@ -16,7 +16,7 @@ from functools import wraps
 from itertools import count, islice, repeat
 from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import Batches, Bus, Committer, Destination, Landed
+from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
@@ -100,12 +100,12 @@ class CommandGateway:
         if (reason := self._backend.why_closed()) is not None:
             raise Unavailable(reason)
 
-    async def _append(self, batches: Batches) -> Landed:
+    async def _append(self, batches: Batches) -> AppendResults:
         """Durable when it returns. Tells the selection how it went. Raises Unavailable where nothing was appended."""
         shards = [partition for topic, partition in batches if topic == BUFFER]
         started = time.perf_counter()
         try:
-            landed = await self._backend.bus.append(batches)
+            results = await self._backend.bus.append(batches)
         except Unavailable as error:
             for shard in shards:
                 self._selection.failed(shard)
@@ -115,19 +115,19 @@ class CommandGateway:
         spent = time.perf_counter() - started
         for shard in shards:
             self._selection.measured(shard, spent)
-        return landed
+        return results
 
     # --- sending --------------------------------------------------------------------------------------------------
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         self._check()
         self._backend.refuse()
-        refused, known = await self._refused(drafts)
+        refused, destination_of = await self._refused(drafts)
         now, at_once = self._backend.clock(), self._backend.delivering()
-        outgoing = self._outgoing(drafts, refused, known, now, at_once)
+        outgoing = self._outgoing(drafts, refused, destination_of, now, at_once)
         if not outgoing.batches:
             return list(refused.values())
-        landed = await self._append(outgoing.batches)
+        results = await self._append(outgoing.batches)
         if outgoing.direct_ids:
             self._backend.count_direct(len(outgoing.direct_ids))
         answers: list[Receipt | Rejected] = []
@@ -140,7 +140,7 @@ class CommandGateway:
                 answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, at_once))
             else:
                 where, position = outgoing.places[index]
-                due, offset = now if draft.due is None else draft.due, landed[where].offset(position)
+                due, offset = now if draft.due is None else draft.due, results[where].offset(position)
                 receipt = Receipt(issue(where[1], due, offset), "scheduled", draft.topic, due)
                 answers.append(receipt)
                 if draft.name:
@@ -150,29 +150,31 @@ class CommandGateway:
                 answers[index] = answer
         for where in outgoing.batches:
             if where[0] == BUFFER:
-                await self._hold_up(where[1], landed[where].first_offset)
+                await self._hold_up(where[1], results[where].first_offset)
         return answers
 
     async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Destination]]:
         """The drafts that their destinations would not take, by index, and what the destinations of the others take."""
         destinations = self._backend.destinations
         topics = {draft.topic for draft in drafts}
-        known = await destinations.resolve(topics - INTERNAL)
-        wrong = {topic: _wrong_topic(topic, *destinations.why_not(topic)) for topic in topics if topic not in known}
+        by_topic = await destinations.resolve(topics - INTERNAL)
+        wrong = {topic: _wrong_topic(topic, *destinations.why_not(topic)) for topic in topics if topic not in by_topic}
         refused: dict[int, Rejected] = {}
-        if not wrong and not any(about.max_frame_bytes or about.needs_key or about.trouble for about in known.values()):
-            return refused, known
+        if not wrong and not any(
+            about.max_frame_bytes or about.needs_key or about.trouble for about in by_topic.values()
+        ):
+            return refused, by_topic
         for index, draft in enumerate(drafts):
-            reason = wrong.get(draft.topic) or _unfit(draft, known[draft.topic])
+            reason = wrong.get(draft.topic) or _unfit(draft, by_topic[draft.topic])
             if reason is not None:
                 refused[index] = reason
-        return refused, known
+        return refused, by_topic
 
     def _outgoing(
         self,
         drafts: Sequence[Draft],
         refused: Mapping[int, Rejected],
-        known: Mapping[str, Destination],
+        destination_of: Mapping[str, Destination],
         now: int,
         at_once: int,
     ) -> _Outgoing:
@@ -190,7 +192,7 @@ class CommandGateway:
             elif draft.due is None:
                 id_ = ids.issue_bytes(DIRECT, at_once, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
-                partition = _partition_for(draft.key, known[draft.topic], turn)
+                partition = _partition_for(draft.key, destination_of[draft.topic], turn)
                 outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, at_once))
                 continue
             elif draft.key is not None and selection.ordered:
@@ -205,7 +207,7 @@ class CommandGateway:
     async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
         self._check()
         try:
-            return await self._names.known(names)
+            return await self._names.look_up(names)
         except Unavailable as error:
             raise OutcomeUnknown(f"whether this name is new cannot be looked up: {error.detail}") from error
 
@@ -221,12 +223,12 @@ class CommandGateway:
     @_reading
     async def state(self, ref: str) -> MessageState | None:
         self._check()
-        meant = await self._addresses.find(ref)
-        if not isinstance(meant, Address):
-            return meant
+        target = await self._addresses.find(ref)
+        if not isinstance(target, Address):
+            return target
         # Whatever was answered here before shows: a replica that is asked must have come as far.
-        offset = max(meant.offset, self._backend.progress(meant.shard).applied - 1)
-        return await self._backend.reader.state(meant.shard, meant.first_key, offset)
+        offset = max(target.offset, self._backend.progress(target.shard).applied - 1)
+        return await self._backend.reader.state(target.shard, target.first_key, offset)
 
     @_reading
     async def find(self, query: Query) -> MessagePage:
@@ -244,8 +246,8 @@ class CommandGateway:
             shard: key if place <= last_shard or query.cursor is None else before(key)
             for place, shard in enumerate(shards)
         }
-        found = await self._backend.reader.search(query, after)
-        messages, position = merge([found[shard] for shard in shards], query.limit)
+        parts = await self._backend.reader.search(query, after)
+        messages, position = merge([parts[shard] for shard in shards], query.limit)
         return MessagePage(messages, None if position is None else write_cursor(*position))
 
     # --- changing -------------------------------------------------------------------------------------------------
@@ -255,39 +257,39 @@ class CommandGateway:
     ) -> list[ChangeOutcome]:
         self._check()
         dues = repeat(due) if isinstance(due, int) else due
-        meant = await self._meant(refs)
+        targets = await self._resolve(refs)
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
-        for one, at in zip(meant, dues, strict=False):
+        for one, at in zip(targets, dues, strict=False):
             if isinstance(one, Address):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
                 batch.append(change_frame(kind, one.first_key, at))
             else:
                 positions.append(-1)
-        landed: Landed = {}
-        held: dict[int, Progress] = {}
+        results: AppendResults = {}
+        progress_of: dict[int, Progress] = {}
         if batches:
-            held |= {shard: self._backend.progress(shard) for _, shard in batches}
-            for progress in held.values():
+            progress_of |= {shard: self._backend.progress(shard) for _, shard in batches}
+            for progress in progress_of.values():
                 progress.check()
-            landed = await self._append(batches)
+            results = await self._append(batches)
             await asyncio.gather(
                 *(
-                    self._reached(held[shard], landed[topic, shard].offset(len(batch) - 1))
+                    self._reached(progress_of[shard], results[topic, shard].offset(len(batch) - 1))
                     for (topic, shard), batch in batches.items()
                 )
             )
         outcomes: list[ChangeOutcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
-        for ref, one, position in zip(refs, meant, positions, strict=True):
+        for ref, one, position in zip(refs, targets, positions, strict=True):
             if one is None:
                 outcomes.append(ChangeOutcome(ref, Answer.UNKNOWN))
             elif isinstance(one, MessageState):
                 outcomes.append(ChangeOutcome(one.id, Answer.DELIVERED, one.delivered_at))
             else:
-                offset = landed[BUFFER, one.shard].offset(position)
-                answered = held[one.shard].answer(offset)
+                offset = results[BUFFER, one.shard].offset(position)
+                answered = progress_of[one.shard].answer(offset)
                 if answered is None:
                     outcome = ChangeOutcome(one.id, None)
                 elif answered.answer is Answer.OK:
@@ -301,15 +303,15 @@ class CommandGateway:
             for shard, places in ended.items():
                 keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
                 try:
-                    found = await self._backend.reader.when_ended(shard, keys, last)
+                    end_times = await self._backend.reader.when_ended(shard, keys, last)
                 except Unavailable:
                     continue  # the answers are known, and some of the changes may be made
-                for (place, _, _), at in zip(places, found, strict=True):
+                for (place, _, _), at in zip(places, end_times, strict=True):
                     outcomes[place] = outcomes[place]._replace(at=at)
         return outcomes
 
     @_reading
-    async def _meant(self, refs: Sequence[str]) -> list[Address | MessageState | None]:
+    async def _resolve(self, refs: Sequence[str]) -> list[Address | MessageState | None]:
         by_id, find = self._addresses.by_id, self._addresses.find
         return [by_id(ref) or await find(ref) for ref in refs]
 
@@ -328,8 +330,8 @@ class CommandGateway:
         shard = shard_of_content(import_command.sha256, self._backend.shards)
         progress = self._backend.progress(shard)
         progress.check()
-        landed = await self._append({(BUFFER, shard): [import_frame(import_command)]})
-        offset = landed[BUFFER, shard].first_offset
+        results = await self._append({(BUFFER, shard): [import_frame(import_command)]})
+        offset = results[BUFFER, shard].first_offset
         id_ = f"{shard}-{offset}"
         if not await self._reached(progress, offset) or (answered := progress.answer(offset)) is None:
             return ImportStatus(id_, shard, None)
@@ -356,20 +358,20 @@ class CommandGateway:
             batch = batches.setdefault((BUFFER, shard), [])
             places.append((shard, len(batch)))
             batch.append(import_frame(import_command))
-        held = {shard: self._backend.progress(shard) for _, shard in batches}
-        landed = await self._append_whole(batches)
-        offsets = [landed[BUFFER, shard].offset(position) for shard, position in places]
+        progress = {shard: self._backend.progress(shard) for _, shard in batches}
+        results = await self._append_whole(batches)
+        offsets = [results[BUFFER, shard].offset(position) for shard, position in places]
         lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
-        reached = await asyncio.gather(*(self._reached(held[shard], last) for shard, last in lasts.items()))
-        known: dict[int, dict[str, ImportRecord]] = {}
+        reached = await asyncio.gather(*(self._reached(progress[shard], last) for shard, last in lasts.items()))
+        records: dict[int, dict[str, ImportRecord]] = {}
         with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
-            known = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
+            records = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
         return [
-            self._import_task(import_command, shard, offset, known.get(shard, {}))
+            self._import_task(import_command, shard, offset, records.get(shard, {}))
             for import_command, (shard, _), offset in zip(import_commands, places, offsets, strict=True)
         ]
 
-    async def _append_whole(self, batches: Batches) -> Landed:
+    async def _append_whole(self, batches: Batches) -> AppendResults:
         """All of it is appended, or nothing ever is. A shared log's plain appends promise that of a partition only."""
         if not batches:
             return {}
@@ -391,23 +393,23 @@ class CommandGateway:
 
     async def _by_content(self, shard: int) -> dict[str, ImportRecord]:
         """The files of a shard that are not refused, by their SHA-256."""
-        _, found = await self._backend.reader.imports(shard, None)
-        return {one.import_command.sha256: one for one in found if one.state != REJECTED}
+        _, records = await self._backend.reader.imports(shard, None)
+        return {one.import_command.sha256: one for one in records if one.state != REJECTED}
 
     def _import_task(
-        self, import_command: ImportCommand, shard: int, offset: int, known: Mapping[str, ImportRecord]
+        self, import_command: ImportCommand, shard: int, offset: int, records: Mapping[str, ImportRecord]
     ) -> ImportStatus:
-        first = known.get(import_command.sha256)
+        first = records.get(import_command.sha256)
         if first is None:
             return ImportStatus(f"{shard}-{offset}", shard, None)
         return ImportStatus(f"{shard}-{first.offset}", shard, first, first.offset != offset)
 
     @_reading
     async def imported_ids(self, id_: str, first: int, most: int) -> bytes | None:
-        found = await self.import_record(id_)
-        if found is None:
+        status = await self.import_record(id_)
+        if status is None:
             return None
-        return await self._backend.reader.imported_ids(found.shard, int(id_.partition("-")[2]), first, most)
+        return await self._backend.reader.imported_ids(status.shard, int(id_.partition("-")[2]), first, most)
 
     @_reading
     async def imports(
@@ -415,27 +417,27 @@ class CommandGateway:
     ) -> tuple[int, list[ImportStatus]]:
         self._check()
         shards, reader = range(self._backend.shards), self._backend.reader
-        found = await asyncio.gather(*(reader.imports(shard, state, below, limit) for shard in shards))
-        shown = ((shard, one) for shard, (_, some) in zip(shards, found, strict=True) for one in some)
+        parts = await asyncio.gather(*(reader.imports(shard, state, below, limit) for shard in shards))
+        shown = ((shard, one) for shard, (_, some) in zip(shards, parts, strict=True) for one in some)
         first = islice(shown, limit)
         listed = [ImportStatus(f"{shard}-{one.offset}", shard, one) for shard, one in first]
-        return sum(number for number, _ in found), listed
+        return sum(number for number, _ in parts), listed
 
     @_reading
     async def import_record(self, id_: str) -> ImportStatus | None:
         self._check()
-        meant = _IMPORT_ID.fullmatch(id_)
-        if meant is None or (shard := int(meant[1])) >= self._backend.shards:
+        match = _IMPORT_ID.fullmatch(id_)
+        if match is None or (shard := int(match[1])) >= self._backend.shards:
             return None
-        wanted = int(meant[2])
-        offset = max(wanted, self._backend.progress(shard).applied - 1)
+        command_offset = int(match[2])
+        offset = max(command_offset, self._backend.progress(shard).applied - 1)
         bus = self._backend.bus
-        if wanted >= await bus.end_offset(BUFFER, shard):
-            if wanted >= await bus.sure_end(BUFFER, shard, committed=False):
+        if command_offset >= await bus.end_offset(BUFFER, shard):
+            if command_offset >= await bus.sure_end(BUFFER, shard, committed=False):
                 return None
             raise Unavailable(f"shard {shard} cannot be read as far as import {id_} just now")
-        found = await self._backend.reader.import_record(shard, wanted, offset)
-        return None if found is None else ImportStatus(id_, shard, found)
+        record = await self._backend.reader.import_record(shard, command_offset, offset)
+        return None if record is None else ImportStatus(id_, shard, record)
 
     # --- about the service ----------------------------------------------------------------------------------------
 

@@ -35,19 +35,19 @@ class Addresses:
 
     def by_id(self, ref: str) -> Address | None:
         """The message of a shard, where the target is the id of one. Nothing is looked up."""
-        found = self._backend.ids.read(ref)
-        if found is None or found.shard >= self._backend.shards:
+        message_id = self._backend.ids.read(ref)
+        if message_id is None or message_id.shard >= self._backend.shards:
             return None
-        return Address(ref, found.shard, found.key)
+        return Address(ref, message_id.shard, message_id.key)
 
     async def find(self, ref: str) -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
         if address := self.by_id(ref):
             return address
-        found = self._backend.ids.read(ref)
-        if found is None:
+        message_id = self._backend.ids.read(ref)
+        if message_id is None:
             return await self._by_name(ref)
-        return await self._direct(ref, found) if found.direct else None
+        return await self._direct(ref, message_id) if message_id.direct else None
 
     async def _by_name(self, ref: str) -> Address | None:
         backend = self._backend
@@ -56,16 +56,16 @@ class Addresses:
         first_key = await backend.reader.holder(shard, name)
         return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
-    async def _direct(self, ref: str, found: MessageId) -> MessageState | None:
-        topic = self._direct_topics.get(found.row)
+    async def _direct(self, ref: str, message_id: MessageId) -> MessageState | None:
+        topic = self._direct_topics.get(message_id.row)
         if topic is None:
             for info in await self._backend.bus.topics():
                 if info.name not in INTERNAL:
                     self._direct_topics[direct_checksum(info.name)] = info.name
-            topic = self._direct_topics.get(found.row)
+            topic = self._direct_topics.get(message_id.row)
             if topic is None:
                 return None
-        return MessageState(ref, "delivered", topic, found.due, attempt=1, delivered_at=found.due)
+        return MessageState(ref, "delivered", topic, message_id.due, attempt=1, delivered_at=message_id.due)
 
 
 def direct_checksum(topic: str) -> int:

@@ -53,8 +53,8 @@ class Names:
         for place, one in enumerate(appended):
             answered = progress.answer(one.offset)
             if answered is None:
-                known = one.offset < progress.applied
-                answers.append(_unknown(f"the answer to this name is {'no longer' if known else 'not'} known"))
+                is_forgotten = one.offset < progress.applied
+                answers.append(_unknown(f"the answer to this name is {'no longer' if is_forgotten else 'not'} known"))
                 continue
             answers.append(one.receipt)
             if answered.answer is not Answer.ACCEPTED or one.draft.due is None:
@@ -63,12 +63,12 @@ class Names:
             return answers
         names, last = [appended[place].draft.name for place in looked], appended[max(looked)].offset
         missing = Rejected(Unavailable.code, "the first message of this name was just forgotten: send it again")
-        found: list[Named | None] = [None] * len(names)
+        firsts: list[Named | None] = [None] * len(names)
         try:
-            found = await self._backend.reader.named(shard, names, last)
+            firsts = await self._backend.reader.named(shard, names, last)
         except Unavailable as error:
             missing = _unknown(f"the first message of this name cannot be shown: {error.detail}")
-        for (place, answer), first in zip(looked.items(), found, strict=True):
+        for (place, answer), first in zip(looked.items(), firsts, strict=True):
             if answer is Answer.ACCEPTED:
                 # Its target may have refused it, or a clock be behind. Where nobody says, it is accepted all the same.
                 status = "scheduled" if first is None else first.state.status
@@ -78,16 +78,16 @@ class Names:
                 answers[place] = missing if first is None else receipt_of(first, conflict=conflict)
         return answers
 
-    async def known(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+    async def look_up(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
         """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
         shards = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
         reader = self._backend.reader
         parts = await asyncio.gather(*(reader.named(shard, [names[at][0] for at in ats]) for shard, ats in shards))
         receipts: list[Receipt | None] = [None] * len(names)
         for (_, ats), part in zip(shards, parts, strict=True):
-            for at, found in zip(ats, part, strict=True):
-                if found is not None:
-                    receipts[at] = receipt_of(found, conflict=found.fingerprint != names[at][1])
+            for at, first in zip(ats, part, strict=True):
+                if first is not None:
+                    receipts[at] = receipt_of(first, conflict=first.fingerprint != names[at][1])
         return receipts
 
 

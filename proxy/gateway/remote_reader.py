@@ -59,8 +59,8 @@ class RemoteReader:
         self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        found = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
-        return None if found is None else state_from_json(found)
+        document = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
+        return None if document is None else state_from_json(document)
 
     async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
         content = orjson.dumps({"names": [name.hex() for name in names], "offset": offset})
@@ -72,11 +72,11 @@ class RemoteReader:
         return at
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
-        found = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
-        return None if found is None else bytes.fromhex(found)
+        first_key = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]
+        return None if first_key is None else bytes.fromhex(first_key)
 
-    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
-        return _import(await self._get(shard, "import", {"wanted": wanted, "offset": offset}))
+    async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
+        return _import(await self._get(shard, "import", {"wanted": command_offset, "offset": offset}))
 
     async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
         return _import(await self._get(shard, "import", {"sha256": sha256, "offset": offset}))
@@ -84,20 +84,22 @@ class RemoteReader:
     async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
-        asked = {"state": state, "below": below or None, "limit": limit}
-        found = await self._get(shard, "imports", {name: said for name, said in asked.items() if said is not None})
-        listed = await in_slices(found["imports"], import_from_json)
-        return found.get("count", len(listed)), listed  # a node of an older version gives all
+        parameters = {"state": state, "below": below or None, "limit": limit}
+        document = await self._get(
+            shard, "imports", {name: value for name, value in parameters.items() if value is not None}
+        )
+        listed = await in_slices(document["imports"], import_from_json)
+        return document.get("count", len(listed)), listed  # a node of an older version gives all
 
-    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        ids = (await self._get(shard, "imported-ids", {"wanted": wanted, "first": first, "most": most}))["ids"]
+    async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
+        ids = (await self._get(shard, "imported-ids", {"wanted": command_offset, "first": first, "most": most}))["ids"]
         return None if ids is None else ids.encode()
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
-        found: dict[int, SearchPart] = {}
+        parts_by_shard: dict[int, SearchPart] = {}
         tried: dict[int, set[str]] = {shard: set() for shard in after}
         reason: Unavailable | None = None
-        while missing := after.keys() - found.keys():
+        while missing := after.keys() - parts_by_shard.keys():
             parts: dict[str, tuple[Member, list[int]]] = {}
             for shard in sorted(missing):
                 node = next((one for one in self._nodes(shard) if one.name not in tried[shard]), None)
@@ -115,8 +117,8 @@ class RemoteReader:
                 if isinstance(answer, Unavailable):
                     reason = answer
                 else:
-                    found |= answer
-        return found
+                    parts_by_shard |= answer
+        return parts_by_shard
 
     async def _search(
         self, node: Member, query: Query, after: Mapping[int, bytes]
@@ -186,7 +188,7 @@ class RemoteReader:
     def _nodes(self, shard: int) -> Iterator[Member]:
         """Who can be asked about a shard, the best first. Looks at the cluster once, when it is begun."""
         master, now = self._view.masters().get(shard), self._clock()
-        held = [
+        holders = [
             member
             for member in self._view.members()
             if member.url and member.has(shard) and member.health.state is not NodeState.OUT
@@ -197,12 +199,12 @@ class RemoteReader:
             lag = member.health.lag.get(shard, 0)
             return self._silent.get(member.name, 0.0) > now, member.name != master, joining, lag
 
-        return iter(sorted(held, key=rank))
+        return iter(sorted(holders, key=rank))
 
 
 def _import(document: Any) -> ImportRecord | None:
-    found = document["import"]
-    return None if found is None else import_from_json(found)
+    record = document["import"]
+    return None if record is None else import_from_json(record)
 
 
 def _nobody(shard: int) -> Unavailable:

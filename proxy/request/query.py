@@ -32,16 +32,16 @@ def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
         )
     except ValueError as error:
         raise Rejected("bad_query", f"the query string cannot be read: {error}") from error
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
             raise Rejected(
                 "bad_query", f"{shown(name)} is not a parameter here; known are {', '.join(known)}", name[:80]
             )
-        if name in found:
+        if name in values:
             raise Rejected("bad_query", f"{name} is given twice", name)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def read_number(query: Mapping[str, str], name: str, default: int, most: int, least: int = 1) -> int:

@@ -98,20 +98,20 @@ def records_bytes(partition: int, stored: Iterable[Stored]) -> list[bytes]:
     for offset, timestamp, frame in stored:
         key_bytes, count, header_bytes = unpack(frame)
         start = HEAD.size if key_bytes < 0 else HEAD.size + key_bytes
-        found = system(frame, start)
+        match = system(frame, start)
         try:
             payload = _dumps(frame[start + header_bytes :].decode())
             key = b"null" if key_bytes < 0 else _dumps(frame[HEAD.size : start].decode())
         except UnicodeDecodeError:
-            found = None
-        if found is None:
+            match = None
+        if match is None:
             texts.append(_any_record(partition, offset, timestamp, frame))
             continue
         more = b""
         if count > _SYSTEM_HEADERS:
-            own = unpack_headers(frame, found.end(), count - _SYSTEM_HEADERS)
+            own = unpack_headers(frame, match.end(), count - _SYSTEM_HEADERS)
             more = b"," + _dumps(headers_json(own))[1:-1]
-        texts.append(_RECORD % (partition, offset, timestamp, key, payload, *found.groups(), more))
+        texts.append(_RECORD % (partition, offset, timestamp, key, payload, *match.groups(), more))
     return texts
 
 

@@ -46,7 +46,7 @@ class TopicReader:
             for partition, end in enumerate(info.end_offsets)
             if end > self.offsets[partition]
         )
-        found: Page = []
+        page: Page = []
         left, bytes_left = max_records, max_bytes
         self.behind = False
         for at, (_, partition) in enumerate(waiting):
@@ -58,11 +58,11 @@ class TopicReader:
             stored = await self._bus.read(self._topic, partition, self.offsets[partition], most, most_bytes)
             if stored:
                 self.offsets[partition] = stored[-1].offset + 1
-                found.append((partition, stored))
+                page.append((partition, stored))
                 size = sum(len(one.frame) for one in stored)
                 left, bytes_left = left - len(stored), bytes_left - size
                 self.behind = self.behind or len(stored) == most or size > most_bytes // 2
-        return found
+        return page
 
 
 def page_bytes(page: Page) -> int:
@@ -110,12 +110,12 @@ class Ending:
 @asynccontextmanager
 async def ending(receive: Receive, closing: asyncio.Event) -> AsyncIterator[Ending]:
     """Watches both while it is open."""
-    gone: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
+    disconnected: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
     closed: asyncio.Task[object] = asyncio.create_task(closing.wait(), name="server closing")
     try:
-        yield Ending(gone, closed)
+        yield Ending(disconnected, closed)
     finally:
-        for task in (gone, closed):
+        for task in (disconnected, closed):
             await _cancelled(task)
 
 

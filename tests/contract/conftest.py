@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from duemq.bus.base import Appended, Bus
+from duemq.bus.base import AppendResult, Bus
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from tests.contract.kafka_plug import KafkaPlug
@@ -42,7 +42,7 @@ class Plug(Protocol):
     @property
     def at_once(self) -> bool: ...
 
-    async def pass_time(self, landed: Appended) -> None:
+    async def pass_time(self, landed: AppendResult) -> None:
         """Until what is appended has a later time than this."""
         ...
 
@@ -63,7 +63,7 @@ class _InHand:
     def __init__(self) -> None:
         self.clock = Clock()
 
-    async def pass_time(self, landed: Appended) -> None:
+    async def pass_time(self, landed: AppendResult) -> None:
         self.clock.now = landed.timestamp + 100
 
 

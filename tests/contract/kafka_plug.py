@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from duemq.bus.base import Appended, Batches, Bus, Destination, Landed, Subscription, TopicInfo, wall_clock
+from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Destination, Subscription, TopicInfo, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
@@ -19,7 +19,7 @@ class RenamedCommitter:
     def __init__(self, inner: KafkaCommitter, bus: RenamedBus) -> None:
         self._inner, self._bus = inner, bus
 
-    async def commit(self, batches: Batches) -> Landed:
+    async def commit(self, batches: Batches) -> AppendResults:
         return self._bus.back(await self._inner.commit(self._bus.there(batches)))
 
     async def close(self) -> None:
@@ -39,10 +39,10 @@ class RenamedBus:
     def there(self, batches: Batches) -> Batches:
         return {(topic + self._suffix, partition): frames for (topic, partition), frames in batches.items()}
 
-    def back(self, landed: Landed) -> Landed:
+    def back(self, landed: AppendResults) -> AppendResults:
         return {(topic.removesuffix(self._suffix), partition): where for (topic, partition), where in landed.items()}
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
@@ -172,7 +172,7 @@ class KafkaPlug:
             await inner.create_log(name, partitions)
         return self._bus
 
-    async def pass_time(self, landed: Appended) -> None:
+    async def pass_time(self, landed: AppendResult) -> None:
         """Until what is appended has a later time than this."""
         await asyncio.sleep(max(landed.timestamp + 1 - wall_clock(), 0) / 1000 + 0.001)
 

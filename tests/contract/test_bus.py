@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from duemq.bus.base import Appended, Bus, UnknownTopic
+from duemq.bus.base import AppendResult, Bus, UnknownTopic
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
 from duemq.model.record import pack_record
@@ -60,7 +60,7 @@ async def test_appended_frames_are_read_in_order_with_offset_and_time(bus: Bus, 
 
 @clocked
 async def test_timestamps_are_the_clocks_and_never_go_back(bus: Bus, plug: ClockedPlug) -> None:
-    assert await bus.append({A0: frames(0, 1)}) == {A0: Appended(0, 1_000)}
+    assert await bus.append({A0: frames(0, 1)}) == {A0: AppendResult(0, 1_000)}
     plug.clock.now = 400
     assert (await bus.append({A0: frames(1, 2)}))[A0].timestamp == 1_000
     again = await plug.open()
@@ -225,7 +225,7 @@ async def test_trimmed_frames_are_gone_and_offsets_go_on(bus: Bus, plug: Plug) -
 
 
 async def test_trim_by_age(bus: Bus, plug: Plug) -> None:
-    landed: list[Appended] = []
+    landed: list[AppendResult] = []
     for at in range(10):
         landed.append((await bus.append({A0: frames(at * 3, at * 3 + 3)}))[A0])
         await plug.pass_time(landed[-1])

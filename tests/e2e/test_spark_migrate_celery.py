@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from duemq.client import Client
 from duemq.client.celery.envelope import VERSION, Envelope
-from duemq.pipeline.migrate import CeleryOptions, divided, from_documents, settled
+from duemq.pipeline.migrate import CeleryOptions, divided, from_documents, reject_repeats
 from duemq.pipeline.migrate.celery import ENVELOPE_VERSION
 from duemq.pipeline.migrate.redis import read_redis
 from tests.e2e.celery_site import Site
@@ -51,7 +51,7 @@ def test_tasks_with_an_eta_move_over_to_duemq_and_run(spark: SparkSession, plain
         sent.append(project.note.apply_async(("waiting", due), eta=eta))
         project.note.delay("at once")
         found = read_redis(spark, plain.broker.url)
-        rows = settled(from_documents(found, CeleryOptions().read, single=True)).cache()
+        rows = reject_repeats(from_documents(found, CeleryOptions().read, single=True)).cache()
         messages, rejects = divided(rows)
         (no_eta,) = rejects.collect()
         assert "no eta" in no_eta.reason and no_eta.source.startswith("celery[")

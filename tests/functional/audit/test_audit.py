@@ -16,7 +16,7 @@ pytestmark = spark_tests
 
 
 def said(result: AuditResult) -> str:
-    return "\n".join(map(str, [result.account, result.others, result.found, *result.shown, *result.notes]))
+    return "\n".join(map(str, [result.account, result.others, result.violation_counts, *result.shown, *result.notes]))
 
 
 def test_a_real_history_is_clean(

@@ -110,5 +110,5 @@ def test_of_a_real_history(spark: SparkSession, real: Gathered, past: Past, tmp_
     forged = IDS.issue(1, T, 2**30)
     ids = spark.createDataFrame([(one,) for one in (*held, forged)], "id string")
     result = conclude(spark, real, tmp_path, expected_ids=ids)
-    assert result.found == {"missing": 1} and result.shown[0]["id"] == forged, result.shown
+    assert result.violation_counts == {"missing": 1} and result.shown[0]["id"] == forged, result.shown
     assert result.doubts.get("expected") is None

@@ -155,7 +155,7 @@ def test_the_messages_of_an_object_are_judged_like_others(settings: SparkSession
     read, path = of_object(settings, history(settings, tmp_path), s3)
     by_object = conclude(settings, read, tmp_path / "out")
     assert of_file(by_object) == of_file(by_path) == ["altered", "altered", "altered_headers", "altered_headers"]
-    assert by_object.found == by_path.found and by_object.account == by_path.account
+    assert by_object.violation_counts == by_path.violation_counts and by_object.account == by_path.account
     assert by_object.notes == by_path.notes == []
     s3.files().delete_file(path.removeprefix("s3://"))
     gone = conclude(settings, read, tmp_path / "out")

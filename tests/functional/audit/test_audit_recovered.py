@@ -63,7 +63,7 @@ def test_what_a_node_lost_is_a_violation(spark: SparkSession, tmp_path: Path) ->
     entries = with_loss(applied=4, lost=(1, 3))
     records = [record(n, T + 1_000 + n, 0, 10 + n, T + 1_003) for n in (0, 3)]
     result = audited(spark, tmp_path / "out", entries, commands, records, start=3)
-    assert result.found == {"lost_commands": 1} and verdict(result) != "Every message is accounted for"
+    assert result.violation_counts == {"lost_commands": 1} and verdict(result) != "Every message is accounted for"
     (shown,) = result.shown
     assert shown["shard"] == 0 and "commands 1 to 2" in shown["detail"]
     # What came before is not in the buffer any more either: it was read.
@@ -75,7 +75,7 @@ def test_what_a_node_calls_lost_and_the_log_has_is_found(spark: SparkSession, tm
     entries = with_loss(applied=3, lost=(1, 2))
     records = [record(n, T + 1_000 + n, 0, 10 + n, T + 1_003) for n in (0, 2)]
     result = audited(spark, tmp_path / "out", entries, commands, records)
-    assert result.found == {"lost": 1, "ledger": 1, "lost_commands": 1}, result.shown
+    assert result.violation_counts == {"lost": 1, "ledger": 1, "lost_commands": 1}, result.shown
 
 
 def recovered() -> tuple[list[Row], list[Row], list[Row]]:
@@ -109,11 +109,11 @@ def test_what_is_wrong_around_a_recovery_is_found(spark: SparkSession, tmp_path:
     entries, commands, records = recovered()
     again = record(0, T + 1_000, 0, 10, T + 1_400, offset=99)
     twice = audited(spark, tmp_path / "out", entries, commands, [*records, again])
-    assert twice.found == {"twice": 1}, "by the void entry and by the one that counts"
+    assert twice.violation_counts == {"twice": 1}, "by the void entry and by the one that counts"
     untrue = [*entries[:4], entries[4] | {"answers": [(2, int(Answer.CANCELLED_BEFORE))]}]
-    assert audited(spark, tmp_path / "out", untrue, commands, records).found == {"false_answer": 1}
+    assert audited(spark, tmp_path / "out", untrue, commands, records).violation_counts == {"false_answer": 1}
     without = [one | {"base": None} for one in entries]
-    assert "ledger" in audited(spark, tmp_path / "out", without, commands, records).found
+    assert "ledger" in audited(spark, tmp_path / "out", without, commands, records).violation_counts
 
 
 def test_entries_say_what_they_lost_and_what_they_go_on_from(spark: SparkSession) -> None:

@@ -206,5 +206,5 @@ def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> N
 
     result = audited(letters)
     assert result.clean and result.account["dead"] == 1, result.shown
-    assert audited(letters[1:]).found == {"lost_letter": 1}
-    assert audited([*letters[:-1], letters[0] | {"offset": 900}, letters[1]]).found == {"stray_letter": 1}
+    assert audited(letters[1:]).violation_counts == {"lost_letter": 1}
+    assert audited([*letters[:-1], letters[0] | {"offset": 900}, letters[1]]).violation_counts == {"stray_letter": 1}

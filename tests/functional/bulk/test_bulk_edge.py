@@ -105,7 +105,7 @@ def test_a_shard_that_no_node_has_led_and_records_that_are_gone(
     spark: SparkSession, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clean = audit(spark, filled, tmp_path)
-    assert clean.clean and clean.unknown == 0 and clean.accepted == 4_000, (clean.found, clean.shown)
+    assert clean.clean and clean.unknown == 0 and clean.accepted == 4_000, (clean.violation_counts, clean.shown)
     assert verdict(clean) == "Every message is accounted for"
     asyncio.run(schedule(filled, 4, 50))
     waiting = audit(spark, filled, tmp_path)
@@ -127,7 +127,7 @@ def test_a_shard_that_no_node_has_led_and_records_that_are_gone(
     assert known_from["bench-mails"] == -1 and 6 * DAY < first - known_from["bench-orders"] < 7 * DAY + MARGIN_MS
     lost = audit(spark, filled, tmp_path)
     of_file = every.account["delivered"] - lost.account["delivered"]
-    assert lost.found == {"lost": of_file} and of_file > 500 and lost.account["lost"] == of_file
+    assert lost.violation_counts == {"lost": of_file} and of_file > 500 and lost.account["lost"] == of_file
 
 
 class OAuthKafka(KafkaServers):

@@ -184,7 +184,7 @@ def given(server: Forgetful, folder: JobFolder, manifest: JobManifest) -> frozen
 
 def test_what_was_handed_over_and_is_forgotten_is_not_handed_over_again(tmp_path: Path) -> None:
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
-    folder.handed(1_800_000_000_000)
+    folder.record_hand_over(1_800_000_000_000)
     server = Forgetful()
     assert given(server, folder, manifest) == {"0.parquet", "1.parquet"} and not server.given
     assert folder.handed_at() == 1_800_000_000_000
@@ -226,7 +226,7 @@ def test_what_was_never_handed_over_may_be_scheduled_under_another_id(
 def test_what_was_refused_and_has_come_too_late_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.pipeline.bulk_schedule.server._AGAIN_S", 0)
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
-    folder.handed(1)
+    folder.record_hand_over(1)
     with pytest.raises(JobFailed, match="3 of 6 rows of job late are not scheduled") as failed:
         given(Forgetful(manifest.files[0], state="rejected"), folder, manifest)
     assert "0.parquet" in str(failed.value) and "another job id" not in str(failed.value)

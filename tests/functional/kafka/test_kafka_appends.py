@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.bus.base import Appended
+from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.record import pack_record
@@ -24,12 +24,12 @@ def frame_of(size: int) -> bytes:
 async def outdated(bus: KafkaBus, topic: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make the bus believe that the topic takes 64 MiB, as if its limit was lowered a moment ago; what it takes."""
     await bus.topic(topic)
-    known = bus._catalog._known[topic]
-    monkeypatch.setitem(bus._catalog._known, topic, known._replace(max_bytes=64 << 20))
+    known = bus._catalog._topics[topic]
+    monkeypatch.setitem(bus._catalog._topics, topic, known._replace(max_bytes=64 << 20))
     return known.max_frame_bytes
 
 
-def kind(outcome: Appended | BaseException) -> type:
+def kind(outcome: AppendResult | BaseException) -> type:
     return type(outcome)
 
 
@@ -42,11 +42,11 @@ async def test_an_append_that_is_too_large_fails_no_other(bus: KafkaBus, monkeyp
     refused = bus._to_destinations.put(where, [large])
     others += [bus._to_destinations.put(where, frames(f"small {number}")) for number in range(3, 6)]
     neighbour = bus._to_destinations.put((other, 0), frames("beside"))
-    outcomes: Sequence[Appended | BaseException] = await asyncio.gather(
+    outcomes: Sequence[AppendResult | BaseException] = await asyncio.gather(
         first, refused, neighbour, *others, return_exceptions=True
     )
-    assert [kind(each) for each in outcomes] == [Appended, Rejected] + [Appended] * 7
-    offsets = [each.first_offset for each in outcomes if isinstance(each, Appended)]
+    assert [kind(each) for each in outcomes] == [AppendResult, Rejected] + [AppendResult] * 7
+    offsets = [each.first_offset for each in outcomes if isinstance(each, AppendResult)]
     assert offsets[0] == 0 and offsets[2:] == sorted(offsets[2:])
     assert await values(bus, topic) == ["first", *(f"small {number}" for number in range(6))]
     assert await values(bus, other) == ["beside"]

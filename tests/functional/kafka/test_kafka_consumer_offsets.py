@@ -45,7 +45,7 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
         ((_, ((_, code),)),) = (await bus._places._ask(f"duemq-place-{who}", request)).topics
         assert code == 0
 
-    await bus._wire.retried(ask)
+    await bus._wire.retry(ask)
 
 
 async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) -> None:

@@ -67,8 +67,8 @@ async def test_a_batch_that_the_broker_refuses_takes_the_whole_commit_along(
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
     large = await too_large_for(bus, topic)
-    known = bus._catalog._known[topic]
-    monkeypatch.setitem(bus._catalog._known, topic, known._replace(max_bytes=64 << 20))
+    known = bus._catalog._topics[topic]
+    monkeypatch.setitem(bus._catalog._topics, topic, known._replace(max_bytes=64 << 20))
     with pytest.raises(DestinationRefused) as refused:
         await committer.commit({(topic, 0): [large], (ledger, 0): frames("never")})
     assert (refused.value.topic, refused.value.reason) == (topic, "too_large")

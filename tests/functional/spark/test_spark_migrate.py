@@ -13,7 +13,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.migrate import RabbitOptions, RocketOptions, divided, from_csv, from_documents, settled
+from duemq.pipeline.migrate import RabbitOptions, RocketOptions, divided, from_csv, from_documents, reject_repeats
 from duemq.pipeline.migrate.files import read_csv, read_documents
 from duemq.pipeline.migrate.redis import read_redis
 from tests.support.spark.spark_site import spark_tests
@@ -54,7 +54,7 @@ def test_rocketmqs_log_is_settled(spark: SparkSession, tmp_path: Path) -> None:
     rolled = log.splitlines()[0].replace('"queueOffset":0', '"queueOffset":9')
     (tmp_path / "0").write_text(f"{log}{rolled}\n")
     found = from_documents(read_documents(spark, [str(tmp_path)], by_line=True), RocketOptions(1_795_326_200_000).read)
-    messages, rejects = divided(settled(found))
+    messages, rejects = divided(reject_repeats(found))
     assert sorted(bytes(row.payload) for row in messages.collect()) == [b"\x00\xff\x80", b'{"order": 17}']
     assert sorted(row.reason for row in rejects.collect()) == [
         "it was due before the export was made: RocketMQ has delivered it", "it was taken back",
@@ -70,7 +70,7 @@ def test_rocketmqs_messages_without_a_unique_key_are_each_imported(spark: SparkS
     (tmp_path / "b.jsonl").write_text("\n\nnot JSON\n" + lines[0])
     paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
     found = from_documents(read_documents(spark, paths), RocketOptions(1_800_000_000_000).read)
-    messages, rejects = divided(settled(found))
+    messages, rejects = divided(reject_repeats(found))
     assert messages.count() == 6
     assert sorted(row.source for row in rejects.collect()) == [f"{paths[0]}:6", f"{paths[1]}:3"]
 

@@ -133,7 +133,11 @@ def audit(spark: SparkSession, kafka: str, out: str) -> Any:
     from duemq.pipeline.audit.job import audit as run
 
     done = run(spark, kafka, Path(out))
-    return {"account": dict(done.account), "found": dict(done.found), "shown": [dict(row) for row in done.shown]}
+    return {
+        "account": dict(done.account),
+        "found": dict(done.violation_counts),
+        "shown": [dict(row) for row in done.shown],
+    }
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:

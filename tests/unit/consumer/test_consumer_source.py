@@ -142,7 +142,7 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     kafka = Group()
 
     async def use(source: Source) -> None:
-        source._starts.known |= {"t", "long ago"}
+        source._starts.known_topics |= {"t", "long ago"}
         source._changes.doubt()
         assert not await source.save({T0: FetchPosition(3, 5)}), "nobody knows yet which log this is"
         assert await source._identity.compare()
@@ -179,7 +179,7 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
         requests = kafka.requests
         await source._look()
         assert kafka.requests == requests, "only when it changes"
-        source._starts.known.clear()
+        source._starts.known_topics.clear()
         await source._changes.on_partitions_assigned([RETRY])
         source._changes.confirm(source._changes.doubts)
         await source._look()

@@ -50,7 +50,7 @@ def test_a_topic_that_the_group_waited_for_begins_at_its_first_record() -> None:
     """Also where the member that saw it missing is gone: it stands with the offset of the retries."""
     kafka = Group()
     starts = starts_of(kafka)
-    starts.known.add("t")
+    starts.known_topics.add("t")
     assert begun(kafka, starts, T0, T1) == {T0: 10, T1: 10}
     kafka.commits[RETRY] = OffsetAndMetadata(3, metadata_of(3, None, ["t"]))
     assert begun(kafka, starts_of(kafka), T1) == {T1: 10}

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
 
-from duemq.bus.base import Appended
+from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce import append
 from duemq.bus.kafka.produce.append import Appender
-from duemq.bus.kafka.topics.catalog import Catalog, Known
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.record import Partition, pack_record
 
@@ -30,9 +30,9 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.ends: dict[Partition, int] = {}
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, TopicMetadata] = {}
         for topic in ("t", "u"):
-            self.known[topic] = Known(1, 64 << 20, 0)
+            self.known[topic] = TopicMetadata(1, 64 << 20, 0)
 
     async def send_batch(self, builder: Any, topic: str, *, partition: int) -> asyncio.Future[Any]:
         answer = asyncio.get_running_loop().create_future()
@@ -53,8 +53,8 @@ class Broker:
     def forget(self, topic: str) -> None:
         self.known.pop(topic, None)
 
-    async def recall(self, topic: str) -> Known:
-        return self.known.setdefault(topic, Known(1, 100_000, 0))
+    async def recall(self, topic: str) -> TopicMetadata:
+        return self.known.setdefault(topic, TopicMetadata(1, 100_000, 0))
 
 
 Scenario = Callable[[Broker, Appender], Awaitable[None]]
@@ -89,8 +89,8 @@ def test_the_size_of_one_call_fails_no_other(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0)
         broker.gate.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [Appended, Appended, Rejected, Appended, Appended]
-        assert [each.first_offset for each in outcomes if isinstance(each, Appended)] == [0, 1, 3, 0]
+        assert [type(each) for each in outcomes] == [AppendResult, AppendResult, Rejected, AppendResult, AppendResult]
+        assert [each.first_offset for each in outcomes if isinstance(each, AppendResult)] == [0, 1, 3, 0]
 
     with_appender(scenario, monkeypatch)
 
@@ -152,7 +152,7 @@ def test_an_append_to_a_topic_of_which_no_broker_tells_did_nothing() -> None:
     """It said that its outcome was unknown, which is 504 and not 503."""
 
     class Silent:
-        async def recall(self, topic: str) -> Known:
+        async def recall(self, topic: str) -> TopicMetadata:
             raise LogFailed("no broker answers")
 
     async def run() -> None:

@@ -17,7 +17,7 @@ from duemq.bus.kafka.fetch.runs import RunPart
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics import catalog as catalog_module
-from duemq.bus.kafka.topics.catalog import Catalog, Known, Replicas
+from duemq.bus.kafka.topics.catalog import Catalog, Replicas, TopicMetadata
 from duemq.bus.kafka.topics.topics import _refusal
 from duemq.cluster.destinations import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
@@ -60,12 +60,12 @@ def test_what_fails_for_the_ledger_too_is_nobodys_refusal() -> None:
 
 def test_a_partition_needs_a_leader_and_replicas_that_answer() -> None:
     replicas = (Replicas(1, (1, 2, 3), 3), Replicas(3, (3,), 3), Replicas(-1, (3,), 1), Replicas(2, (2, 3), 3))
-    known = Known(4, 1_000, 0.0, min_in_sync=2, replicas=replicas)
-    assert known.judged(()).trouble == {1: TOO_FEW_REPLICAS, 2: NO_LEADER}
-    assert known.judged({3}).trouble == {1: NO_LEADER, 2: NO_LEADER, 3: TOO_FEW_REPLICAS}
-    assert known.judged({1, 2}).trouble == {0: NO_LEADER, 1: TOO_FEW_REPLICAS, 2: NO_LEADER, 3: NO_LEADER}
-    assert known.judged({3}).judged(()).trouble == known.judged(()).trouble
-    assert known.judged({3}).destination.trouble_text == (
+    known = TopicMetadata(4, 1_000, 0.0, min_in_sync=2, replicas=replicas)
+    assert known.judge(()).trouble == {1: TOO_FEW_REPLICAS, 2: NO_LEADER}
+    assert known.judge({3}).trouble == {1: NO_LEADER, 2: NO_LEADER, 3: TOO_FEW_REPLICAS}
+    assert known.judge({1, 2}).trouble == {0: NO_LEADER, 1: TOO_FEW_REPLICAS, 2: NO_LEADER, 3: NO_LEADER}
+    assert known.judge({3}).judge(()).trouble == known.judge(()).trouble
+    assert known.judge({3}).destination.trouble_text == (
         "no broker leads partition: 1, 2; fewer replicas are in sync than min.insync.replicas asks for in partition: 3"
     )
 

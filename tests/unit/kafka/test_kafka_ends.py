@@ -98,7 +98,7 @@ def test_a_deposed_leader_is_not_asked_again_where_what_was_committed_ends() -> 
     async def test() -> None:
         bus = bus_beside(Broker(deposed=2_072, leader=2_080), own=True)
         assert await bus.end_offset("t", 0) == 2_080
-        assert bus._ends.known(("t", 0)) == 2_080
+        assert bus._ends.end_of(("t", 0)) == 2_080
 
     asyncio.run(test())
 
@@ -113,6 +113,6 @@ def test_what_was_committed_to_an_own_topic_stays_known_whatever_a_broker_says(o
     async def test() -> None:
         bus = bus_beside(Broker(deposed=2_072, leader=2_072), own)
         assert await bus.end_offset("t", 0) == 2_072
-        assert bus._ends.known(("t", 0)) == known
+        assert bus._ends.end_of(("t", 0)) == known
 
     asyncio.run(test())

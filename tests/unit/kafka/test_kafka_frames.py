@@ -6,11 +6,11 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.base import Appended
+from duemq.bus.base import AppendResult
 from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Run, RunPart
-from duemq.bus.kafka.produce.batches import appended, batches_of, too_large
+from duemq.bus.kafka.produce.batches import append_result, batches_of, too_large
 from duemq.model.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
 from duemq.model.record import Record, Stored, pack_record, unpack_record
 
@@ -57,7 +57,7 @@ def test_batches_are_within_their_bound_and_hold_everything_in_order(payloads: l
         landed.append((batch.start, 100 + len(found), -1))
         found += [record.frame for record in decode(raw, 0, []).records]
     assert found == frames
-    where = appended(landed, 7)
+    where = append_result(landed, 7)
     assert [where.offset(position) for position in range(len(frames))] == list(range(100, 100 + len(frames)))
     assert where.timestamp == 7
 
@@ -70,7 +70,7 @@ def _built(builder: BatchBuilder, base_offset: int) -> bytearray:
 
 
 def test_where_the_frames_of_several_batches_landed() -> None:
-    assert appended([(0, 10, 5), (3, 40, 6)], 0) == Appended(10, 5, ((3, 40),))
+    assert append_result([(0, 10, 5), (3, 40, 6)], 0) == AppendResult(10, 5, ((3, 40),))
     assert too_large([b"12345", b"1"], 4) == 5
     assert too_large([b"1234"], 4) is None
 

@@ -17,7 +17,7 @@ from duemq.client.lag.brokers import ConsumerGroup, FetchedValues, Topics
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.sampling import Sampling, counted
 from duemq.client.lag.scan import Scan
-from duemq.client.lag.values import GroupState, OffsetAndTime, PartitionEnds, PartitionLag, Seen
+from duemq.client.lag.values import FirstMessage, GroupState, OffsetAndTime, PartitionEnds, PartitionLag
 from duemq.model.errors import LogFailed
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -72,7 +72,7 @@ def scan_of(brokers: FakeBrokers, tags: str = "*", **sampling: int) -> Scan:
     return Scan(brokers, TagFilter.parse(tags), Sampling(**sampling), random.Random(2))  # type: ignore[arg-type]
 
 
-def first(brokers: FakeBrokers, start: int, end: int) -> tuple[Seen | None, Scan]:
+def first(brokers: FakeBrokers, start: int, end: int) -> tuple[FirstMessage | None, Scan]:
     scan = scan_of(brokers)
     asyncio.run(scan.firsts([(HERE, start, end)]))
     return scan.first(HERE, start), scan
@@ -85,7 +85,7 @@ def test_the_first_message_at_or_after_an_offset() -> None:
     brokers = FakeBrokers({HERE: LOG})
     for start, offset in ((0, 0), (1, 1), (3, 4), (5, 9), (10, 10)):
         seen, scan = first(brokers, start, 11)
-        assert seen == Seen(offset, 1000 + offset) and not scan.unreadable
+        assert seen == FirstMessage(offset, 1000 + offset) and not scan.unreadable
     assert first(brokers, 5, 9)[0] is None  # the next one is past the end that was asked for
     assert first(brokers, 11, 12)[0] is None
     asked = len(brokers.asked)
@@ -98,14 +98,14 @@ def test_two_offsets_of_a_partition_and_two_partitions() -> None:
     scan = scan_of(brokers)
     asyncio.run(scan.firsts([(HERE, 0, 11), (HERE, 3, 11), (THERE, 5, 11), (THERE, 11, 12)]))
     found = [scan.first(*key) for key in ((HERE, 0), (HERE, 3), (THERE, 5), (THERE, 11))]
-    assert found == [Seen(0, 1000), Seen(4, 1004), Seen(9, 1009), None]
+    assert found == [FirstMessage(0, 1000), FirstMessage(4, 1004), FirstMessage(9, 1009), None]
 
 
 def test_retention_at_work_meanwhile() -> None:
     brokers = FakeBrokers({HERE: LOG})
     brokers.starts[HERE] = 4
     seen, scan = first(brokers, 0, 11)
-    assert seen == Seen(4, 1004) and not scan.unreadable
+    assert seen == FirstMessage(4, 1004) and not scan.unreadable
     brokers.starts[HERE] = 11
     assert first(brokers, 0, 11)[0] is None
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_is_not_taken_for_empty(error: Any) -> None:
     brokers.errors[HERE] = error
     scan = scan_of(brokers)
     asyncio.run(scan.firsts([(HERE, 0, 11), (THERE, 0, 11)]))
-    assert scan.unreadable == {HERE} and scan.first(THERE, 0) == Seen(0, 1000)
+    assert scan.unreadable == {HERE} and scan.first(THERE, 0) == FirstMessage(0, 1000)
     asyncio.run(scan.count({HERE: (0, 11)}))
 
 

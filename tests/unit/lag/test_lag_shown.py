@@ -106,7 +106,7 @@ class Registry:
 def test_metrics_leave_out_what_is_unknown() -> None:
     registry = Registry()
     assert registry("duemq_lag_up") == 0
-    registry.metrics.told(GROUPS, 0.5, 1234.0)
+    registry.metrics.record(GROUPS, 0.5, 1234.0)
     orders = {"group": "billing", "topic": "orders", "partition": "0", "retry": "false"}
     retries = {"group": "billing", "topic": "retry.billing", "partition": "0", "retry": "true"}
     for name, value in (
@@ -128,8 +128,8 @@ def test_metrics_leave_out_what_is_unknown() -> None:
 
 def test_after_a_failure_there_are_no_old_figures() -> None:
     registry = Registry()
-    registry.metrics.told(GROUPS, 0.5, 1234.0)
-    registry.metrics.failed()
+    registry.metrics.record(GROUPS, 0.5, 1234.0)
+    registry.metrics.record_failure()
     assert (registry("duemq_lag_up"), registry("duemq_lag_read_errors_total")) == (0, 1)
     assert "duemq_group" not in registry.text()
 

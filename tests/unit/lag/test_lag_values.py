@@ -8,12 +8,12 @@ import pytest
 
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, total_of, wilson
 from duemq.client.lag.values import (
+    FirstMessage,
     GroupLag,
     GroupState,
     OffsetAndTime,
     PartitionEnds,
     PartitionLag,
-    Seen,
     by_topic,
     clamped,
     measured,
@@ -24,7 +24,7 @@ NOW = 1_000_000
 
 
 def lag_of(
-    place: OffsetAndTime, ends: PartitionEnds, oldest: Seen | None = None, waiting: Seen | None = None
+    place: OffsetAndTime, ends: PartitionEnds, oldest: FirstMessage | None = None, waiting: FirstMessage | None = None
 ) -> PartitionLag:
     return measured("orders", 0, place, ends, NOW, oldest, waiting)
 
@@ -51,7 +51,7 @@ def test_places_are_brought_into_the_log(place: OffsetAndTime, meant: tuple[int 
 
 
 def test_lag_is_what_is_in_hand_and_what_is_not_pulled() -> None:
-    one = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), Seen(2, NOW - 900), Seen(6, NOW - 300))
+    one = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), FirstMessage(2, NOW - 900), FirstMessage(6, NOW - 300))
     assert figures(one) == (8, 3, 5)
     assert (one.lag_ms, one.inflight_ms, one.available_ms, one.state, one.lost) == (900, 900, 300, GroupState.OK, 0)
 
@@ -59,21 +59,21 @@ def test_lag_is_what_is_in_hand_and_what_is_not_pulled() -> None:
 def test_only_markers_are_nothing() -> None:
     assert figures(lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10))) == (0, 0, 0)
     assert figures(lag_of(OffsetAndTime(2, None), PartitionEnds(0, 10))) == (0, None, None)
-    in_hand = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), Seen(4, NOW))
+    in_hand = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), FirstMessage(4, NOW))
     assert figures(in_hand) == (3, 3, 0)
-    behind = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), Seen(7, NOW - 40), Seen(7, NOW - 40))
+    behind = lag_of(OffsetAndTime(2, 5), PartitionEnds(0, 10), FirstMessage(7, NOW - 40), FirstMessage(7, NOW - 40))
     assert (figures(behind), behind.inflight_ms, behind.available_ms) == ((5, 0, 5), 0, 40)
 
 
 def test_what_is_not_known_is_none() -> None:
     one = lag_of(OffsetAndTime(None, None), PartitionEnds(0, 10))
     assert (one.state, figures(one), one.lag_ms) == (GroupState.NO_COMMIT, (None, None, None), None)
-    one = lag_of(OffsetAndTime(4, None), PartitionEnds(0, 10), Seen(4, NOW - 7))
+    one = lag_of(OffsetAndTime(4, None), PartitionEnds(0, 10), FirstMessage(4, NOW - 7))
     assert (figures(one), one.lag_ms, one.inflight_ms, one.available_ms) == ((6, None, None), 7, None, None)
 
 
 def test_lost_and_ahead() -> None:
-    one = lag_of(OffsetAndTime(1, 2), PartitionEnds(4, 10), Seen(4, NOW), Seen(4, NOW))
+    one = lag_of(OffsetAndTime(1, 2), PartitionEnds(4, 10), FirstMessage(4, NOW), FirstMessage(4, NOW))
     assert (one.state, one.lost, figures(one)) == (GroupState.REMOVED, 3, (6, 0, 6))
     one = lag_of(OffsetAndTime(11, 11), PartitionEnds(4, 10))
     assert (one.state, one.lost, figures(one)) == (GroupState.AHEAD, 0, (0, 0, 0))

@@ -20,8 +20,8 @@ def result(**more: Any) -> AuditResult:
     whole = Spread(25, 100, 10_000, 10_000, 10_000, 10_000)
     late = Late(whole, {"a<b": whole}, {0: whole}, hours, [(10**hour, 5) for hour in range(5)])
     plain: dict[str, Any] = {
-        "account": dict.fromkeys(OUTCOMES, 0) | {"delivered": 25, "pending": 3}, "others": {"direct": 1}, "found": {},
-        "shown": [], "late": late, "shards": [WINDOW], "notes": ["a & b"],
+        "account": dict.fromkeys(OUTCOMES, 0) | {"delivered": 25, "pending": 3}, "others": {"direct": 1},
+        "violation_counts": {}, "shown": [], "late": late, "shards": [WINDOW], "notes": ["a & b"],
         "ranges": [TopicRange("orders", {0: 1}, {0: 9}, {0: 0})],
     }  # fmt: skip
     return AuditResult(**plain | more)
@@ -34,10 +34,10 @@ def test_the_page_says_it_at_a_glance() -> None:
     assert "http" not in page and "<script" not in page
     assert page.count("<svg") == 2 and page.count("<circle") == 15
     wrong = {"kind": "early", "shard": 1, "id": "<id>", "topic": None, "asked": 5, "delivered_at": None, "detail": None}
-    page = report(result(found={"early": 3}, shown=[wrong]), "x", 0)
+    page = report(result(violation_counts={"early": 3}, shown=[wrong]), "x", 0)
     assert "3 violations" in page and "&lt;id&gt;" in page and "2 more are in the table" in page
     assert "cannot be known" in verdict(result(account=dict.fromkeys(OUTCOMES, 1)))
-    assert verdict(result(found={"early": 1})) == "1 violation"
+    assert verdict(result(violation_counts={"early": 1})) == "1 violation"
     assert "no entry" in verdict(result(shards=[])) and "<svg" not in report(result(late=Late(), shards=[]), "x", 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.client.http.errors import NaiveTimeError, Unauthorised, Unavailable, Unreachable
 from duemq.client.http.values import CancelResult
-from duemq.pipeline.bulk_change.requests import Result, Told, answers
+from duemq.pipeline.bulk_change.requests import ChangeAnswer, Result, answers
 
 Answer = Sequence[Result] | Exception
 
@@ -20,7 +20,7 @@ class Script:
         self.said, self.asked = list(said), list[list[str]]()
         self.now, self.slept = 0.0, list[float]()
 
-    def __call__(self, *ids: str, patience_s: float = 10.0) -> list[Told]:
+    def __call__(self, *ids: str, patience_s: float = 10.0) -> list[ChangeAnswer]:
         return answers(ids, self._ask, patience_s, lambda: self.now, self._sleep)
 
     def _ask(self, ids: Sequence[str]) -> Sequence[Result]:
@@ -42,7 +42,9 @@ def pending(id_: str) -> CancelResult:
 def test_only_what_is_pending_is_asked_again() -> None:
     first = [CancelResult("a", "cancelled", 5), pending("b"), CancelResult("c", "unknown")]
     script = Script(first, [pending("b")], [CancelResult("b", "already_delivered", 7)])
-    assert script("a", "b", "c") == [Told("cancelled", 5), Told("already_delivered", 7), Told("unknown")]
+    assert script("a", "b", "c") == [
+        ChangeAnswer("cancelled", 5), ChangeAnswer("already_delivered", 7), ChangeAnswer("unknown"),
+    ]  # fmt: skip
     assert script.asked == [["a", "b", "c"], ["b"], ["b"]]
     assert all(0 < pause < 1 for pause in script.slept)
 
@@ -50,14 +52,14 @@ def test_only_what_is_pending_is_asked_again() -> None:
 def test_one_that_nobody_knows_of_is_asked_again() -> None:
     unknown = Unreachable("it may have been moved", outcome_unknown=True)
     script = Script([unknown, CancelResult("b", "cancelled", 5)], [CancelResult("a", "cancelled", 6)])
-    assert script("a", "b") == [Told("cancelled", 6), Told("cancelled", 5)]
+    assert script("a", "b") == [ChangeAnswer("cancelled", 6), ChangeAnswer("cancelled", 5)]
     assert script.asked == [["a", "b"], ["a"]]
 
 
 def test_what_has_no_answer_is_asked_again_after_the_pause_the_server_asks_for() -> None:
     away = Unreachable("timed out", outcome_unknown=True)
     script = Script(Unavailable("busy", 3), away, away, [CancelResult("a", "cancelled", 5)])
-    assert script("a") == [Told("cancelled", 5)]
+    assert script("a") == [ChangeAnswer("cancelled", 5)]
     assert script.asked == [["a"]] * 4
     assert script.slept[0] == 3.0 and script.slept[1] < script.slept[2] < 1
 
